@@ -23,7 +23,6 @@ from harness.reports.plots.style import (
     REST,
     SIZE,
     Look,
-    edge,
     foot,
     length_label,
     looks,
@@ -99,8 +98,8 @@ def _channel_line(
         pairs["turns"], np.where(ratio > 0, ratio.clip(LOWEST, HIGHEST), np.nan), label=label,
         color=look.color, linestyle=look.linestyle,
         linewidth=look.width * (1.15 - 0.5 * index / count),
-        marker=look.marker, markersize=4.4 - 1.2 * index / count, markeredgecolor=edge(look),
-        markerfacecolor=look.face, markeredgewidth=0.5, zorder=1.5 + look.width,
+        marker=look.marker, markersize=4.4 - 1.2 * index / count, markeredgecolor="white",
+        markeredgewidth=0.5, zorder=1.5 + look.width,
         markevery=(index * every // count, every),
     )  # fmt: skip
     still = pairs.loc[pairs["ratio"] == 0, "turns"]

@@ -1,4 +1,4 @@
-"""Write every report of a frame as files: tables in four formats, figures in three."""
+"""Write every report of a frame as files: tables in four formats, figures and captions in three."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ from PIL import Image
 from harness.errors import UserError
 from harness.files import make_folder, replacing
 from harness.plugins import Plugin, call, load, names
-from harness.reports.plots.style import SIZE, Paper, drawing, folded
-from harness.reports.writing.sentences import without_backticks
+from harness.reports.plots.style import Paper, drawing, lay_out
+from harness.reports.writing.sentences import (
+    latex_sentence,
+    markdown_sentence,
+    markdown_text,
+    without_backticks,
+)
 from harness.reports.writing.tables import Part, RenderedTable, csv, headed, joined, latex, page
 from harness.stats.cells import shared
 
 DOTS_PER_INCH = 200
 LARGEST = 2000  # square inches of a figure: 320 MB of pixels
 FIGURES = (".png", ".svg", ".pdf")
+CAPTIONS = (".caption.txt", ".caption.md", ".caption.tex")
 TABLES = (".csv", ".parquet", ".md", ".tex")
 DEFAULT = ("scores", "best", "curves")  # the reports of a run; the others are made on request
 ALL = "all"
@@ -72,7 +78,7 @@ def write_reports(
             if folder is not None:
                 files = {} if isinstance(result, str) else result.files
                 stem = folder / report.label.partition(":")[0]
-                for suffix in {*TABLES, *FIGURES} - files.keys():  # of an earlier sweep
+                for suffix in {*TABLES, *FIGURES, *CAPTIONS} - files.keys():  # of an earlier sweep
                     stem.with_name(stem.name + suffix).unlink(missing_ok=True)
                 written.files += save(files, stem)
     return written
@@ -99,6 +105,7 @@ def _make(
 ) -> _Report | str:
     """Return a report, or the reason why it does not apply to this frame."""
     module = report.module
+    about = (module.__doc__ or "").partition("\n")[0]
     try:
         with drawing(paper):
             result: Any = module.make(frame, **report.arguments)
@@ -112,8 +119,7 @@ def _make(
         content = table_files(result, noted) if files else {}
         if files and hasattr(module, "draw"):
             with suppress(ValueError), drawing(paper):  # the table has a figure only sometimes
-                content |= figure_files(_noted(module.draw(frame, result), note), paper)
-        about = (module.__doc__ or "").partition("\n")[0]
+                content |= _drawn(report, module.draw(frame, result), note, paper)
         displayed = _part(report, "display") is not None
         display = {title: of for tables, _ in parts for title, of in tables.items() if displayed}
         summary, notes = (_texts(report, name, result) for name in ("summary", "notes"))
@@ -122,7 +128,7 @@ def _make(
         raise ValueError(
             f"it made {type(result).__name__}, neither a DataFrame nor a figure of Matplotlib"
         )  # shown as one sentence, as every error of a report
-    return _Report(figure_files(_noted(result, note), paper) if files else {})
+    return _Report(_drawn(report, result, note, paper) if files else {})
 
 
 def _part(report: Plugin, name: str) -> Any:
@@ -198,18 +204,32 @@ def save_csv(table: pd.DataFrame, file: Path) -> None:
         new.write(csv(table).encode())
 
 
-def _noted(figure: Figure, note: str) -> Figure:
-    """Put a note on top of a figure, in lines as wide as it is."""
-    if note:
-        size = SIZE - 1
-        text = folded(note, figure.get_size_inches()[0] - 0.2, size)
-        figure.suptitle(text, fontsize=size)
-    return figure
+def _drawn(report: Plugin, figure: Figure, note: str, paper: Paper | None) -> dict[str, bytes]:
+    """Return the files of a report's figure, and of its caption, which is the figure's label."""
+    name = report.label.partition(":")[0]
+    about = (report.module.__doc__ or "").partition("\n")[0]
+    caption = " ".join(filter(None, [about, str(figure.get_label()), note]))
+    return figure_files(figure, paper) | caption_files(name, about, caption)
+
+
+def caption_files(name: str, about: str, caption: str) -> dict[str, bytes]:
+    """Return a caption as text, and as Markdown and LaTeX that show the figure with it."""
+    alt = markdown_text(about.rstrip("."))
+    texts = (
+        f"{caption}\n",
+        f"![{alt}]({name}.png)\n\n{markdown_sentence(caption)}\n",
+        "\\begin{figure}\n\\centering\n"
+        f"\\includegraphics[width=\\linewidth]{{{name}.pdf}}\n"
+        f"\\caption{{{latex_sentence(caption)}}}\n\\end{{figure}}\n",
+    )
+    return dict(zip(CAPTIONS, (text.encode() for text in texts), strict=True))
 
 
 def save_figure(figure: Figure, folder: Path, name: str, paper: Paper | None = None) -> list[Path]:
-    """Write a figure as PNG, SVG and PDF; the same data give the same bytes."""
-    return save(figure_files(figure, paper), folder / name)
+    """Write a figure as PNG, SVG and PDF, and its caption; the same data give the same bytes."""
+    label = str(figure.get_label())
+    captions = caption_files(name, label.partition(". ")[0], label) if label else {}
+    return save(figure_files(figure, paper) | captions, folder / name)
 
 
 def figure_files(figure: Figure, paper: Paper | None = None) -> dict[str, bytes]:
@@ -225,9 +245,7 @@ def figure_files(figure: Figure, paper: Paper | None = None) -> dict[str, bytes]
     files = {}
     with drawing(paper):
         figure.set_dpi(DOTS_PER_INCH)
-        if layout := figure.get_layout_engine():
-            layout.execute(figure)  # once for all formats
-        figure.set_layout_engine(None)  # with one, even "none", each format is drawn twice
+        lay_out(figure)
         for suffix in FIGURES:
             content = io.BytesIO()
             meta = {dateless[suffix]: None}

@@ -18,13 +18,14 @@ from harness.reports.plots.panel import LOG_FROM, plain_log
 from harness.reports.plots.style import (
     SIZE,
     columns_for,
-    edge,
+    folded,
     length_label,
     paper,
     sheet,
     shown_part,
     tidy,
 )
+from harness.reports.writing.titles import titles
 from harness.stats.cells import CELL, cells
 from harness.stats.key_tokens import measured
 from harness.stats.measure import LOWER, SHARES
@@ -61,8 +62,11 @@ def make(frame: pd.DataFrame, *, evaluator: str = "none") -> Figure:
     for axes, ((_, title, length), rows) in zip(panels, shown, strict=True):
         _panel(axes, rows, known)
         relative = int(str(length)) / rows["trained_length"].iloc[0]
-        said = f"{title}, {length_label(int(str(length)))} ({relative:.3g}×): {agreement(rows)}"
-        tidy(axes, said, room=figure.get_size_inches()[0] / columns - 0.5)
+        where = f"{title}, {length_label(int(str(length)))} ({relative:.3g}×)"
+        room = figure.get_size_inches()[0] / columns - 0.6
+        tidy(axes, "", room=room)
+        lines = [folded(line, room) for line in (where, agreement(rows))]
+        axes.set_title("\n".join(lines), fontsize=SIZE, loc="left")
     sizes = [rows["frequencies"].nunique() for _, rows in shown]
     counts = f"Methods per panel: {' to '.join(map(str, sorted({min(sizes), max(sizes)})))}."
     replace(known, fixed=()).finish(figure, panels, f"{counts} {NOTE}{left_out}")
@@ -77,8 +81,9 @@ def _panel(axes: Axes, rows: pd.DataFrame, known: Methods) -> None:
             x, row["kept_low"], row["kept_high"], color=look.color, linewidth=0.6, alpha=0.5
         )
         axes.plot(
-            x, y, marker=look.marker or "o", color=look.color, markerfacecolor=look.face,
-            markeredgecolor=edge(look), markersize=5, label=row["scaling"], linestyle="",
+            x, y, marker=look.marker or "o", color=look.color,
+            markeredgecolor="white",
+            markeredgewidth=0.5, markersize=5.5, label=row["scaling"], linestyle="",
         )  # fmt: skip
     low, high = float(rows["low"].min()), float(rows["high"].max())
     if high > LOG_FROM * low:
@@ -111,7 +116,7 @@ def pairs(
     kept = kept[[*ON, "task", "metric", *names]].rename(columns=names)
     if tails.empty or kept.empty:
         raise ValueError(NONE)
-    rows = []
+    rows, named = [], titles(frame)
     for kind, known in (
         ("Perplexity", tails),
         ("Key perplexity", _keys(frame, tails, drawn, evaluator)),
@@ -120,8 +125,9 @@ def pairs(
         known = known[[*ON, "task", *columns]].rename(columns={"task": "of"})
         both = known.merge(kept, on=ON)
         several = tails["task"].nunique() > 1  # of each task a panel: scores are of other targets
-        against = both["of"] + " and " + both["task"] if several else both["task"]
-        rows.append(both.assign(kind=kind, title=both["model"] + ", " + against))
+        task = both["task"].map(named)
+        against = both["of"].map(named) + " and " + task if several else task
+        rows.append(both.assign(kind=kind, title=both["model"] + ": " + against))
     result = pd.concat(rows, ignore_index=True)
     count = result.groupby(["kind", "title", "length"])["frequencies"].transform("nunique")
     result = result[count > 1]

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
+from harness.reports.plots.answer import draw_answer, longest
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import heading
 from harness.stats.cells import records
 from harness.stats.checkpoints import together
-from harness.stats.decision import MARGIN, Decision, decide, decisions, overall
+from harness.stats.decision import MARGIN, Decision, Place, decide, decisions, overall
 from harness.stats.measure import SHARES
 from tasks._intervals import MIN_DOCUMENTS
 
@@ -57,7 +59,7 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
 
 
 def _rows(frame: pd.DataFrame, margin: float) -> list[dict[str, Any]]:
-    by_place = decisions(frame) if margin == MARGIN else decide(frame, margin)
+    by_place = _decided(frame, margin)
     together_at: dict[tuple[str, int], list[Decision]] = {}
     for (model, _, length), decision in by_place.items():
         together_at.setdefault((model, length), []).append(decision)
@@ -69,13 +71,15 @@ def _rows(frame: pd.DataFrame, margin: float) -> list[dict[str, Any]]:
     ]
 
 
+def _decided(frame: pd.DataFrame, margin: float) -> dict[Place, Decision]:
+    return decisions(frame) if margin == MARGIN else decide(frame, margin)
+
+
 def _row(decision: Decision) -> dict[str, Any]:
     of, best, use = decision.family, decision.best, decision.recommended
     order = sorted(of.names, key=lambda name: of.score(name).score, reverse=not of.how.lower)
     rivals = order[1:]
     lead = decision.less(rivals[0]) if rivals else None
-    less = decision.less(use)
-    lacking = [f"{name} {n}" for name in of.shared if (n := of.own[name]) < of.requested]
     lost = {name: len(units) for name, units in of.lost.items() if units}
     return {
         **decision.facts, "measure": of.how.name, "better": "lower" if of.how.lower else "higher",
@@ -83,16 +87,14 @@ def _row(decision: Decision) -> dict[str, Any]:
         "status": of.status(use), "methods": len(of.names), "margin": decision.margin,
         "use": use, "same": of.groups[use] or None, **_ends("", of.score(use)),
         "regret": decision.regret(use), "servable": use not in of.code,
-        "best": best, "best_same": of.groups[best] or None, **_ends("best_", of.score(best)),
+        "best": best, **_ends("best_", of.score(best)),
         "winner": decision.winner, "next": rivals[0] if rivals else None,
         **_difference("lead", lead),
         "better_on": lead and (lead.lower if of.how.lower else lead.higher),
-        **_difference("use_less_best", less and less.swapped(relative=of.how.relative)),
         "as_good": _named(decision, [name for name in order if decision.as_good(name)]),
         "possible": _named(decision, [name for name in order if decision.possible(name)]),
         "needed": decision.needed, **_difference("cost", decision.cost),
         **_ends("truncation_", decision.truncation), **_difference("gain", decision.gain),
-        "lacking": lacking or None,
         "apart": [f"{name} {of.own[name]}" for name in of.excluded] or None,
         "failed": [f"{name} {n}" for name, n in lost.items()] or None,
         "code": sorted(of.code) or None,
@@ -134,6 +136,12 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         ]
         tables[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
     return tables
+
+
+def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
+    """Draw how much worse than the best each method is at the longest length of every task."""
+    margin = float(table["margin"].iloc[0])
+    return draw_answer(frame, longest(_decided(frame, margin)))
 
 
 def summary(table: pd.DataFrame) -> list[str]:

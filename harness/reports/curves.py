@@ -1,42 +1,51 @@
-"""Score against context length, one panel per model and task, with intervals."""
+"""Score against context length, one panel per model and task."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from harness.reports.plots.endlabels import LINE, End, label_ends
 from harness.reports.plots.methods import methods
-from harness.reports.plots.panel import MOST_BANDS, draw_panel, lost
-from harness.reports.plots.style import GREY, SIZE, columns_for, paper, sheet, shown_part, tidy
+from harness.reports.plots.panel import draw_panel, lost
+from harness.reports.plots.style import (
+    GREY,
+    REST,
+    SIZE,
+    Look,
+    columns_for,
+    paper,
+    sheet,
+    shown_part,
+    tidy,
+)
+from harness.reports.writing.titles import titles
 from harness.stats.cells import CELL, cells
 from harness.stats.checkpoints import alike, group_name, labels
 from harness.stats.decision import truncations
-from harness.stats.measure import SHARES
+from harness.stats.measure import LOWER, SHARES
 from harness.stats.seeds import ENDING, of_seeds, over_seeds
 
-BANDS = (
-    "Bands: 95 % intervals of each method alone; the methods share documents and trials, so that "
-    "differences may be significant where bands overlap (differences)."
+NOTE = (
+    "Intervals are in the table of scores, and the differences between methods, which are paired, "
+    "in differences."
 )
-NO_BANDS = "Too many methods for bands: the 95 % intervals are in the table of scores."
 TRUNCATED = (
     " Dash-dotted: truncation, the unscaled model reading only its trained window before these "
     "tokens."
 )
-TRUNCATION: dict[str, Any] = {
-    "linestyle": "-.",
-    "linewidth": 1.2,
-    "zorder": 1,
-    "label": "_truncation",
-}
-TAIL = "tail: the same last tokens are scored at every length."
+TRUNCATION: dict[str, Any] = {"linestyle": "-.", "linewidth": 1.2, "zorder": 1, "color": GREY}
+TAIL = " The same last tokens are scored at every length."
+BUNDLES = " A bracket joins methods that end within a hair of each other, with their range."
 ONE_LENGTH = "one length is no curve: differences and scores have what was measured there"
-MEANS = "Thick lines: means of {} seeds; n is that of each seed."
-THIN, NO_THIN = " Thin lines: single seeds.", " Too many methods for single seeds: table of scores."
-SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the note
+MEANS = "Lines: means of {} seeds; dots: single seeds; n is that of each seed."
+SEEDS = " Of shares each seed has its own thin line, and no mean is drawn."
+SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the caption
+MOST_LABELLED = 4  # panels whose lines are named at their ends; of more there is one legend
 
 
 def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING) -> Figure:
@@ -48,7 +57,7 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
     """
     if over_seeds(frame, seeds, ending):
         return _over_seeds(of_seeds(frame, ending))
-    return curves(frame, BANDS)
+    return curves(frame, NOTE)
 
 
 def _over_seeds(table: pd.DataFrame) -> Figure:
@@ -73,15 +82,15 @@ def _over_seeds(table: pd.DataFrame) -> Figure:
         frequencies=pd.Series(names) + " " + lengths,
     )
     means = MEANS.format(" or ".join(map(str, sorted(set(table["seeds"])))))
-    return curves(drawn, means + THIN, means + NO_THIN)
+    shares = SEEDS if table["metric"].isin(SHARES).any() else ""
+    return curves(drawn, means + shares)
 
 
-def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
+def curves(frame: pd.DataFrame, about: str) -> Figure:
     """Draw every scaling once; those with the same frequencies in all cells share a line.
 
-    A frame that has the scores of seeds in the column ``single`` gets a thin line a seed, any other
-    a band from ``low`` to ``high``. ``bands`` says in the note what these are, ``without`` that the
-    methods are too many for them. Raises ValueError where there is no score, or one length.
+    A frame that has the scores of seeds in the column ``single`` gets their dots. ``about`` says in
+    the caption what is drawn. Raises ValueError where there is no score, or one length.
     """
     known, kin = methods(frame), alike(frame)
     table = cells(frame)
@@ -94,57 +103,87 @@ def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
         raise ValueError(ONE_LENGTH)
     every = list(table.groupby(["model", "task"], sort=False))
     groups, left_out = shown_part(every, "panels")
-    columns = columns_for(len(groups), table["task"].nunique())
-    figure, panels = sheet(len(groups), columns, panel_height=paper().tall(2.7))
-    room = figure.get_size_inches()[0] / columns - 0.65
-    look, protocols = known.look, _protocols(frame)
     truncated = {} if "single" in frame else truncations(frame)
-    above = 9 if lost(table) else 2
+    labelled = len(groups) <= MOST_LABELLED and REST not in known.look.values()
+    columns = columns_for(len(groups), table["task"].nunique(), most=2 if labelled else 3)
+    lines = max(rows["scaling"].nunique() for _, rows in groups) + 3
+    tall = max(paper().tall(2.7), LINE * lines + 0.9) if labelled else paper().tall(2.7)
+    figure, panels = sheet(len(groups), columns, panel_height=tall)
+    room = figure.get_size_inches()[0] / columns - (1.75 if labelled else 0.65)
+    above, named = 9 if lost(table) else 2, titles(frame)
     first: dict[tuple[str, str], Axes] = {}
     for axes, ((model, task), rows) in zip(panels, groups, strict=True):
         models = next((some for some in kin if model in some), [model])
         if (like := first.setdefault((str(models[0]), str(task)), axes)) is not axes:
             axes.sharey(like)
         scale = table[(table["task"] == task) & table["model"].isin(models)]
-        draw_panel(axes, rows, look, scale=scale, room=room, above=above)
-        if (model, task) in truncated:
-            window, score = truncated[str(model), str(task)]
-            axes.hlines(score, window, rows["length"].max(), color=GREY, **TRUNCATION)
-        tidy(axes, f"{model}, {task}", room=room, above=above + SIZE + 2)
-        axes.set_ylabel(_score_label(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
-        unit = "tokens" if columns > 2 else "tokens, trained windows"
+        draw_panel(axes, rows, known.look, scale=scale, room=room, above=above)
+        cut = truncated.get((str(model), str(task)))
+        if cut:
+            axes.hlines(cut[1], cut[0], rows["length"].max(), **TRUNCATION)
+        if labelled:
+            _name_ends(axes, rows, known.look, cut and cut[1], tall - 0.9)
+        head = (
+            named[str(task)]
+            if len({model for (model, _), _ in groups}) == 1
+            else (f"{model}: {named[str(task)]}")
+        )
+        tidy(axes, head, room=room + labelled, above=above + SIZE + 2)
+        axes.set_ylabel(_score_label(str(rows["metric"].iloc[0])), fontsize=SIZE)
+        unit = "tokens" if columns > 2 or labelled else "tokens, trained windows"
         axes.set_xlabel(f"Context length ({unit})", fontsize=SIZE)
-    drawn = pd.concat([rows for _, rows in groups])
-    note = _note(drawn, protocols, bands, without) + (TRUNCATED if truncated else "")
-    known.finish(figure, panels, note + left_out)
+    caption = _caption(pd.concat([rows for _, rows in groups]), frame, about, named)
+    caption += (TRUNCATED if truncated else "") + (BUNDLES if labelled else "") + left_out
+    known.finish(figure, panels, caption, legend=not labelled)
     return figure
 
 
-def _protocols(frame: pd.DataFrame) -> dict[str, str]:
-    if "protocol" not in frame:
-        return {}
-    named = frame.dropna(subset="protocol").drop_duplicates("task")
-    return dict(zip(named["task"], named["protocol"], strict=True))
+def _name_ends(
+    axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], cut: float | None, tall: float
+) -> None:
+    """Name the lines of a panel where they end, each in its colour."""
+    last = rows.dropna(subset="score").groupby("scaling", sort=False).tail(1)
+    known = [
+        (str(row.scaling), float(row.length), float(row.score), look[str(row.scaling)].color)
+        for row in last.itertuples()
+    ]
+    if cut is not None:
+        known.append(("truncation", float(rows["length"].max()), cut, GREY))
+    share = rows["metric"].iloc[0] in SHARES
+    axes.autoscale_view()
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ends = [
+        End(
+            name,
+            length,
+            float(to_axes.transform((length, score))[1]),
+            color,
+            100 * score if share else score,
+        )
+        for name, length, score, color in known
+    ]
+    largest = max((abs(end.value) for end in ends), default=0)
+    written = "{:.0f}" if share or largest >= 1000 else "{:.1f}" if largest >= 10 else "{:.3g}"
+    label_ends(axes, ends, tall, written)
 
 
-def _score_label(task: str, metric: str, protocols: dict[str, str]) -> str:
-    family = task.split(":")[0].capitalize()
-    if metric in SHARES:
-        return f"{family} {metric} (%),\nhigher is better"
-    if metric != "perplexity":
-        return family if family.lower() == metric.lower() else f"{family}, {metric}"
-    protocol = protocols.get(task)
-    if protocol == "tail":
-        return "Perplexity (tail: of the same\nlast tokens), lower is better"
-    return f"Perplexity{f' ({protocol})' if protocol else ''},\nlower is better"
+def _score_label(metric: str) -> str:
+    unit = " (%)" if metric in SHARES else ""
+    return f"{metric.replace('_', ' ').capitalize()}{unit}"
 
 
-def _note(table: pd.DataFrame, protocols: dict[str, str], bands: str, without: str) -> str:
+def _caption(table: pd.DataFrame, frame: pd.DataFrame, about: str, named: Mapping[str, str]) -> str:
     counts = []
     for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
-        counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({task})")
+        counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({named[str(task)]})")
     marks = [f"{SIGNS[mark]} {name.replace('_', ' ')}." for name, mark in lost(table).items()]
-    few = table["scaling"].nunique() <= MOST_BANDS
-    texts = [bands if few else without] if table["low"].notna().any() else []
-    tail = [TAIL] if "tail" in protocols.values() else []
-    return " ".join([f"n per point: {', '.join(counts)}.", *texts, *tail, *marks])
+    tail = TAIL if "protocol" in frame and frame["protocol"].eq("tail").any() else ""
+    sides = {
+        ("lower" if metric in LOWER else "higher", metric) for metric in table["metric"].unique()
+    }
+    better = ", ".join(f"{metric}: {side} is better" for side, metric in sorted(sides))
+    models = f"{table['model'].iloc[0]}. " if table["model"].nunique() == 1 else ""
+    return " ".join(
+        [f"{models}Score against context length ({better}). n per point: {', '.join(counts)}.",
+         f"{about}{tail}", *marks]
+    )  # fmt: skip

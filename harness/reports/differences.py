@@ -8,16 +8,14 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from harness.reports.plots.forest import ROW, Row, draw_rows, on_scale
 from harness.reports.plots.methods import methods
 from harness.reports.plots.style import (
     GREY,
     SIZE,
     Look,
     folded,
-    foot,
     length_label,
     paper,
     sheet,
@@ -26,6 +24,7 @@ from harness.reports.plots.style import (
 )
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across
+from harness.reports.writing.titles import titles
 from harness.stats.cells import cells, records
 from harness.stats.checkpoints import labels, lengths
 from harness.stats.decision import Family, families, family
@@ -57,12 +56,11 @@ NOT_COMPARED = (
 )
 EQUAL = "Without an interval: equal with every seed."
 MOST_LENGTHS, MOST_METHODS, MOST_ROWS = 4, 24, 6
-ROW = 0.17  # inches
 FIGURE = (
     "Each method less {baseline}{models} on the same documents and trials; bars: 95 % intervals of "
     "each difference alone. Full: significantly better or worse (5 %, corrected for all "
     "comparisons at a length); hollow: no significant difference; =: the same measurement; no "
-    "mark: not compared."
+    "mark: not compared; ◂ ▸: off the scale."
 )
 
 
@@ -280,7 +278,7 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     table = known.drawn(table)
     if table.empty or table["same"].all():
         raise ValueError(f"no method differs from {baseline!r}")
-    order = known.first(list(table["scaling"].unique()), MOST_METHODS)[::-1]
+    order = known.first(list(table["scaling"].unique()), MOST_METHODS)
     most = paper().across(MOST_LENGTHS)  # the longest lengths at which any method differs
     rows = [
         [here for _, here in kin.groupby("length") if not here["same"].all()][-most:]
@@ -289,7 +287,7 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     columns = max(map(len, rows))
     groups, left_out = shown_part([kin for kin in rows if kin], "rows of panels", MOST_ROWS)
     figure, panels = sheet(columns * len(groups), columns, panel_height=ROW * len(order) + 0.95)
-    room = figure.get_size_inches()[0] / columns - 0.6
+    room, named = figure.get_size_inches()[0] / columns - 0.6, titles(frame)
     for place, kin in enumerate(groups):
         here = panels[place * columns : (place + 1) * columns]
         for spare in here[len(kin) :]:
@@ -301,56 +299,43 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
             first = shown.iloc[0]
             where = f"{length_label(int(first['length']))} ({first['relative_length']:.3g}×)"
             less = f" less {first['baseline']}" if first["baseline"] != baseline else ""
-            over = f"{first['model']}{less}, {first['task']}" if axes is here[0] else ""
-            tidy(axes, over, room=2 * room)
+            over = f"{first['model']}{less}: {named[first['task']]}" if axes is here[0] else ""
+            tidy(axes, over, room=min(2, columns) * room)
             lines = [line for line in (axes.get_title(loc="left"), where) if line]
             axes.set_title("\n".join(lines), loc="left", fontsize=SIZE)
     several = table["baseline"].nunique() > 1
     models = ", or less the same method of the model named," if several else ""
     if left := table["scaling"].nunique() - len(order):
         left_out += f" {left} methods are left out; the table has all."
-    foot(figure, [], [], FIGURE.format(baseline=baseline, models=models) + left_out)
+    figure.set_label(FIGURE.format(baseline=baseline, models=models) + left_out)
     return figure
 
 
-def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list[str]) -> None:
-    axes.axvline(0, color=GREY, linewidth=0.8, linestyle=":")
-    facts = records(rows)
-    for row in facts:
-        if row["scaling"] in order and row["difference"] is not None:
-            _mark(axes, row, order.index(row["scaling"]), look[row["scaling"]])
-    axes.set_ylim(-0.6, len(order) - 0.4)
-    percent = facts[0]["relative"] or facts[0]["metric"] in SHARES
-    axes.xaxis.set_major_locator(MaxNLocator(3, min_n_ticks=2))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _signed(100 * x if percent else x)))
+def _panel(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look], order: list[str]) -> None:
+    facts = {row["scaling"]: row for row in records(table)}
+    first = next(iter(facts.values()))
+    percent = first["relative"] or first["metric"] in SHARES
+    scale = 100 if percent else 1
+    absent = Row("", None, None, None, GREY, "")
+    rows = [_mark(facts[name], look[name], scale) if name in facts else absent for name in order]
+    unit = " %" if first["relative"] else " pp" if percent else ""
+
+    def written(value: float) -> str:
+        return sentences.signed(value / scale, unit=unit)
+
+    draw_rows(axes, rows, on_scale(rows), written)
     what = "Percentage points" if percent else "Difference"
-    what = "Difference (%)" if facts[0]["relative"] else what
-    axes.set_xlabel(f"{what},\n{facts[0]['better']} is better", fontsize=SIZE - 1)
+    what = "Difference (%)" if first["relative"] else what
+    axes.set_xlabel(f"{what},\n{first['better']} is better", fontsize=SIZE - 1)
 
 
-def _mark(axes: Axes, row: dict[str, Any], place: int, look: Look) -> None:
+def _mark(row: dict[str, Any], look: Look, scale: float) -> Row:
     if row["same"]:
-        axes.text(0, place, "=", ha="center", va="center", color=GREY, fontsize=SIZE)
-        return
-    if row["low"] is not None:
-        axes.hlines(place, row["low"], row["high"], color=look.color, linewidth=1.1)
-    line = Line2D(
-        [row["difference"]],
-        [place],
-        marker=look.marker or "o",
-        color=look.color,
-        markersize=4.5,
-        markerfacecolor=look.color if row["verdict"] in ("better", "worse") else "white",
-        linestyle="",
-        label=row["scaling"],
-    )
-    axes.add_line(line)
-    axes.update_datalim([(row["difference"], place)])
-    if row["status"] != "ok":
-        part = (str(row["status"]).split(" ok")[0], (row["difference"], place), (0, 3))
-        axes.annotate(*part, textcoords="offset points", ha="center", fontsize=5, color=GREY)
-
-
-def _signed(value: float) -> str:
-    """Return "+20", "−0.5", "0"."""
-    return f"{value:+.6g}".replace("-", "−") if abs(value) > 1e-9 else "0"
+        return Row(row["scaling"], None, None, None, GREY, "", text="=")
+    ends = (row[name] for name in ("difference", "low", "high"))
+    status = str(row["status"])
+    return Row(
+        row["scaling"], *(None if end is None else scale * end for end in ends), look.color,
+        look.marker, full=row["verdict"] in ("better", "worse"),
+        note="" if status == "ok" else status.split(" ok")[0],
+    )  # fmt: skip

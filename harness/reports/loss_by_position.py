@@ -27,9 +27,10 @@ from harness.reports.plots.style import (
     tidy,
     trace,
 )
+from harness.reports.writing.titles import titles
 from tasks._intervals import ratio
 
-MOST_PANELS, MOST_BANDS = 4, 6
+MOST_PANELS = 4
 
 
 def make(frame: pd.DataFrame) -> Figure:
@@ -48,21 +49,23 @@ def make(frame: pd.DataFrame) -> Figure:
     columns = columns_for(len(groups), 1)
     figure, panels = sheet(len(groups), columns, panel_height=paper().tall(2.6))
     room = figure.get_size_inches()[0] / columns - 0.65
-    look = known.look
+    look, named = known.look, titles(frame)
     parts = [part for part in ("model", "task") if table[part].nunique() > 1]
     for axes, (_, rows) in zip(panels, groups, strict=True):
         _panel(axes, rows, look, room)
         axes.set_ylim(table["score"].min() - 0.1, table["score"].max() + 0.1)
-        title = [*(rows.iloc[0][part] for part in parts), f"{rows['length'].iloc[0]} tokens"]
+        first = rows.iloc[0]
+        title = [
+            *(named.get(first[part], first[part]) for part in parts),
+            f"{first['length']:,} tokens",
+        ]
         tidy(axes, ", ".join(title), room=room, above=SIZE + 4)
     for axes in panels[::columns]:
         axes.set_ylabel("Loss (nats per token),\nlower is better", fontsize=SIZE)
     counts = "/".join(map(str, sorted(table["documents"].unique())))
-    banded = len(look) <= MOST_BANDS and bool(table["low"].notna().any())
-    bands = " Bands: 95 % intervals over documents." if banded else ""
     pairs = table[["model", "task"]].drop_duplicates().itertuples(index=False)
-    kind = ", ".join(f"{model}, {task}" for model, task in pairs)
-    note = f"{kind}; {counts} documents; a point is the mean of the positions around it.{bands}"
+    kind = ", ".join(f"{model}, {named[task]}" for model, task in pairs)
+    note = f"{kind}; {counts} documents; a point is the mean of the positions around it."
     known.finish(figure, panels, note + left_out)
     return figure
 
@@ -70,11 +73,6 @@ def make(frame: pd.DataFrame) -> Figure:
 def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], room: float) -> None:
     for index, (scaling, curve) in enumerate(rows.groupby("scaling", sort=False)):
         trace(axes, curve[["position", "score"]], str(scaling), look, index, 8)
-        if len(look) <= MOST_BANDS:
-            axes.fill_between(
-                curve["position"], curve["low"], curve["high"], color=look[str(scaling)].color,
-                alpha=0.1, linewidth=0,
-            )  # fmt: skip
     first = rows.iloc[0]
     trained, length = int(first["trained_length"]), int(first["length"])
     first_known = rows["position"].min()

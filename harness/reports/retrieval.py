@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -20,8 +21,8 @@ from harness.reports.plots.methods import methods
 from harness.reports.plots.style import (
     SIZE,
     columns_for,
-    foot,
     length_label,
+    paper,
     sheet,
     shown_part,
     spaced,
@@ -30,6 +31,7 @@ from harness.reports.plots.style import (
 )
 from harness.reports.writing.sentences import text
 from harness.reports.writing.tables import across, heading
+from harness.reports.writing.titles import titles
 from harness.stats.cells import CELL
 from harness.stats.measure import SHARES
 from tasks._intervals import macro_average, proportion
@@ -65,8 +67,15 @@ LACKING = (
 COLOURS = "viridis"  # rises evenly in lightness, so it holds in grey and to colour-blind eyes
 MOST_NAMED = 11  # depths that get a label
 MOST_MAPS = 12  # of a model and task
+TALLEST = 9.4  # inches of a page
 LINE = "Right of the line: past the trained length."
 HATCHED = "Hatched: not measured, or failed."
+ANY_FORMAT = ", any format"
+LENIENT = (
+    "Any format: the right number counts in whatever format; it does not count in the scores, and "
+    "not in the map beside it."
+)
+FEW = 5  # trials: a share of fewer is written as a count
 
 
 def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
@@ -246,8 +255,9 @@ def effective(rows: pd.DataFrame, threshold: float) -> int | None:
 def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     """Draw one heat map per scaling of the share found by depth (down) and length (across).
 
-    Methods with the same frequencies in all cells share a map. Raises ValueError where no task
-    hides something at a depth.
+    Where answers have the number in another format, a map that counts them is beside it. Methods
+    with the same frequencies in all cells share a map. Raises ValueError where no task hides
+    something at a depth.
     """
     del table
     known = methods(frame)
@@ -260,13 +270,18 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     names = list(samples["scaling"].unique())
     kept = known.first(names, MOST_MAPS)
     samples = samples[samples["scaling"].isin(kept)]
-    maps, left_out = shown_part(_maps(samples), "maps", 2 * MOST_MAPS)
+    lenient = bool((samples["found"].eq("format") & samples["value"].eq(0)).any())
+    every_map = _maps(samples, titles(frame), lenient=lenient)
+    widest = max(len(shown.lengths) for shown in every_map)
+    columns = columns_for(len(every_map), 1, most=3 if widest <= 7 else 2 if widest <= 10 else 1)
+    if lenient and columns != 1:  # pairs stay side by side
+        columns = paper().across(4 if widest <= 4 else 2)
+    columns = max(columns, min(len(every_map), 2)) if widest <= 4 else columns
+    tall = max(0.9, min(0.2 * max(len(shown.depths) for shown in every_map), 2.4))
+    most = columns * int(TALLEST / (tall + 0.75))
+    maps, left_out = shown_part(every_map, "maps", min(most, 2 * MOST_MAPS))
     if len(kept) < len(names):
         left_out += f" The best {len(kept)} of {len(names)} methods at the longest length are here."
-    widest = max(len(shown.lengths) for shown in maps)
-    columns = columns_for(len(maps), 1, most=3 if widest <= 7 else 2 if widest <= 10 else 1)
-    columns = max(columns, min(len(maps), 2)) if widest <= 4 else columns
-    tall = max(0.9, min(0.2 * max(len(shown.depths) for shown in maps), 2.4))
     figure, panels = sheet(len(maps), columns, panel_height=tall + 0.75)
     room = (figure.get_size_inches()[0] - 0.9) / columns - 0.35
     rows = math.ceil(len(maps) / columns)
@@ -283,11 +298,11 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     bar.set_label("Found (%)", fontsize=SIZE)
     bar.ax.tick_params(labelsize=SIZE - 1, length=2.5, width=0.6)
     bar.outline.set_visible(False)
-    foot(figure, [], [], _note(samples, maps) + left_out)
+    figure.set_label(_caption(samples, maps, titles(frame), lenient=lenient) + left_out)
     return figure
 
 
-def _maps(samples: pd.DataFrame) -> list[Map]:
+def _maps(samples: pd.DataFrame, named: Mapping[str, str], *, lenient: bool) -> list[Map]:
     """Return one map per model, task and scaling, titled with what differs between maps."""
     parts = ["model", "task", "scaling"]
     titled = [part for part in parts if part == "scaling" or samples[part].nunique() > 1]
@@ -295,39 +310,54 @@ def _maps(samples: pd.DataFrame) -> list[Map]:
     for _, kin in samples.groupby(["model", "task"], sort=False):
         depths, lengths = sorted(kin["depth"].dropna().unique()), sorted(kin["length"].unique())
         for _, rows in kin.groupby("scaling", sort=False):
-            title = ", ".join(str(rows[part].iloc[0]) for part in titled)
+            first = rows.iloc[0]
+            title = ", ".join(named.get(first[part], str(first[part])) for part in titled)
             known = rows.dropna(subset=["depth", "value"])
-            table = known.pivot_table(
-                index="depth", columns="length", values="value", aggfunc="mean"
-            )
-            shares = table.reindex(index=depths, columns=lengths).to_numpy(dtype=np.float64)
-            trained = int(rows["trained_length"].iloc[0])
-            maps.append(Map(title, depths, lengths, trained, shares))
+            either = known.assign(value=known["value"].mask(known["found"] == "format", 1.0))
+            kinds = [(title, known), *([(f"{title}{ANY_FORMAT}", either)] if lenient else [])]
+            for name, trials in kinds:
+                shares, counts = (
+                    trials.pivot_table(index="depth", columns="length", values="value", aggfunc=of)
+                    .reindex(index=depths, columns=lengths)
+                    .to_numpy(dtype=np.float64)
+                    for of in ("mean", "count")
+                )
+                trained = int(first["trained_length"])
+                maps.append(Map(name, depths, lengths, trained, shares, counts))
     return maps
 
 
-def _note(samples: pd.DataFrame, maps: list[Map]) -> str:
+def _caption(
+    samples: pd.DataFrame, maps: list[Map], named: Mapping[str, str], *, lenient: bool
+) -> str:
     known = samples.dropna(subset=["depth", "value"])
     sizes = known.groupby(["model", "task", "scaling", "length", "depth"]).size()
     keys = " to ".join(map(str, sorted({sizes.min(), sizes.max()})))
     hatched = [HATCHED] if any(np.isnan(shown.shares).any() for shown in maps) else []
     alike = [samples[part].iloc[0] for part in ("model", "task") if samples[part].nunique() == 1]
-    of = [f"{', '.join(alike)}."] if alike else []
-    # Of a text the right number counts wherever it stands, and its format too.
-    other = ((known["found"] == "format") & (known["value"] == 0)).mean()
-    lost = [f"{other:.0%} of the answers have the number in another format: not counted."]
-    return " ".join([*of, f"Trials per cell: {keys}.", *(lost if other else []), LINE, *hatched])
+    of = [f"{', '.join(named.get(one, one) for one in alike)}."] if alike else []
+    return " ".join([*of, f"Trials per cell: {keys}.", *([LENIENT] * lenient), LINE, *hatched])
 
 
 @dataclass(frozen=True)
 class Map:
-    """What one heat map shows; ``shares`` has shape (depths, lengths), NaN if unknown."""
+    """What one heat map shows: ``shares`` of ``counts`` trials, shape (depths, lengths).
+
+    A share is NaN where it is unknown.
+    """
 
     title: str
     depths: list[float]
     lengths: list[int]
     trained_length: int
     shares: NDArray[np.float64]
+    counts: NDArray[np.float64]
+
+    def text(self, place: tuple[int, ...]) -> str:
+        """Return the percentage of a cell, or of few trials how many of them."""
+        share, count = float(self.shares[place]), int(self.counts[place])
+        few = count < FEW and math.isclose(share * count, round(share * count), abs_tol=1e-9)
+        return f"{share * count:.0f} of {count}" if few else f"{100 * share:.0f}"
 
 
 def _heat_map(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:
@@ -344,12 +374,13 @@ def _heat_map(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)  # depth 0, the start of the text, is on top
     if tall / rows >= 0.12 and room / columns >= 0.2:
-        for (row, column), share in np.ndenumerate(shown.shares):
+        for place, share in np.ndenumerate(shown.shares):
+            row, column = place
             if not np.isnan(share):  # black or white, whichever has more contrast
                 red, green, blue, _ = mesh.cmap(share)
                 dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
                 axes.text(
-                    column, row, f"{100 * share:.0f}", color="white" if dark else "black",
+                    column, row, shown.text(place), color="white" if dark else "black",
                     fontsize=SIZE - 1.5, ha="center", va="center_baseline",
                 )  # fmt: skip
     labels = [tick_label(length, shown.trained_length) for length in shown.lengths]

@@ -208,9 +208,10 @@ class Decision:
         family: the methods and the documents or trials that they share.
         best: the method with the best mean, ``recommended`` the one to use: the best that a
             server can run, of several as good as the best the one that costs least in the window.
-        cost: the recommended method inside the window less the plain model there.
-        truncation: the score of the plain model that reads only the trained window, and ``gain``
-            the recommended method less it; of tasks that score the same targets at every length.
+        costs: each method inside the window less the plain model there; None where unknown.
+        truncation: the score of the plain model that reads only the trained window, ``gain`` the
+            recommended method less it and ``truncated`` it less the best method; of tasks that
+            score the same targets at every length.
     """
 
     facts: Mapping[str, Any]
@@ -218,9 +219,15 @@ class Decision:
     best: str
     recommended: str
     margin: float
-    cost: Difference | None = None
+    costs: Mapping[str, Difference | None] = field(default_factory=dict)
     truncation: Score | None = None
     gain: Difference | None = None
+    truncated: Difference | None = None
+
+    @property
+    def cost(self) -> Difference | None:
+        """Return the in-window cost of the recommended method."""
+        return self.costs.get(self.recommended)
 
     @property
     def winner(self) -> bool:
@@ -318,12 +325,14 @@ def _decision(
     wins = draft.winner and draft.best == first
     recommended = first if wins else preferred(alike or level, inside_cost)
     own, window = inside.get("none"), facts["trained_length"]
-    truncation = gain = None
-    if own and own.truncation and window and facts["length"] > window:
-        gain, truncation = difference(of.shared[recommended], own.of, of.how), own.score
-    beyond = window is not None and facts["length"] > window
-    cost = costs[recommended] if beyond else None
-    return Decision(facts, of, order[0], recommended, margin, cost, truncation, gain)
+    if window is None or facts["length"] <= window:
+        return Decision(facts, of, order[0], recommended, margin)
+    truncation = gain = truncated = None
+    if own and own.truncation:
+        truncation = own.score
+        gain = difference(of.shared[recommended], own.of, of.how)
+        truncated = difference(own.of, of.shared[order[0]], of.how)
+    return Decision(facts, of, order[0], recommended, margin, costs, truncation, gain, truncated)
 
 
 @dataclass(frozen=True)

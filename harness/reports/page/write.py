@@ -5,32 +5,69 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import io
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib import rcParams
+from matplotlib.figure import Figure
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from harness.files import make_folder, replacing
+from harness.reports import curves, loss_by_position, retrieval
 from harness.reports.best import answer
-from harness.reports.loss_by_position import positions as mean_losses
-from harness.reports.page.charts import curves, looks, losses
-from harness.reports.plots.methods import methods
-from harness.reports.plots.style import MARKERS
-from harness.reports.retrieval import hidden
-from harness.reports.writing.tables import RenderedTable, csv
+from harness.reports.page.serving import Serving, serving
+from harness.reports.plots.answer import draw_answer, longest
+from harness.reports.plots.style import COLUMN, Paper, drawing, lay_out
+from harness.reports.plots.style import paper as current_paper
+from harness.reports.writing.tables import RenderedTable, csv, headed, wide
 from harness.runs.provenance import documents, facts
 from harness.stats.cells import CELL, cells
 from harness.stats.checkpoints import MOST_NAMED
+from harness.stats.decision import decisions
 
 HERE = Path(__file__).parent
-LIBRARIES = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
-OWN = ("tables.js", "page.js")
+FINER = re.compile(r"(\d\.\d\d)\d+")  # than a hundredth of a point, which no screen shows
+CELLS = "Score, 95 % interval, n and status of every cell: the numbers of the curves."
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table and, in a sentence, what it has."""
+
+    table: pd.DataFrame
+    about: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as SVG, with its title and caption."""
+
+    title: str
+    svg: str
+    caption: str
+
+    @property
+    def source(self) -> str:
+        """Return the figure as the address of an image."""
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
+
+
+@dataclass(frozen=True)
+class Use:
+    """The method to use for a model at its longest length, and its bound in words."""
+
+    model: str
+    method: str
+    bound: str
 
 
 def page(
@@ -38,32 +75,21 @@ def page(
     reports: Mapping[str, RenderedTable],
     facts: Sequence[tuple[str, Sequence[str]]] = (),
     note: str = "",
+    runs: Collection[Mapping[str, Any]] = (),
 ) -> str:
     """Return the HTML of a frame's page.
 
     ``reports`` are the tables by name; ``facts`` say how it was measured. No text of a record is
     read as markup: the template escapes all, the data are compressed, in letters and digits, and
-    the page's policy runs only the scripts whose hashes it names.
+    the page's policy runs only the script whose hash it names.
     """
-    known, table = methods(frame, distinct=len(MARKERS)), cells(frame)
     sources = {name: Source(rendered.table, rendered.about) for name, rendered in reports.items()}
-    sources.setdefault("scores", Source(table, CELLS))
+    sources.setdefault("scores", Source(cells(frame), CELLS))
     sources |= {**positions(frame), **depths(frame), **failures(frame)}
-    drawn = looks(known)
-    lost = known.drawn(sources["positions"].table) if "positions" in sources else None
-    content = {
-        "sources": embedded(sources),
-        "methods": drawn,
-        "charts": {
-            "curves": curves(known.drawn(table), drawn),
-            "losses": [] if lost is None else losses(lost, drawn),
-        },
-    }
-    scripts = [(HERE / "vendor" / name).read_text(encoding="utf-8") for name in LIBRARIES]
-    scripts += [(HERE / name).read_text(encoding="utf-8") for name in OWN]
-    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
-    allowed = [f"'sha256-{digest}'" for digest in hashes]
-    best = reports.get("best")
+    script = (HERE / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    lengths = answer(reports["best"].table) if "best" in reports else []
+    uses = list(_uses(lengths))
     environment = Environment(  # it escapes every text
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -71,26 +97,32 @@ def page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    packed = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+    pictures = _pictures(frame)
+    data = {"tables": embedded(sources), "figures": {one.title: one.svg for one in pictures.more}}
+    packed = json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
     html: str = environment.get_template("page.html.jinja").render(
         title=_title(frame),
-        compared="of_model" in frame,
-        answer=answer(best.table) if best else [],
+        question=_question(frame, lengths),
+        spoken=" ".join(f"{use.model}: use {use.method}. {use.bound}." for use in uses),
+        answer=uses,
+        figures=pictures,
+        serving=_serving(runs, lengths),
+        lengths=lengths,
+        scores=[
+            (title, list(table.columns), table.to_numpy().tolist())
+            for title, table in headed(wide(cells(frame)), frame).items()
+        ],
         reports=reports,
         sources=sources,
         facts=facts,
         note=note,
-        policy=f"default-src 'none'; script-src {' '.join(allowed)}; "
+        policy=f"default-src 'none'; script-src 'sha256-{digest}'; "
         "style-src 'unsafe-inline'; img-src data:",  # and no connection
-        scripts=list(map(Markup, scripts)),
+        script=Markup(script),
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
-        licences=(HERE / "vendor" / "LICENSES.txt").read_text(encoding="utf-8"),
         content=base64.b64encode(gzip.compress(packed, mtime=0)).decode(),
     )
     return html
-
-
-CELLS = "Score, 95 % interval, n and status of every cell: the numbers of the curves."
 
 
 def _title(frame: pd.DataFrame) -> str:
@@ -98,6 +130,83 @@ def _title(frame: pd.DataFrame) -> str:
     if "of_model" in frame and (count := frame["of_model"].nunique()) > MOST_NAMED:
         return f"{count} models compared"
     return ", ".join([*frame["model"].unique()][:MOST_NAMED])
+
+
+def _question(frame: pd.DataFrame, lengths: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the page answers; the title where it has no answer."""
+    last = [model["lengths"][-1] for model in lengths if model["lengths"]]
+    if not last:
+        return _title(frame)
+    here = {row["length"]: row["relative"] for row in last}
+    where = "its longest length" if len(here) > 1 else f"{last[0]['length']:,} tokens"
+    times = f", {last[0]['relative']} its window" if len(here) == 1 and last[0]["relative"] else ""
+    if "of_model" in frame:
+        return f"Which of {_title(frame)} is best at {where}{times}?"
+    models = _title(frame) if len(lengths) == 1 else "each model"
+    return f"Which scaling should {models} use at {where}{times}?"
+
+
+def _uses(lengths: Sequence[Mapping[str, Any]]) -> Iterator[Use]:
+    """Yield the method to use for each model at its longest length."""
+    for model in lengths:
+        row = model["lengths"][-1]
+        several = len(model["tasks"]) > 1
+        tail = f" than the best on each of {len(model['tasks'])} tasks (95 %)" if several else ""
+        if row["use"]:
+            yield Use(model["model"], row["use"], f"{row['bound']}{tail}" if row["bound"] else "")
+
+
+def _serving(
+    runs: Collection[Mapping[str, Any]], lengths: Sequence[Mapping[str, Any]]
+) -> Serving | None:
+    """Return how to serve the method of the first model, at its longest length."""
+    for model in lengths[:1]:
+        row = model["lengths"][-1]
+        for run in runs:
+            if run["model"]["name"] == model["model"] and (
+                known := serving(run, str(row["use"]), row["length"])
+            ):
+                return known
+    return None
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The figures of a page: the answer, the same for a narrow screen, and the others."""
+
+    answer: Picture | None
+    narrow: Picture | None
+    more: Sequence[Picture]
+
+
+def _pictures(frame: pd.DataFrame) -> Pictures:
+    """Draw the figures that this frame has."""
+    others = {
+        "Curves": curves.make,
+        "Retrieval by length and depth": lambda frame: retrieval.draw(frame, frame),
+        "Loss by position": loss_by_position.make,
+    }
+    more = [_picture(title, partial(draw, frame), Paper()) for title, draw in others.items()]
+    found = longest(decisions(frame)) if frame["score"].notna().any() else []
+    wide_one = _picture("Answer", partial(draw_answer, frame, found), Paper())
+    narrow = _picture("Answer", partial(draw_answer, frame, found[:1]), Paper(width=COLUMN))
+    return Pictures(wide_one, narrow or wide_one, [one for one in more if one])
+
+
+def _picture(title: str, draw: Callable[[], Figure], size: Paper) -> Picture | None:
+    """Return a figure as SVG with its text as text; None where it does not apply."""
+    paper = replace(current_paper(), width=size.width)
+    try:
+        with drawing(paper):
+            figure = draw()
+            lay_out(figure)
+            rcParams["svg.fonttype"], rcParams["font.sans-serif"] = "none", ["DejaVu Sans"]
+            content = io.StringIO()
+            figure.savefig(content, format="svg", metadata={"Date": None})
+    except ValueError:
+        return None
+    svg = FINER.sub(r"\1", content.getvalue())
+    return Picture(title, svg, str(figure.get_label()))
 
 
 DOCUMENTS = "The documents that were read, and the hashes of their texts."
@@ -112,18 +221,10 @@ def write_page(
 ) -> None:
     """Write the page of a frame, with the tables that were made of it and the runs' records."""
     whole = {**tables, "documents": RenderedTable(DOCUMENTS, [], documents(runs))}
-    html = page(frame, whole, facts(runs), note)
+    html = page(frame, whole, facts(runs), note, runs)
     make_folder(file.absolute().parent)
     with replacing(file) as new:
         new.write(html.encode())
-
-
-@dataclass(frozen=True)
-class Source:
-    """A table and, in a sentence, what it has."""
-
-    table: pd.DataFrame
-    about: str
 
 
 def embedded(sources: Mapping[str, Source]) -> dict[str, dict[str, Any]]:
@@ -145,7 +246,7 @@ def embedded(sources: Mapping[str, Source]) -> dict[str, dict[str, Any]]:
 def positions(frame: pd.DataFrame) -> dict[str, Source]:
     """Return the losses by position, of sweeps that scored whole windows."""
     try:
-        table = mean_losses(frame)
+        table = loss_by_position.positions(frame)
     except ValueError:
         return {}
     table = table[[*CELL, "trained_length", "position", "score", "low", "high", "documents"]]
@@ -155,7 +256,7 @@ def positions(frame: pd.DataFrame) -> dict[str, Source]:
 
 def depths(frame: pd.DataFrame) -> dict[str, Source]:
     """Return the share found at every length and depth, of tasks that hide something at one."""
-    trials = hidden(frame)
+    trials = retrieval.hidden(frame)
     if trials.empty:
         return {}
     groups = trials.groupby([*CELL, "trained_length", "depth"], sort=False)["value"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 from matplotlib.artist import Artist
@@ -11,11 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.reports.plots.style import REST, Look, foot, looks, paper
+from harness.reports.plots.style import LOOKS, REST, Look, foot, looks, paper
 from harness.stats.cells import coinciding, once, ranked
 
-DISTINCT = 8  # methods beside ``none`` that get a look of their own; of more only the FEW best do
-FEW = 6
+FEW = 8  # of more methods beside ``none`` than there are looks these many, the best, have one
 RULE = (
     "In colour: {plain}the {count} methods of the best mean rank over the tasks at their longest "
     "length; grey: {others}, in the table of scores."
@@ -58,49 +57,53 @@ class Methods:
         self,
         figure: Figure,
         panels: Sequence[Axes],
-        note: str,
+        caption: str,
         more: Mapping[str, Artist] | None = None,
+        *,
+        legend: bool = True,
     ) -> None:
-        """Put the note and a legend of the methods and ``more`` entries under the panels."""
+        """Caption a figure, with a legend of the methods and ``more`` entries under the panels."""
         lines: dict[str, Artist] = {
             str(line.get_label()): line for axes in panels for line in axes.get_lines()
         }
         shown = [name for name in self.look if name in lines]
         own = [name for name in shown if self.look[name] != REST]
-        others = len(shown) - len(own)
         drawn = {name: lines[name] for name in own} | dict(more or {})
-        if others:
+        if others := len(shown) - len(own):
             grey = f"{others} {'other' if others == 1 else 'others'}"
             drawn[grey] = Line2D([], [], color=REST.color, linewidth=REST.width)
             best = [name for name in own if self.look[name].color != "black"]
             plain = "" if len(best) == len(own) else "the unscaled model and "
-            note += f" {self.rule.format(plain=plain, count=len(best), others=grey)}"
+            caption += f" {self.rule.format(plain=plain, count=len(best), others=grey)}"
         if any(name in self.fixed and self.look[name].color != "black" for name in own):
-            note += f" {FIXED}"
-        foot(figure, list(drawn.values()), list(drawn), note)
+            caption += f" {FIXED}"
+        foot(figure, list(drawn.values()), list(drawn) if legend else [], caption)
 
 
-def methods(frame: pd.DataFrame, distinct: int = DISTINCT) -> Methods:
-    """Give every method of a run its name and look; the frame is that of all the run's samples.
-
-    More than ``distinct`` methods have no look of their own, but the few best.
-    """
+def methods(frame: pd.DataFrame) -> Methods:
+    """Give every method of a run its name and look; the frame is that of all the run's samples."""
     known, figure_style = _cells(frame), paper()
     kept = coinciding(known)
     names: dict[str, str] = {}
     labels = dict(zip(known.loc[kept.index, "scaling"], kept["scaling"], strict=True))
     for scaling, label in figure_style.kept(labels).items():
         names[scaling] = _short(label, set(names.values()))
-    plain = {name for scaling, name in names.items() if "none" in labels[scaling].split(" = ")}
-    colours = {name: figure_style.colour(labels[scaling]) for scaling, name in names.items()}
-    best = [names[scaling] for scaling in ranked(known) if scaling in names]
-    own = [name for name in best if name not in plain]
-    own = own if len(own) <= distinct else own[:FEW]
-    own += [name for name in names.values() if colours[name] and name not in own]
-    fixed = {names[scaling] for scaling in fixed_factors(known) if scaling in names}
-    look = looks(list(names.values()), distinct={*own, *plain}, plain=plain, fixed=fixed)
-    look |= {name: look[name].of(color) for name, color in colours.items() if color}
-    return Methods(names, look, best, fixed, RULE if "score" in known else FIRST)
+    plain = {scaling for scaling in names if "none" in labels[scaling].split(" = ")}
+    colours = {scaling: figure_style.colour(labels[scaling]) for scaling in names}
+    best = [scaling for scaling in ranked(known) if scaling in names]
+    own = [scaling for scaling in best if scaling not in plain]
+    own = own if len(own) <= LOOKS else own[:FEW]
+    own += [scaling for scaling in names if colours[scaling] and scaling not in own]
+    fixed = {scaling for scaling in fixed_factors(known) if scaling in names}
+    look = looks(list(names), distinct=own, plain=plain, fixed=fixed)
+    look |= {one: replace(look[one], color=color) for one, color in colours.items() if color}
+    return Methods(
+        names,
+        {names[scaling]: one for scaling, one in look.items()},
+        [names[scaling] for scaling in best],
+        {names[scaling] for scaling in fixed},
+        RULE if "score" in known else FIRST,
+    )
 
 
 @once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -24,7 +24,6 @@ from harness.reports.plots.style import (
     SIZE,
     Look,
     columns_for,
-    edge,
     length_label,
     sheet,
     spaced,
@@ -34,7 +33,6 @@ from harness.reports.plots.style import (
 from harness.stats.measure import SHARES
 
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
-MOST_BANDS = 8  # scalings; the bands of more would be one grey
 MOST_TICKS = 9
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 STEPS: tuple[tuple[float, ...], ...] = (  # from many ticks in a decade to one
@@ -64,13 +62,11 @@ def draw_panel(
     ``scale`` has the cells of all panels with the same axis of scores.
     ``above`` points over the panel are left to the marks of lost cells.
     """
-    # Bands of methods that agree would add up to a dark one, so it is drawn once.
-    table = table.assign(drawn=table.duplicated(["length", "low", "high"]))
     for index, (scaling, rows) in enumerate(table.groupby("scaling", sort=False)):
         # Later markers are smaller, so that several in one place are seen to be several.
-        size = 5.8 - 1.8 * index / len(look)
-        _curve(axes, rows, str(scaling), look[str(scaling)], size, _shade(len(look)))
-    _score_axis(axes, scale, ["score", "low", "high"] if _shade(len(look)) else ["score"])
+        _curve(axes, rows, str(scaling), look[str(scaling)], 5.8 - 1.8 * index / len(look))
+    ends = scale["single"].dropna().explode() if "single" in scale else scale["score"]
+    _score_axis(axes, scale["metric"].iloc[0], float(ends.min()), float(ends.max()))
     trained_length = int(table["trained_length"].iloc[0])
     _length_axis(axes, sorted(map(int, table["length"].unique())), trained_length, room)
     _mark_lost(axes, table, look)
@@ -82,44 +78,37 @@ def draw_panel(
     shade_window(axes, trained_length, above)
 
 
-def _shade(scalings: int) -> float:
-    """Return how dark a band is, so that many over each other leave the lines legible."""
-    return min(0.13, 0.8 / scalings) if scalings <= MOST_BANDS else 0.0
+def _curve(axes: Axes, rows: pd.DataFrame, label: str, look: Look, size: float) -> None:
+    """Draw scores as a line that breaks where there is none.
 
-
-def _curve(
-    axes: Axes, rows: pd.DataFrame, label: str, look: Look, size: float, alpha: float
-) -> None:
-    """Draw scores as a line that breaks where there is none, and intervals or single seeds."""
-    lengths, scores = rows["length"], rows["score"]
-    axes.plot(
-        lengths, scores, label=label, color=look.color, linestyle=look.linestyle,
-        linewidth=look.width, marker=look.marker, markersize=size, markerfacecolor=look.face,
-        markeredgecolor=edge(look), markeredgewidth=0.6, zorder=1.5 + look.width,
-    )  # fmt: skip
-    if "single" in rows:
-        every = [one if isinstance(one, tuple) else () for one in rows["single"]]
-        for seed in range(max(map(len, every)) if alpha else 0):
-            one = [seeds[seed] if seeds else math.nan for seeds in every]
-            axes.plot(
-                lengths, one, color=look.color, linestyle=look.linestyle, linewidth=0.6,
-                alpha=0.6, zorder=1.2,
-            )  # fmt: skip
+    Of several seeds each has its dots. Means of shares are not drawn: of seeds that find all keys
+    and seeds that find none, the mean is no seed's score.
+    """
+    style: dict[str, Any] = {"color": look.color, "linestyle": look.linestyle, "label": label}
+    edge = {"markeredgecolor": "white", "markeredgewidth": 0.6, "zorder": 1.5 + look.width}
+    lengths = rows["length"]
+    if "single" not in rows:
+        axes.plot(
+            lengths, rows["score"], **style, **edge, linewidth=look.width, marker=look.marker,
+            markersize=size,
+        )  # fmt: skip
         return
-    drawn = rows["drawn"]
-    inside = drawn & drawn.shift(1, fill_value=True) & drawn.shift(-1, fill_value=True)
-    low, high = rows["low"].mask(inside), rows["high"].mask(inside)
-    if alpha:
-        axes.fill_between(lengths, low, high, color=look.color, alpha=alpha, linewidth=0)
-    # A band needs two points; a score between gaps gets a bar.
-    alone = scores.notna() & scores.shift(1).isna() & scores.shift(-1).isna()
-    axes.vlines(lengths[alone], low[alone], high[alone], color=look.color, linewidth=0.8)
+    every = [one if isinstance(one, tuple) else () for one in rows["single"]]
+    seeds = [
+        [one[seed] if one else math.nan for one in every] for seed in range(max(map(len, every)))
+    ]
+    share = rows["metric"].iloc[0] in SHARES
+    line = [math.nan] * len(rows) if share else rows["score"]
+    axes.plot(lengths, line, **style, linewidth=look.width, marker=look.marker, markersize=0)
+    for scores in seeds:
+        axes.plot(
+            lengths, scores, **edge, color=look.color, marker=look.marker, markersize=3.6,
+            linestyle=look.linestyle if share else "", linewidth=0.5, label="_seed",
+        )  # fmt: skip
 
 
-def _score_axis(axes: Axes, table: pd.DataFrame, shown: list[str]) -> None:
+def _score_axis(axes: Axes, metric: str, least: float, most: float) -> None:
     """Set the vertical axis: accuracy 0 to 100 %, perplexity in plain numbers."""
-    metric = table["metric"].iloc[0]
-    least, most = table[shown].min().min(), table[shown].max().max()
     if metric in SHARES:
         axes.set_ylim(-0.03, 1.03)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
@@ -195,17 +184,13 @@ def _mark_lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look]) -> Non
         for length in map(int, rows["length"].unique()):
             names = rows["scaling"][rows["length"] == length]
             everyone = len(names) > 1 and len(names) == (table["length"] == length).sum()
-            drawn = (
-                [(GREY, GREY)]
-                if everyone
-                else [(look[name].color, look[name].face) for name in names]
-            )
-            for index, (color, face) in enumerate(drawn):
+            drawn = [GREY] if everyone else [look[name].color for name in names]
+            for index, color in enumerate(drawn):
                 aside = 5.5 * (index - (len(drawn) - 1) / 2)
                 shift = ScaledTranslation(aside / 72, 5 / 72, axes.figure.dpi_scale_trans)
                 axes.plot(
-                    [length], [1], marker=marker, color=color, markerfacecolor=face,
-                    markersize=4, linestyle="", label=f"_{status}", clip_on=False,
+                    [length], [1], marker=marker, color=color, markersize=4,
+                    linestyle="", label=f"_{status}", clip_on=False,
                     transform=axes.get_xaxis_transform() + shift,
                 )  # fmt: skip
 

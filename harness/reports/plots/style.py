@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import chain, cycle
 from textwrap import TextWrapper
 from typing import Any, TypeVar
 
@@ -26,19 +27,20 @@ GREY = "0.4"
 MOST_PANELS = 12  # that can be read on a page
 T = TypeVar("T")
 MOST_LINES = 12  # of a text that is folded: names come from files and have no end
-# Okabe and Ito, less yellow (too light for a line) and black (which is ``none``).
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-LOOKS = 2 * len(
-    COLOURS
-)  # that can be distinguished: each colour full, and hollow with other dashes
-MARKERS = ("s", "^", "D", "v", "P", "<", "X", ">", "p", "*", "h", "d")
-# By whether the factor is fixed, and whether the colour comes again.
-DASHES: dict[tuple[bool, bool], str | tuple[float, tuple[float, ...]]] = {
-    (False, False): "-",
-    (False, True): (0, (1, 0.8)),
-    (True, False): (0, (5, 1.5)),
-    (True, True): (0, (5, 1.2, 1, 1.2)),
-}
+# Okabe and Ito, less yellow (too light for a line) and black (which is ``none``), and six more that
+# stay as far from each other and from these under deuteranopia and protanopia.
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
+    "#772200", "#6677FF", "#663355", "#EE1155", "#3322AA", "#0000FF",
+)  # fmt: skip
+MARKERS = ("s", "^", "D", "v", "P", "<", "X", ">", "p", "d", "h", "*")
+# These methods have the look of their place in every run; others take what a run leaves free.
+USUAL = (
+    "yarn", "pi", "ntk_by_parts", "ntk", "self_extend", "dual_chunk", "rerope", "lm_infinite",
+    "dynamic_ntk", "string", "native", "longrope",
+)  # fmt: skip
+LOOKS = len(COLOURS)  # that can be distinguished
+FIXED = (0, (5, 1.5))  # dashes of a fixed factor
 # It tells each table of a font that a PDF embeds, wherever a library shows messages of that level.
 logging.getLogger("fontTools").setLevel(logging.WARNING)
 
@@ -64,21 +66,15 @@ def drawing(requested: Paper | None = None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Look:
-    """How one scaling is drawn, in every panel; ``face`` is the inside of its marker."""
+    """How one scaling is drawn, in every panel."""
 
     color: str
     marker: str
-    linestyle: str | tuple[float, tuple[float, ...]]
-    face: str
+    linestyle: str | tuple[float, tuple[float, ...]] = "-"
     width: float = 1.2
 
-    def of(self, color: str) -> Look:
-        """Return the same in another colour."""
-        face = self.face if self.face == "white" else color
-        return Look(color, self.marker, self.linestyle, face, self.width)
 
-
-REST = Look("0.72", "", "-", "0.72", 0.7)  # one of many without a look of their own
+REST = Look("0.72", "", width=0.7)  # one of many without a look of their own
 
 
 def looks(
@@ -88,25 +84,23 @@ def looks(
     plain: Collection[str] = (),
     fixed: Collection[str] = (),
 ) -> dict[str, Look]:
-    """Give every name a look by its order among those that are ``distinct``; the others are grey.
+    """Give every name that is ``distinct`` its colour and marker; the others are grey.
 
-    ``plain`` is the black baseline. Dashes are those of ``fixed`` factors; markers differ, and
-    colours that come again have hollow ones, so that grey print shows as much.
+    ``plain`` is the black baseline. Dashes are those of ``fixed`` factors.
     """
-    result = {}
     own = [name for name in names if name in distinct and name not in plain]
-    for name in names:
-        if name in plain:
-            result[name] = Look("black", "o", "--", "black")
-        elif name not in own:
-            result[name] = REST
-        else:
-            index = own.index(name)
-            colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-            repeated = index >= len(COLOURS)
-            face = "white" if repeated else colour
-            result[name] = Look(colour, marker, DASHES[name in fixed, repeated], face)
-    return result
+    place = {name: USUAL.index(name) for name in own if name in USUAL}
+    free = [index for index in range(LOOKS) if index not in place.values()]
+    others = (name for name in own if name not in place)
+    place |= dict(zip(others, chain(free, cycle(range(LOOKS))), strict=False))
+    return {
+        name: Look("black", "o", "--")
+        if name in plain
+        else Look(COLOURS[place[name]], MARKERS[place[name]], FIXED if name in fixed else "-")
+        if name in place
+        else REST
+        for name in names
+    }
 
 
 def sheet(panels: int, columns: int, *, panel_height: float) -> tuple[Figure, list[Axes]]:
@@ -127,23 +121,33 @@ def shown_part(groups: Sequence[T], what: str, most: int = MOST_PANELS) -> tuple
     return list(groups[:most]), text
 
 
-def foot(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], note: str) -> None:
-    """Make the figure taller by a legend and a note under the panels, so neither covers data."""
+def lay_out(figure: Figure) -> None:
+    """Place everything in a figure once, for all formats that it is saved in."""
+    if layout := figure.get_layout_engine():
+        layout.execute(figure)
+    figure.set_layout_engine(None)  # with one, even "none", each format is drawn twice
+
+
+def foot(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], caption: str) -> None:
+    """Make the figure taller by a legend under the panels; its label is the caption.
+
+    A caption is written beside the figure and not into it.
+    """
+    figure.set_label(caption)
+    if not labels:
+        return
     width, height = figure.get_size_inches()
-    room = max(map(len, labels), default=0) * letter(SIZE) + 0.6
+    room = max(map(len, labels)) * letter(SIZE) + 0.6
     rows = math.ceil(len(labels) / max(1, int(width / room)))
-    text = folded(note, width - 0.2, SIZE - 1)
-    below = 0.17 * rows + 0.13 * (text.count("\n") + 1) + 0.15
+    below = 0.17 * rows + 0.1
     total = height + below
     figure.set_size_inches(width, total)
     figure.set_layout_engine("constrained", rect=(0, below / total, 1, height / total))
-    if labels:
-        columns = math.ceil(len(labels) / rows)
-        figure.legend(
-            handles, labels, loc="upper center", bbox_to_anchor=(0.5, below / total),
-            ncols=columns, fontsize=SIZE, frameon=False, handlelength=3.2, borderpad=0.2,
-        )  # fmt: skip
-    figure.text(0.1 / width, 0.05 / total, text, va="bottom", fontsize=SIZE - 1, color=GREY)
+    figure.legend(
+        handles, labels, loc="upper center", bbox_to_anchor=(0.5, below / total),
+        ncols=math.ceil(len(labels) / rows), fontsize=SIZE, frameon=False, handlelength=3.2,
+        borderpad=0.2,
+    )  # fmt: skip
 
 
 def tidy(axes: Axes, title: str, *, room: float, above: float = 4) -> None:
@@ -220,14 +224,9 @@ def trace(
     axes.plot(
         x, y, label=name, color=style.color, linestyle=style.linestyle,
         linewidth=style.width - 0.1, marker=style.marker, markersize=3.6, zorder=1.5 + style.width,
-        markerfacecolor=style.face, markeredgecolor=edge(style), markeredgewidth=0.5,
+        markeredgecolor="white", markeredgewidth=0.5,
         markevery=(index * every // len(look), every),
     )  # fmt: skip
-
-
-def edge(style: Look) -> str:
-    """Return the colour around a marker: white around full ones, its own around hollow ones."""
-    return "white" if style.face == style.color else style.color
 
 
 PAGE, COLUMN = 7.0, 3.3  # inches: the text of a two-column paper, and one of its columns

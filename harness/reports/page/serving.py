@@ -1,0 +1,90 @@
+"""How to serve a recorded method: the command that exports it, and the keys of ``config.json``.
+
+Computed from a run's record alone, without torch: a report needs no model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.runs.record import honoured
+
+EXACT = 1e-6  # relative: float32 holds no more of a frequency
+STILL = 1e30  # the factor of a pair that does not turn: JSON has no infinity
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The command to type, and the keys of config.json where frequencies express the method."""
+
+    command: str
+    config: str
+
+
+def serving(run: Mapping[str, Any], scaling: str, length: int) -> Serving | None:
+    """Return how to serve a method of a run; None for a model or method that has no name.
+
+    A model that was loaded in Python, or several in one sweep, are not named by the record.
+    """
+    model, method = honoured(run).get("model"), run["methods"].get(scaling)
+    if run["model"].get("loaded") or not isinstance(model, str) or method is None:
+        return None
+    stored = _frequencies(run, scaling, length)
+    if stored is None:
+        return None
+    parameters = _parameters(run, method, stored, length)
+    engine = "hf-code" if {"bands", "layers"} & stored.keys() else "transformers"
+    words = ["ropewalk", "export", model, "--scaling", method["given"], "--length", str(length)]
+    command = shlex.join([*words, "--to", engine])
+    if parameters is None:
+        return Serving(command, "")
+    keys = {"max_position_embeddings": length, "rope_parameters": parameters}
+    return Serving(command, json.dumps(keys, indent=1))
+
+
+def _frequencies(run: Mapping[str, Any], scaling: str, length: int) -> Mapping[str, Any] | None:
+    for cell in run["cells"]:
+        if (cell["scaling"], cell["length"]) == (scaling, length):
+            stored: Mapping[str, Any] | None = run["frequencies"].get(cell["frequencies"])
+            return stored
+    return None
+
+
+def _parameters(
+    run: Mapping[str, Any], method: Mapping[str, Any], stored: Mapping[str, Any], length: int
+) -> dict[str, Any] | None:
+    """Return the rope parameters of recorded frequencies, as transformers reads them.
+
+    Named where all pairs have one factor, or where the method is YaRN as transformers computes it;
+    else longrope, which holds any frequencies. None for positions that move and for frequencies of
+    each layer, which no config expresses.
+    """
+    base, window = run["model"]["base"], run["model"]["trained_length"]
+    if set(stored) != {"inv_freq", "attention_factor"} or not isinstance(base, float | int):
+        return None
+    inv_freq, scale = stored["inv_freq"], stored["attention_factor"]
+    if not all(isinstance(one, float) for one in inv_freq):
+        return None
+    plain = [base ** (-2 * pair / (2 * len(inv_freq))) for pair in range(len(inv_freq))]
+    factors = [own / one if one else STILL for own, one in zip(plain, inv_freq, strict=True)]
+    alike = all(math.isclose(one, factors[0], rel_tol=EXACT) for one in factors)
+    if alike and scale == 1:
+        factor = round(factors[0], 6)
+        linear = {"rope_type": "linear", "factor": factor}
+        return {"rope_theta": base} | (linear if factor > 1 else {"rope_type": "default"})
+    options, extended = method.get("options") or {}, max(1.0, length / window)
+    head = {"rope_theta": base, "original_max_position_embeddings": window}
+    named = method["given"].partition(":")[0] == "yarn" and not method.get("file")
+    if named and options.get("ramp") == "code":
+        turns = {name: options[name] for name in ("beta_fast", "beta_slow", "truncate")}
+        factor = options["factor"] or extended
+        return {"rope_type": "yarn", **head, "factor": factor, "attention_factor": scale, **turns}
+    return {
+        "rope_type": "longrope", **head, "factor": extended, "attention_factor": scale,
+        "short_factor": factors, "long_factor": factors,
+    }  # fmt: skip

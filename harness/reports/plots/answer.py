@@ -1,0 +1,224 @@
+"""The figure that answers: how much worse than the best each method is, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from harness.reports.plots.forest import ROW, Row, draw_rows
+from harness.reports.plots.methods import Methods, methods
+from harness.reports.plots.style import (
+    GREY,
+    PAGE,
+    SIZE,
+    Look,
+    folded,
+    paper,
+    sheet,
+    shown_part,
+    tidy,
+)
+from harness.reports.writing import sentences
+from harness.reports.writing.titles import titles
+from harness.stats.decision import Decision
+
+MOST_METHODS = 24
+LOW_ROW = 0.14  # inches, in a column
+LONGEST = 1.6  # inches of a name in one line
+CUT = "truncation"
+CAPTION = (
+    "How much worse than the best each method is, at the longest length. Thick bars: 95 % "
+    "intervals of each paired difference from the method with the best mean; thin lines end at the "
+    "bound of how much worse than the best of all the method is at most, which holds for all "
+    "methods together (95 %). Filled: not significantly worse than the best; hollow: significantly "
+    "worse. Shaded: as good as the best, within {margin:g} {unit}. ◂ ▸: off the scale. Arrow: the "
+    "method to use. In-window cost: the change inside the trained window in the form that the "
+    "method has at this length; –: not measured there."
+)
+TRUNCATION = " Truncation: the unscaled model reading only its trained window, {:,} tokens."
+CODE = " *: needs its own modelling code."
+
+
+def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
+    """Draw one panel per decision and one row per method, the best on top.
+
+    Raises ValueError where no two methods can be compared.
+    """
+    known = methods(frame)
+    compared = [one for one in decisions if len(_names(one, known)) > 1]
+    if not compared:
+        raise ValueError("no two methods can be compared")
+    shown, left_out = shown_part(compared, "panels")
+    named, several = titles(frame), len({one.facts["model"] for one in compared}) > 1
+    orders = [_order(one, known) for one in shown]
+    columns = paper().across(min(3, len(shown)))
+    alike = columns > 1 and len({frozenset(order) - {CUT} for order in orders}) == 1
+    if alike:  # one list of names; truncation is not known of every task
+        orders = [max(orders, key=len)] * len(orders)
+    tallest = max(map(len, orders))
+    tall = ROW * tallest + 1.1 if paper().width >= PAGE else LOW_ROW * tallest + 1.0
+    figure, panels = sheet(len(shown), columns, panel_height=tall)
+    if len(shown) == 1:
+        figure.set_size_inches(paper().width, figure.get_size_inches()[1])
+    room = (figure.get_size_inches()[0] - 1.3) / columns - 0.05
+    for index, (axes, one, order) in enumerate(zip(panels, shown, orders, strict=True)):
+        title = named[one.facts["task"]]
+        head = f"{one.facts['model']}: {title}" if several else title
+        named_here = not alike or index % columns == 0
+        _panel(axes, one, order, known, named_here=named_here)
+        tidy(axes, "", room=room)
+        lines = [folded(line, room) for line in (head, *verdict(one, known))]
+        axes.set_title("\n".join(lines), fontsize=SIZE, loc="left", pad=18)
+    first = shown[0]
+    facts = first.facts
+    if not several:
+        times = sentences.times(facts)
+        where = f"{facts['model']} at {facts['length']:,} tokens"
+        where += f", {times} its window" * bool(times)
+        wide = figure.get_size_inches()[0] - 0.2
+        figure.suptitle(folded(where, wide, SIZE + 1), fontsize=SIZE + 1, x=0.02, ha="left")
+    unit = "%" if first.family.how.relative else "percentage points"
+    caption = CAPTION.format(margin=first.margin, unit=unit)
+    windows = {one.facts["trained_length"] for one in shown if one.truncated}
+    caption += TRUNCATION.format(*windows) if len(windows) == 1 else ""
+    caption += CODE * any(one.family.code for one in shown)
+    counts = ", ".join(f"{one.family.n} {one.family.how.units}" for one in shown)
+    figure.set_label(f"{caption} n: {counts}.{left_out}")
+    return figure
+
+
+def verdict(one: Decision, known: Methods) -> tuple[str, ...]:
+    """Return the winner, or the method to use with its bound and how many may be the best."""
+    how, names = one.family.how, known.names
+    use, best = (names.get(name, name) for name in (one.recommended, one.best))
+    bound = one.regret(one.recommended)
+    if one.winner and use == best:
+        return (f"Winner: {best}",)
+    if bound is None:
+        return (f"Use {use}; too few samples for a bound",)
+    size = sentences.size(bound, relative=how.relative, metric=how.metric)
+    size = size.replace("percentage ", "")
+    use = f"Use {use}: at most {size} worse"
+    if one.winner:
+        return use, f"{best} is the best"
+    count = sum(map(one.possible, one.family.names))
+    return use, f"{count} of {len(one.family.names)} may be the best"
+
+
+def _names(one: Decision, known: Methods) -> list[str]:
+    return [name for name in one.family.names if name in known.names]
+
+
+def _order(one: Decision, known: Methods) -> list[str]:
+    """Return the names in figures of the methods compared, the best first, with truncation."""
+    sign = 1 if one.family.how.lower else -1
+    scores = {known.names[name]: sign * one.family.score(name).score for name in _names(one, known)}
+    order = sorted(scores, key=scores.__getitem__)[:MOST_METHODS]
+    if one.truncation is not None and one.truncated is not None:
+        cut = sign * one.truncation.score
+        order.insert(sum(scores[name] <= cut for name in order), CUT)
+    return order
+
+
+def _panel(
+    axes: Axes, one: Decision, order: Sequence[str], known: Methods, *, named_here: bool
+) -> None:
+    how = one.family.how
+    scale = 100 if how.relative or how.share else 1
+    rows = {known.names[name]: _row(one, name, known, scale) for name in _names(one, known)}
+    if one.truncated is not None:
+        ends = one.truncated.value, one.truncated.low, one.truncated.high  # of perplexity alone
+        rows[CUT] = Row(CUT, *_scaled(ends, scale), GREY, "|", full=False)
+    missing = Row("", None, None, None, GREY, "")
+    drawn = [rows.get(name, missing) for name in order]
+    margin = scale * (one.margin / 100 if scale == 100 else one.room)
+    matter = [
+        row.reach for row in drawn if row.full or row.name == known.names.get(one.recommended)
+    ]
+    reach = max(2 * max(matter), 3 * margin)
+    draw_rows(axes, drawn, reach, lambda value: _written(value / scale, one))
+    axes.axvspan(-margin, margin, color="0.9", linewidth=0, zorder=0)
+    cut = rows[CUT].value if CUT in rows else None
+    if cut is not None and abs(cut) <= reach:
+        axes.axvline(cut, color=GREY, linewidth=0.9, linestyle="-.", zorder=1)
+    axes.set_yticks(range(len(order)), [""] * len(order))
+    if named_here:
+        _name(axes, one, order, known)
+    _costs(axes, one, order, known)
+    unit = "%" if how.relative else "percentage points" if how.share else how.metric
+    axes.set_xlabel(f"Worse than the best ({unit})", fontsize=SIZE - 1)
+
+
+def _row(one: Decision, name: str, known: Methods, scale: float) -> Row:
+    how, drawn = one.family.how, known.names[name]
+    look: Look = known.look[drawn]
+    less = one.less(name)
+    ends: tuple[float | None, ...] = (0.0, None, None)
+    if less is not None and name != one.best:
+        worse = less.swapped(relative=how.relative) if how.lower else less
+        ends = worse.value, worse.low, worse.high
+    status = one.family.status(name)
+    return Row(
+        drawn, *_scaled(ends, scale), look.color, look.marker, full=one.possible(name),
+        bound=_scaled((one.regret(name),), scale)[0],
+        note="" if status == "ok" else status.split(" ok")[0],
+    )  # fmt: skip
+
+
+def _scaled(ends: Sequence[float | None], scale: float) -> list[float | None]:
+    return [None if end is None else scale * end for end in ends]
+
+
+def _written(value: float, one: Decision) -> str:
+    """Return "+12 %", "23 times" or "+8 points"."""
+    how = one.family.how
+    if value == 0:
+        return "0"
+    if how.relative and value >= 2:
+        return sentences.size(value, relative=True, metric=how.metric)
+    return sentences.signed(value, unit=" %" if how.relative else " pp" if how.share else "")
+
+
+def _name(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> None:
+    """Name the rows; the method to use is bold, with an arrow."""
+    use = known.names.get(one.recommended)
+    code = {known.names[name] for name in one.family.code if name in known.names}
+    labels = [f"{name} *" if name in code else name for name in order]
+    texts = [
+        folded(f"→ {label}" if name == use else label, LONGEST, SIZE - 1)
+        for name, label in zip(order, labels, strict=True)
+    ]
+    axes.set_yticks(range(len(order)), texts)
+    for label, name in zip(axes.get_yticklabels(), order, strict=True):
+        label.set_fontweight("bold" if name == use else "normal")
+        label.set_color(GREY if name == CUT else "black")
+
+
+def _costs(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> None:
+    """Write the in-window cost of every method beside its row."""
+    if not one.costs:
+        return
+    texts = {CUT: "0"} if one.truncated else {}
+    for name in _names(one, known):
+        cost = one.costs.get(name)
+        texts[known.names[name]] = "–" if cost is None else _written(cost.value, one)
+    across = axes.get_yaxis_transform()
+    for place, name in enumerate(order):
+        axes.text(1.04, place, texts.get(name, ""), transform=across, fontsize=SIZE - 1,
+                  va="center", color=GREY)  # fmt: skip
+    axes.annotate(
+        "in-window\ncost", (1.04, 1), (0, 1), xycoords="axes fraction", textcoords="offset points",
+        fontsize=SIZE - 2, color=GREY, va="bottom",
+    )  # fmt: skip
+
+
+def longest(decisions: Mapping[tuple[str, str, int], Decision]) -> list[Decision]:
+    """Return the decision at the longest length of every model and task."""
+    last: dict[tuple[str, str], Decision] = {}
+    for (model, task, length), one in decisions.items():
+        if (model, task) not in last or length > last[model, task].facts["length"]:
+            last[model, task] = one
+    return list(last.values())
