@@ -45,6 +45,7 @@ REPLACED = {  # reports of earlier versions: which one has their numbers now
     "seed_curves": "curves:seeds=true",
     "seed_differences": "differences:seeds=true",
     "short_cost": "differences",
+    "short_long": "best",
     "summary": "best",
 }
 METHOD = ("bands", "frequencies")  # what a method defines; bands where it defines both

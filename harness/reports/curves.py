@@ -38,7 +38,13 @@ TRUNCATED = (
     " Dash-dotted: truncation, the unscaled model reading only its trained window before these "
     "tokens."
 )
-TRUNCATION: dict[str, Any] = {"linestyle": "-.", "linewidth": 1.2, "zorder": 1, "color": GREY}
+TRUNCATION: dict[str, Any] = {
+    "linestyle": "-.",
+    "linewidth": 1.2,
+    "zorder": 1,
+    "color": GREY,
+    "label": "_truncation",
+}
 TAIL = " The same last tokens are scored at every length."
 BUNDLES = " A bracket joins methods that end within a hair of each other, with their range."
 ONE_LENGTH = "one length is no curve: differences and scores have what was measured there"
@@ -111,6 +117,7 @@ def curves(frame: pd.DataFrame, about: str) -> Figure:
     figure, panels = sheet(len(groups), columns, panel_height=tall)
     room = figure.get_size_inches()[0] / columns - (1.75 if labelled else 0.65)
     above, named = 9 if lost(table) else 2, titles(frame)
+    several = "single" in table or len({model for (model, _), _ in groups}) > 1
     first: dict[tuple[str, str], Axes] = {}
     for axes, ((model, task), rows) in zip(panels, groups, strict=True):
         models = next((some for some in kin if model in some), [model])
@@ -123,11 +130,7 @@ def curves(frame: pd.DataFrame, about: str) -> Figure:
             axes.hlines(cut[1], cut[0], rows["length"].max(), **TRUNCATION)
         if labelled:
             _name_ends(axes, rows, known.look, cut and cut[1], tall - 0.9)
-        head = (
-            named[str(task)]
-            if len({model for (model, _), _ in groups}) == 1
-            else (f"{model}: {named[str(task)]}")
-        )
+        head = f"{model}: {named[str(task)]}" if several else named[str(task)]
         tidy(axes, head, room=room + labelled, above=above + SIZE + 2)
         axes.set_ylabel(_score_label(str(rows["metric"].iloc[0])), fontsize=SIZE)
         unit = "tokens" if columns > 2 or labelled else "tokens, trained windows"

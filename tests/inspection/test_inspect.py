@@ -33,7 +33,7 @@ PLAIN = Frequencies(SMALL.inv_freq())
 FILES = [
     f"{name}.{end}"
     for name in ("channels", "decay", "scores", "wavelengths")
-    for end in ("csv", "png")
+    for end in ("caption.md", "caption.tex", "caption.txt", "csv", "png")
     if (name, end) != ("wavelengths", "csv")  # its data are those of channels
 ]
 
@@ -231,9 +231,7 @@ class TestFigures:
         figure = draw_channels(table)
         [rest] = [line for line in figure.axes[0].lines if line.get_label() == "_rest"]
         assert len(rest.get_xdata()) == 8
-        assert "Triangles on the axis: not rotated." in figure.texts[-1].get_text().replace(
-            "\n", " "
-        )
+        assert "Triangles on the axis: not rotated." in figure.get_label()
 
     def test_without_none_the_unscaled_curve_is_drawn_beside(self) -> None:
         """Before and after are both seen, whatever was asked for."""

@@ -235,6 +235,6 @@ def test_curves_of_one_figure_are_told_apart() -> None:
     assert {"encodings 0", "encodings 1"} <= own.keys()
     shown = [text.get_text() for text in figure.legends[0].get_texts()]
     assert shown == [*own, "22 others"]
-    assert "22 others, in scores.csv" in " ".join(figure.texts[0].get_text().split())
+    assert "22 others, in scores.csv" in figure.get_label()
     twelve = draw_scores(frame(curves("encodings", 12)), trained_length=256)
     assert len(twelve.legends[0].get_texts()) == 12

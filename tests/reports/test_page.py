@@ -1,9 +1,8 @@
-"""The page that is sent: one file, whose numbers, switches and silence a real browser tries."""
+"""The page that is sent: one file, whose answer, tables and silence a real browser tries."""
 
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import re
 import shutil
@@ -16,15 +15,20 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 from harness import plugins
 from harness.reports import best, scores
 from harness.reports._write import write_reports
+from harness.reports.page.serving import serving
 from harness.reports.page.write import page
 from harness.reports.writing.tables import RenderedTable, csv
+from harness.runs.frame import make_frame
 from harness.runs.provenance import command, documents, facts
 from harness.runs.store import read_run
 from harness.stats.checkpoints import as_methods
+from scaling import native
+from scaling.types import Rope
 from tests import ROOT
 from tests.command_line import Ropewalk
 from tests.frames import PERPLEXITY, sweep
@@ -75,12 +79,12 @@ def made(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_page_is_small_and_names_no_other_place(made: Path) -> None:
-    """It is under 1.5 MB, and no element of it has an address."""
+    """It is under 500 kB, and no element of it has an address but its own figures."""
     text = made.read_text(encoding="utf-8")
-    assert len(text.encode()) < 1.5e6
+    assert len(text.encode()) < 5e5
     own = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
-    assert not re.search(r"<(?:link|img|iframe|object|form|base)\b", own)
-    assert not re.search(r"<[^>]+\b(?:src|href)=(?!\"#)", own)
+    assert not re.search(r"<(?:link|iframe|object|form|base)\b", own)
+    assert not re.search(r"<[^>]+\b(?:src|srcset|href)=(?!\"data:image/svg)", own)
     assert "default-src 'none'" in unescape(own)
 
 
@@ -89,21 +93,20 @@ def test_a_page_of_models_asks_which_model() -> None:
     for count, title in ((2, "m0 and m1"), (5, "5 models compared")):
         every = sweep(models=[f"m{n}" for n in range(count)], scalings=("none",))
         text = html(as_methods(every.assign(question=every["unit"])), best)
-        assert f"<h1>{title}</h1>" in text
-        assert "Which model, at which length?" in text
-        assert "which scaling" not in text
+        assert f"<h1>Which of {title} is best at 2,048 tokens, 8× its window?</h1>" in text
+        assert "Which scaling" not in text
 
 
 def test_names_are_text_and_never_markup(made: Path) -> None:
     """A name that would end a script or load a picture is escaped wherever it stands."""
     text = made.read_text(encoding="utf-8")
-    assert "<img" not in re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
-    assert text.count("</script>") == 6  # the data, three libraries, two files of the page
+    assert HOSTILE not in text
+    assert text.count("</script>") == 2  # the data, and the page's own
     assert "&lt;/script&gt;&lt;img" in text
     packed = text.partition('id="content">')[2].partition("</script>")[0]
-    assert HOSTILE in {
-        one["scaling"] for one in json.loads(gzip.decompress(b64decode(packed)))["methods"]
-    }
+    assert HOSTILE in json.loads(gzip.decompress(b64decode(packed)))["tables"]["scores"]["csv"]
+    for figure in re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", text):
+        assert b"<img" not in b64decode(figure)
 
 
 @pytest.mark.usefixtures("real_page")
@@ -154,6 +157,29 @@ def test_a_command_is_one_that_runs(asked: dict[str, Any], more: dict[str, Any],
     assert command({"asked": asked, "model": {}, "methods": {}} | more) == line
 
 
+def test_a_config_holds_the_frequencies_that_were_measured() -> None:
+    """Every servable method of a run: transformers' own computation gives the recorded numbers."""
+    run = read_run(ROOT / "results" / "reference")
+    base, window, dim = (run["model"][key] for key in ("base", "trained_length", "rotary_dim"))
+    forms = set()
+    for cell in run["cells"]:
+        stored = run["frequencies"][cell["frequencies"]]
+        found = serving(run, cell["scaling"], cell["length"])
+        assert found is not None
+        if "bands" in stored:
+            assert (found.config, found.command.split()[-1]) == ("", "hf-code")
+            continue
+        parameters = json.loads(found.config)["rope_parameters"]
+        forms.add(parameters["rope_type"])
+        rope = Rope(dim, float(parameters["rope_theta"]), window, parameters)
+        computed = native.frequencies(rope, window + 1)
+        torch.testing.assert_close(
+            computed.inv_freq, torch.tensor(stored["inv_freq"]), rtol=2e-6, atol=0
+        )
+        assert computed.attention_factor == pytest.approx(stored["attention_factor"])
+    assert forms == {"default", "linear", "yarn", "longrope"}
+
+
 # In a browser.
 
 
@@ -171,7 +197,7 @@ def browser() -> Iterator[Any]:
 
 
 class Opened:
-    """A page in the browser, all its charts drawn, with what it said and asked for."""
+    """A page in the browser, with what it said and asked for."""
 
     def __init__(self, browser: Any, file: Path, width: int = 1280) -> None:
         self.told: list[str] = []
@@ -181,10 +207,10 @@ class Opened:
         self.tab.on("pageerror", lambda error: self.told.append(str(error)))
         self.tab.on("request", lambda request: self.asked.append(request.url))
         self.tab.goto(file.as_uri())
-        self.tab.wait_for_selector("body[data-drawn]")
+        self.tab.wait_for_selector("body[data-ready]")
 
     def comes(self, condition: str) -> bool:
-        """Return whether a condition holds within 5 seconds: charts are drawn in later frames.
+        """Return whether a condition holds within 5 seconds: things are drawn in later frames.
 
         It is asked again from here; the page's policy lets it not wait by itself.
         """
@@ -200,14 +226,6 @@ class Opened:
             self.tab.locator(place).get_by_role("button", name=button).first.click()
         return Path(waiting.value.path()).read_text(encoding="utf-8")
 
-    def rows(self, chart: int) -> pd.DataFrame:
-        told = self.tab.evaluate(f"views[{chart}].data('rows').map(row => ({{...row}}))")
-        return pd.DataFrame(told)
-
-    def lines(self, chart: int) -> int:
-        self.tab.evaluate("Promise.all(views.map(view => view.runAsync())).then(() => 0)")
-        return int(self.tab.locator(".plot").nth(chart).locator(".mark-line path").count())
-
 
 @pytest.fixture(scope="module")
 def opened(browser: Any, made: Path) -> Opened:
@@ -217,55 +235,47 @@ def opened(browser: Any, made: Path) -> Opened:
 def test_a_page_is_silent(opened: Opened, made: Path) -> None:
     """It has no word for the console, asks for nothing but itself, and runs nobody's name."""
     assert opened.told == []
-    assert opened.asked == [made.as_uri()]
+    assert [one for one in opened.asked if not one.startswith("data:")] == [made.as_uri()]
     assert opened.tab.title() == "toy-7m – Ropewalk"
-    assert opened.tab.locator("img").count() == 0
+    assert opened.tab.locator("img[onerror]").count() == 0
 
 
-def test_the_numbers_behind_the_charts_are_those_of_the_csv(
-    opened: Opened, frame: pd.DataFrame
+def test_a_button_saves_the_csv_of_the_report(opened: Opened, frame: pd.DataFrame) -> None:
+    """Byte by byte."""
+    opened.tab.locator("summary", has_text="Every table").click()
+    opened.tab.locator("details[data-table=scores] > summary").click()
+    assert opened.saved("details[data-table=scores]", "scores.csv") == csv(scores.make(frame))
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_first_screen_has_the_answer_its_figure_and_how_to_use_it(
+    browser: Any, width: int, height: int, tmp_path: Path
 ) -> None:
-    """What a button saves is the CSV of the report, and every chart draws its rows."""
-    table = scores.make(frame)
-    opened.tab.locator("summary", has_text="The numbers of this chart").first.click()
-    saved = opened.saved("figure details", "scores.csv")
-    assert saved == csv(table)
-    whole = pd.read_csv(io.StringIO(saved), keep_default_na=False, na_values=[""])
-    columns = ["scaling", "length", "score", "low", "high", "n", "status", "frequencies"]
-    for chart, (_, rows) in enumerate(whole.groupby("task", sort=False)):
-        drawn = rows[rows["scaling"] != "dynamic_ntk"]  # it coincides with ntk
-        left, right = (one[columns].reset_index(drop=True) for one in (opened.rows(chart), drawn))
-        pd.testing.assert_frame_equal(left, right, check_dtype=False)
-
-
-def test_a_method_switched_off_leaves_the_picture(opened: Opened) -> None:
-    """By the keyboard alone: the line is gone from every chart and the map from the maps."""
-    box = opened.tab.get_by_label("yarn", exact=True)
-    plot = opened.tab.locator(".plot").first
-    before, maps = plot.screenshot(), opened.tab.locator(".grid:visible")
-    lines, losses, shown = opened.lines(0), opened.lines(2), maps.count()
-    box.focus()
-    opened.tab.keyboard.press("Space")
-    assert (opened.lines(0), opened.lines(2)) == (lines - 1, losses - 1)
-    assert maps.count() == shown - 1
-    assert plot.screenshot() != before
-    opened.tab.get_by_role("button", name="all", exact=True).click()
-    assert (opened.lines(0), maps.count()) == (lines, shown)
-
-
-def test_a_slider_chooses_the_length_of_the_losses(opened: Opened) -> None:
-    """It says the length in tokens and windows, and the chart has that length's rows alone."""
-    slider = opened.tab.get_by_role("slider")
-    slider.press("Home")
-    assert opened.tab.locator(".slider output").inner_text() == "256 tokens (1×)"
-    assert opened.tab.evaluate("views[2].signal('length')") == 256
-    assert opened.lines(2) == 5
+    """The committed run: question, method with its bound, figure, command and config."""
+    run = ROOT / "results" / "reference"
+    every = make_frame([run])
+    file = tmp_path / "page.html"
+    file.write_text(
+        page(every, write_reports(every, None, ["best"]).tables, (), "", [read_run(run)])
+    )
+    tab = browser.new_page(viewport={"width": width, "height": height})
+    tab.goto(file.as_uri())
+    for place in ("h1", ".use", "#answer img", "#command", "#config"):
+        box = tab.locator(place).bounding_box()
+        assert box["y"] + min(box["height"], 60) <= height
+    assert tab.locator("h1").inner_text().endswith("at 2,048 tokens, 8× its window?")
+    assert "Use yarn: at most 21.3 %" in tab.locator(".use").inner_text()
+    assert tab.locator("#command").inner_text() == (
+        "ropewalk export reference --scaling yarn --length 2048 --to transformers"
+    )
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert all(tab.evaluate("[...document.images].map(i => i.naturalWidth > 0)"))
+    tab.close()
 
 
 def test_a_table_sorts_and_filters(opened: Opened) -> None:
     """A click on a head sorts by its numbers, a second turns the order; a filter keeps rows."""
-    ranking = opened.tab.locator("details[data-lazy=scores]")
-    ranking.locator("summary").first.click()
+    ranking = opened.tab.locator("details[data-table=scores]")
     place = ranking.locator("th").all_inner_texts().index("score")
     head = ranking.locator("th button").nth(place)
     cells = ranking.locator(f"tbody td:nth-child({place + 1})")
@@ -279,32 +289,19 @@ def test_a_table_sorts_and_filters(opened: Opened) -> None:
     assert 0 < ranking.locator("tbody tr").count() < len(rising)
 
 
-def test_a_chart_says_what_a_point_is(opened: Opened) -> None:
-    """Pointing at a point shows method, score, interval, n, status and hash."""
-    points = opened.tab.locator(".plot").first.locator(".mark-symbol").nth(1).locator("path")
-    points.nth(4).hover(force=True)
-    told = opened.tab.locator("#vg-tooltip-element").inner_text()
-    for word in ("method", "length", "score", "95 % from", "to", "n", "status", "frequencies"):
-        assert word in told
-
-
 def test_a_page_fits_a_tablet_and_paper(browser: Any, made: Path) -> None:
-    """Nothing is wider than the screen; on a phone: that of a large sweep.
-
-    At the width of A4 every table and chart ends on the paper, and each control has a name.
-    """
+    """Nothing is wider than the screen; on paper the tables for people are open, and fit it."""
     opened = Opened(browser, made, 820)
     assert opened.tab.evaluate("document.documentElement.scrollWidth") <= 820
     assert opened.told == []
     opened.tab.set_viewport_size({"width": 718, "height": 900})
     opened.tab.emulate_media(media="print")
-    drawn = "[...document.querySelectorAll('table, .plot svg')]"
     opened.tab.evaluate("dispatchEvent(new Event('beforeprint'))")
-    numbers = "[...document.querySelectorAll('[data-charts=curves] figure > details')]"
-    assert opened.tab.evaluate(f"{numbers}.map(e => e.innerText.length > 200)") == [True, True]
-    assert opened.comes(f"{drawn}.every(e => e.getBoundingClientRect().right <= 718)")
+    tables = "[...document.querySelectorAll('details[data-print] table')]"
+    assert opened.tab.evaluate(f"{tables}.length") > 2
+    assert opened.comes(f"{tables}.every(e => e.getBoundingClientRect().right <= 718)")
     opened.tab.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert opened.tab.locator("figure > details[open]").count() == 0
+    assert opened.tab.locator("details[data-print][open]").count() == 0
     unnamed = "[...document.querySelectorAll('summary')].filter(e => !e.ariaLabel && !e.innerText)"
     assert opened.tab.evaluate(f"{unnamed}.length") == 0
     opened.tab.close()
@@ -335,7 +332,7 @@ def test_a_large_sweep_opens_at_once_and_fits_a_phone(browser: Any, large: Path)
     metrics = opened.tab.context.new_cdp_session(opened.tab)
     metrics.send("Performance.enable")
     told = {one["name"]: one["value"] for one in metrics.send("Performance.getMetrics")["metrics"]}
-    assert (opened.told, opened.asked) == ([], [large.as_uri()])
+    assert opened.told == []
     # The processor's time: a clock would count what else the machine does.
     assert told["ProcessTime"] < OPENED
     # On a phone maps of many lengths scroll inside the page, which does not.
@@ -350,5 +347,6 @@ def test_tasks_with_other_winners_have_one_method_with_its_bound() -> None:
     other = frame["scaling"].map({"none": "yarn", "yarn": "none"})
     turned = frame.assign(scaling=frame["scaling"].where(frame["task"] == PERPLEXITY, other))
     assert re.search(
-        r"<b>(none|yarn)</b><small>at most [\d.]+ % or points worse", html(turned, best)
+        r"Use <b>(none|yarn)</b>: at most [\d.]+ % or points worse than the best on each of 2 tasks",
+        html(turned, best),
     )

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from harness.errors import UserError
 from harness.reports import _write as write
-from harness.reports import agreement, curves, differences, retrieval, scores, short_long
+from harness.reports import agreement, best, curves, differences, retrieval, scores
 from harness.reports._figures import Figures, paper, requested_figures
 from harness.reports.plots.style import COLUMN, PAGE, SIZE, Paper, drawing
 from harness.reports.writing.tables import latex, wide
@@ -44,12 +44,14 @@ def made(report: Any, asked: Paper, frame: pd.DataFrame = FRAME) -> Figure:
 
 
 def names(figure: Figure) -> list[str]:
-    return [text.get_text() for text in figure.legends[0].get_texts()]
+    """Return the methods of the first panel, in their order."""
+    labels = [str(line.get_label()) for line in figure.axes[0].get_lines()]
+    return [label for label in labels if not label.startswith("_")]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "report", [curves, retrieval, differences, short_long, agreement],
+    "report", [best, curves, retrieval, differences, agreement],
     ids=lambda report: report.__name__.rpartition(".")[2],
 )  # fmt: skip
 def test_a_figure_fits_a_column(report: Any) -> None:
@@ -63,19 +65,24 @@ def test_a_figure_fits_a_column(report: Any) -> None:
         assert axes.xaxis.label.get_size() in (SIZE, SIZE - 1, mpl.rcParams["font.size"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [COLUMN, 2.0])
-def test_a_note_is_no_wider_than_its_figure(width: float) -> None:
-    """The sentence on runs that are not comparable is folded at the figure's edges."""
-    note = "Not comparable: results/one and results/another have different models (dtype). " * 2
-    paper = Paper(width=width)
-    with drawing(paper):
-        figure = write._noted(curves.make(FRAME), note)
-        figure.draw_without_rendering()
-        for text in [*figure.texts, figure._suptitle]:
-            box = text.get_window_extent()
-            assert box.x0 >= 0
-            assert box.x1 <= figure.bbox.x1
+def test_a_caption_is_beside_its_figure(tmp_path: Path) -> None:
+    """As text, and as Markdown and LaTeX that show the figure; none of it is in the image."""
+    note = "Not comparable: models <a> and b_1 differ."
+    write.write_reports(FRAME, tmp_path, ["curves"], note)
+    plain, md, tex = (
+        (tmp_path / f"curves.caption.{kind}").read_text(encoding="utf-8")
+        for kind in ("txt", "md", "tex")
+    )
+    assert plain.startswith("Score against context length")
+    assert plain.endswith(f"{note}\n")
+    assert md.startswith(
+        "![Score against context length, one panel per model and task](curves.png)"
+    )
+    assert r"\includegraphics[width=\linewidth]{curves.pdf}" in tex
+    assert r"b\_1 differ." in tex
+    figure = made(curves, Paper())
+    assert not figure.texts
+    assert str(figure.get_label())[:40] in plain
 
 
 @pytest.mark.slow
@@ -213,7 +220,7 @@ def test_a_figure_has_the_same_bytes_again(
         if folder.mkdir() is None
     )
     assert one == two
-    assert len(one) == 3
+    assert len(one) == 6  # with captions
     assert not caplog.messages
 
 

@@ -10,14 +10,13 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.collections import PolyCollection
 
-from harness.reports import curves, loss_by_position, short_long
+from harness.reports import loss_by_position
 from harness.reports.loss_by_position import positions
 from harness.runs.frame import make_frame
 from tasks.perplexity import BUCKETS, by_position, grade
 from tasks.types import Loglikelihood, LoglikelihoodResponse
-from tests.frames import TWELVE, Row, sweep
+from tests.frames import Row
 from tests.small_runs import sweep as run_sweep
 
 
@@ -88,8 +87,7 @@ def test_the_mean_of_the_documents_is_drawn_at_its_position() -> None:
     frame = pd.DataFrame([*losses("none", 128, 3.0), *losses("yarn", 128, 0.5)])
     figure = loss_by_position.make(frame)
     [axes] = figure.axes
-    notes = " ".join(" ".join(text.get_text().split()) for text in figure.texts)
-    assert "a point is the mean of the positions around it" in notes
+    assert "a point is the mean of the positions around it" in figure.get_label()
     lines = {line.get_label(): line for line in axes.get_lines()}
     for name, rise in (("none", 3.0), ("yarn", 0.5)):
         x, y = (np.asarray(values, dtype=float) for values in lines[name].get_data())
@@ -103,53 +101,6 @@ def test_losses_of_a_tail_alone_are_no_window() -> None:
     for without in (frame, frame.drop(columns="losses")):
         with pytest.raises(ValueError, match="no task scored whole windows .tail"):
             loss_by_position.make(without)
-
-
-def test_an_interval_stands_at_the_length_of_its_score() -> None:
-    """The longest length had too few documents for one: that of a shorter was drawn there."""
-    frame = sweep(scalings=("none", "yarn"))
-    few = (frame["metric"] == "perplexity") & (frame["length"] == 2048)
-    frame.loc[few, ["low", "high"]] = float("nan")
-    perplexity, passkey = short_long.make(frame).axes
-    drawn = [
-        sum(map(len, bar.get_segments())) for bar in (*perplexity.collections, *passkey.collections)
-    ]
-    assert drawn == [0, 0, 2, 2]
-
-
-def test_short_and_long_are_two_points_a_method() -> None:
-    """A row a method, open at the window and full at the longest length, the best on top."""
-    figure = short_long.make(sweep(scalings=("none", "pi", "yarn")))
-    perplexity, _ = figure.axes
-    names = [label.get_text() for label in perplexity.get_yticklabels()]
-    assert names == ["none", "pi", "yarn"]
-    frame = sweep(scalings=("none", "pi", "yarn"))
-    yarn = frame[(frame["scaling"] == "yarn") & (frame["metric"] == "perplexity")]
-    [full] = [line for line in perplexity.get_lines() if line.get_label() == "yarn"]
-    [long] = yarn.loc[yarn["length"] == 2048, "score"].unique()
-    assert full.get_xdata() == pytest.approx([long])
-
-
-@pytest.mark.slow
-def test_a_method_lost_at_the_longest_length_is_not_shown_at_a_shorter_one() -> None:
-    """Out of memory at 2048: no point of 1024 stands beside the others' of 2048."""
-    figure = short_long.make(sweep())
-    drawn = {line.get_label() for line in figure.axes[0].get_lines()}
-    assert "yarn" in drawn
-    assert "mine" not in drawn
-    note = " ".join(figure.texts[-1].get_text().split())
-    assert "Without a score at one of the two lengths: mine." in note
-    with pytest.raises(ValueError, match="it needs lengths inside the window and beyond"):
-        short_long.make(sweep(lengths=(512,)))
-
-
-@pytest.mark.slow
-def test_bands_of_many_methods_are_left_out_and_the_note_says_so() -> None:
-    """Eight bands can be told apart, twelve are one grey; the intervals are in the table."""
-    few, many = curves.make(sweep()), curves.make(sweep(scalings=TWELVE))
-    assert any(isinstance(made, PolyCollection) for made in few.axes[0].collections)
-    assert not any(isinstance(made, PolyCollection) for made in many.axes[0].collections)
-    assert "Too many methods for bands" in many.texts[-1].get_text()
 
 
 def test_windows_of_one_document_are_one_sample() -> None:

@@ -52,7 +52,7 @@ def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(
     assert "the first round is 2 of them, 10 forwards" in progress
     assert progress.count("After 2 documents: `") == 1
     files = {file.suffix for file in (tmp_path / "race" / "reports").glob("recommend.*")}
-    assert files == {".csv", ".parquet", ".md", ".tex", ".png"}
+    assert files == {".csv", ".parquet", ".md", ".tex", ".png", ".txt"}
     table = pd.read_csv(tmp_path / "race" / "reports" / "recommend.csv").set_index("scaling")
     assert set(table.index) == {*METHODS, "none"}
     assert f"Use `{table.index[0]}`" in text

@@ -62,9 +62,10 @@ def draw_panel(
     ``scale`` has the cells of all panels with the same axis of scores.
     ``above`` points over the panel are left to the marks of lost cells.
     """
-    for index, (scaling, rows) in enumerate(table.groupby("scaling", sort=False)):
+    curves = dict(tuple(table.groupby("scaling", sort=False)))
+    for index, scaling in enumerate(name for name in look if name in curves):
         # Later markers are smaller, so that several in one place are seen to be several.
-        _curve(axes, rows, str(scaling), look[str(scaling)], 5.8 - 1.8 * index / len(look))
+        _curve(axes, curves[scaling], scaling, look[scaling], 5.8 - 1.8 * index / len(look))
     ends = scale["single"].dropna().explode() if "single" in scale else scale["score"]
     _score_axis(axes, scale["metric"].iloc[0], float(ends.min()), float(ends.max()))
     trained_length = int(table["trained_length"].iloc[0])
