@@ -51,6 +51,7 @@ ONE_LENGTH = "one length is no curve: differences and scores have what was measu
 MEANS = "Lines: means of {} seeds; dots: single seeds; n is that of each seed."
 SEEDS = " Of shares each seed has its own thin line, and no mean is drawn."
 SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the caption
+LONGEST = 28  # letters of a name at the end of a line
 MOST_LABELLED = 4  # panels whose lines are named at their ends; of more there is one legend
 
 
@@ -111,6 +112,7 @@ def curves(frame: pd.DataFrame, about: str) -> Figure:
     groups, left_out = shown_part(every, "panels")
     truncated = {} if "single" in frame else truncations(frame)
     labelled = len(groups) <= MOST_LABELLED and REST not in known.look.values()
+    labelled = labelled and max(map(len, known.look)) <= LONGEST
     columns = columns_for(len(groups), table["task"].nunique(), most=2 if labelled else 3)
     lines = max(rows["scaling"].nunique() for _, rows in groups) + 3
     tall = max(paper().tall(2.7), LINE * lines + 0.9) if labelled else paper().tall(2.7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,6 +14,7 @@ from harness.reports.plots.methods import Methods, methods
 from harness.reports.plots.style import (
     GREY,
     PAGE,
+    REST,
     SIZE,
     Look,
     folded,
@@ -58,28 +60,29 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
     alike = columns > 1 and len({frozenset(order) - {CUT} for order in orders}) == 1
     if alike:  # one list of names; truncation is not known of every task
         orders = [max(orders, key=len)] * len(orders)
-    tallest = max(map(len, orders))
-    tall = ROW * tallest + 1.1 if paper().width >= PAGE else LOW_ROW * tallest + 1.0
-    figure, panels = sheet(len(shown), columns, panel_height=tall)
-    if len(shown) == 1:
-        figure.set_size_inches(paper().width, figure.get_size_inches()[1])
-    room = (figure.get_size_inches()[0] - 1.3) / columns - 0.05
-    for index, (axes, one, order) in enumerate(zip(panels, shown, orders, strict=True)):
+    width = paper().width
+    room = (width - 1.3) / columns - 0.05
+    heads = []
+    for one in shown:
         title = named[one.facts["task"]]
-        head = f"{one.facts['model']}: {title}" if several else title
-        named_here = not alike or index % columns == 0
-        _panel(axes, one, order, known, named_here=named_here)
+        lines = (f"{one.facts['model']}: {title}" if several else title, *verdict(one, known))
+        heads.append("\n".join(folded(line, room) for line in lines))
+    most = max(head.count("\n") + 1 for head in heads)
+    row = ROW if width >= PAGE else LOW_ROW
+    tall = row * max(map(len, orders)) + 0.14 * most + 0.75
+    figure, panels = sheet(len(shown), columns, panel_height=tall)
+    figure.set_size_inches(width, figure.get_size_inches()[1] + 0.25)
+    for index, (axes, one, order) in enumerate(zip(panels, shown, orders, strict=True)):
+        _panel(axes, one, order, known, named_here=not alike or index % columns == 0)
         tidy(axes, "", room=room)
-        lines = [folded(line, room) for line in (head, *verdict(one, known))]
-        axes.set_title("\n".join(lines), fontsize=SIZE, loc="left", pad=18)
+        axes.set_title(heads[index], fontsize=SIZE, loc="left", pad=18)
     first = shown[0]
     facts = first.facts
     if not several:
         times = sentences.times(facts)
         where = f"{facts['model']} at {facts['length']:,} tokens"
         where += f", {times} its window" * bool(times)
-        wide = figure.get_size_inches()[0] - 0.2
-        figure.suptitle(folded(where, wide, SIZE + 1), fontsize=SIZE + 1, x=0.02, ha="left")
+        figure.suptitle(folded(where, width - 0.2, SIZE + 1), fontsize=SIZE + 1, x=0.02, ha="left")
     unit = "%" if first.family.how.relative else "percentage points"
     caption = CAPTION.format(margin=first.margin, unit=unit)
     windows = {one.facts["trained_length"] for one in shown if one.truncated}
@@ -129,6 +132,8 @@ def _panel(
     how = one.family.how
     scale = 100 if how.relative or how.share else 1
     rows = {known.names[name]: _row(one, name, known, scale) for name in _names(one, known)}
+    if len({row.note for row in rows.values()}) == 1:  # the caption has this number
+        rows = {name: replace(row, note="") for name, row in rows.items()}
     if one.truncated is not None:
         ends = one.truncated.value, one.truncated.low, one.truncated.high  # of perplexity alone
         rows[CUT] = Row(CUT, *_scaled(ends, scale), GREY, "|", full=False)
@@ -162,7 +167,7 @@ def _row(one: Decision, name: str, known: Methods, scale: float) -> Row:
         ends = worse.value, worse.low, worse.high
     status = one.family.status(name)
     return Row(
-        drawn, *_scaled(ends, scale), look.color, look.marker, full=one.possible(name),
+        drawn, *_scaled(ends, scale), GREY if look == REST else look.color, look.marker, full=one.possible(name),
         bound=_scaled((one.regret(name),), scale)[0],
         note="" if status == "ok" else status.split(" ok")[0],
     )  # fmt: skip

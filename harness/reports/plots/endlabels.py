@@ -36,7 +36,7 @@ def bundles(ends: Sequence[End]) -> list[list[End]]:
 
 
 def _lines(bundle: Sequence[End]) -> int:
-    return len(bundle) + (len(bundle) > 2)
+    return len(bundle) + (len(bundle) > 1)
 
 
 def label_ends(axes: Axes, ends: Sequence[End], tall: float, written: str) -> None:
@@ -53,7 +53,7 @@ def label_ends(axes: Axes, ends: Sequence[End], tall: float, written: str) -> No
         texts = [(end.name, end.color) for end in reversed(group)]
         if len(group) == 1:
             texts = [(f"{group[0].name}  {written.format(group[0].value)}", group[0].color)]
-        elif len(group) > 2:
+        else:
             low, high = (written.format(group[at].value) for at in (0, -1))
             low, high = sorted((low, high), key=float)
             texts.append((low if low == high else f"{low} to {high}", GREY))

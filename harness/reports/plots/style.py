@@ -89,7 +89,12 @@ def looks(
     ``plain`` is the black baseline. Dashes are those of ``fixed`` factors.
     """
     own = [name for name in names if name in distinct and name not in plain]
+    family = {name: name.partition(":")[0] for name in own}
     place = {name: USUAL.index(name) for name in own if name in USUAL}
+    for name in own:  # yarn:factor=4 looks like yarn in a run without yarn
+        if name not in place and family[name] in USUAL and family[name] not in own:
+            if (slot := USUAL.index(family[name])) not in place.values():
+                place[name] = slot
     free = [index for index in range(LOOKS) if index not in place.values()]
     others = (name for name in own if name not in place)
     place |= dict(zip(others, chain(free, cycle(range(LOOKS))), strict=False))
@@ -160,7 +165,7 @@ def tidy(axes: Axes, title: str, *, room: float, above: float = 4) -> None:
 class _Folds(TextWrapper):
     """Breaks specs where their options begin, not inside of a name."""
 
-    wordsep_simple_re = re.compile(r"(\s+|(?<=[:,+]))")
+    wordsep_simple_re = re.compile(r"(\s+|(?<=[:,+])(?!\d))")
 
 
 def folded(text: str, room: float, size: float = SIZE) -> str:
