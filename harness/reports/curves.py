@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -18,6 +19,7 @@ from harness.reports.plots.style import (
     SIZE,
     Look,
     columns_for,
+    length_label,
     paper,
     sheet,
     shown_part,
@@ -59,19 +61,19 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
     """Draw every scaling once; those with the same frequencies in all cells share a line.
 
     Models with the same questions have one scale of scores. With ``seeds``, by default where every
-    model is one of several seeds, thick lines are the means of the models without their ``ending``
-    and thin lines single seeds.
+    model is one of several seeds, dots are single seeds and lines the means of the models without
+    their ``ending``; of shares no mean is drawn.
     """
     if over_seeds(frame, seeds, ending):
-        return _over_seeds(of_seeds(frame, ending))
-    return curves(frame, NOTE)
+        return _over_seeds(of_seeds(frame, ending), titles(frame))
+    return curves(frame, NOTE, titles(frame))
 
 
-def _over_seeds(table: pd.DataFrame) -> Figure:
-    named = labels(table)
-    names = [named[pair] for pair in zip(table["model"], table["scaling"], strict=True)]
+def _over_seeds(table: pd.DataFrame, named: Mapping[str, str]) -> Figure:
+    known = labels(table)
+    names = [known[pair] for pair in zip(table["model"], table["scaling"], strict=True)]
     lengths = table["length"].astype(str)
-    kinds = table["seeds"].map("Mean of {} seeds".format)
+    kinds = table["seeds"].map("{} seeds".format)
     # Panels are of one number of seeds; the best are those of all panels that can be compared.
     groups = alike(table[table["score"].notna()].rename(columns={"questions": "question"}))
     pools = {model: group_name(group) for group in groups for model in group}
@@ -90,14 +92,15 @@ def _over_seeds(table: pd.DataFrame) -> Figure:
     )
     means = MEANS.format(" or ".join(map(str, sorted(set(table["seeds"])))))
     shares = SEEDS if table["metric"].isin(SHARES).any() else ""
-    return curves(drawn, means + shares)
+    return curves(drawn, means + shares, named)
 
 
-def curves(frame: pd.DataFrame, about: str) -> Figure:
+def curves(frame: pd.DataFrame, about: str, named: Mapping[str, str]) -> Figure:
     """Draw every scaling once; those with the same frequencies in all cells share a line.
 
     A frame that has the scores of seeds in the column ``single`` gets their dots. ``about`` says in
-    the caption what is drawn. Raises ValueError where there is no score, or one length.
+    the caption what is drawn, ``named`` has the titles of tasks. Raises ValueError where there is
+    no score, or one length.
     """
     known, kin = methods(frame), alike(frame)
     table = cells(frame)
@@ -118,7 +121,7 @@ def curves(frame: pd.DataFrame, about: str) -> Figure:
     tall = max(paper().tall(2.7), LINE * lines + 0.9) if labelled else paper().tall(2.7)
     figure, panels = sheet(len(groups), columns, panel_height=tall)
     room = figure.get_size_inches()[0] / columns - (1.75 if labelled else 0.65)
-    above, named = 9 if lost(table) else 2, titles(frame)
+    above = 9 if lost(table) else 2
     several = "single" in table or len({model for (model, _), _ in groups}) > 1
     first: dict[tuple[str, str], Axes] = {}
     for axes, ((model, task), rows) in zip(panels, groups, strict=True):
@@ -147,27 +150,26 @@ def _name_ends(
     axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], cut: float | None, tall: float
 ) -> None:
     """Name the lines of a panel where they end, each in its colour."""
-    last = rows.dropna(subset="score").groupby("scaling", sort=False).tail(1)
-    known = [
-        (str(row.scaling), float(row.length), float(row.score), look[str(row.scaling)].color)
-        for row in last.itertuples()
-    ]
-    if cut is not None:
-        known.append(("truncation", float(rows["length"].max()), cut, GREY))
     share = rows["metric"].iloc[0] in SHARES
+    scale, longest = 100 if share else 1, int(rows["length"].max())
     axes.autoscale_view()
     to_axes = axes.transData + axes.transAxes.inverted()
-    ends = [
-        End(
-            name,
-            length,
-            float(to_axes.transform((length, score))[1]),
-            color,
-            100 * score if share else score,
-        )
-        for name, length, score, color in known
-    ]
-    largest = max((abs(end.value) for end in ends), default=0)
+
+    def end(name: str, length: int, scores: Sequence[float], color: str) -> End:
+        place = float(to_axes.transform((length, median(scores)))[1])
+        early = length < longest
+        label = f"{name} (to {length_label(length)})" if early else name
+        return End(label, length, place, color, scale * min(scores), scale * max(scores), early)
+
+    last = rows.dropna(subset="score").groupby("scaling", sort=False).tail(1)
+    ends = []
+    for row in last.to_dict("records"):
+        scores = row["single"] if share and "single" in row else [row["score"]]
+        color = look[str(row["scaling"])].color
+        ends.append(end(str(row["scaling"]), int(row["length"]), scores, color))
+    if cut is not None:
+        ends.append(end("truncation", longest, [cut], GREY))
+    largest = max((abs(one.high) for one in ends), default=0)
     written = "{:.0f}" if share or largest >= 1000 else "{:.1f}" if largest >= 10 else "{:.3g}"
     label_ends(axes, ends, tall, written)
 

@@ -270,11 +270,11 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     names = list(samples["scaling"].unique())
     kept = known.first(names, MOST_MAPS)
     samples = samples[samples["scaling"].isin(kept)]
-    lenient = bool((samples["found"].eq("format") & samples["value"].eq(0)).any())
-    every_map = _maps(samples, titles(frame), lenient=lenient)
+    every_map = _maps(samples, titles(frame))
+    lenient = [shown.title.endswith(ANY_FORMAT) for shown in every_map]
     widest = max(len(shown.lengths) for shown in every_map)
     columns = columns_for(len(every_map), 1, most=3 if widest <= 7 else 2 if widest <= 10 else 1)
-    if lenient and columns != 1:  # pairs stay side by side
+    if columns != 1 and 2 * sum(lenient) == len(every_map):  # pairs stay side by side
         columns = paper().across(4 if widest <= 4 else 2)
     columns = max(columns, min(len(every_map), 2)) if widest <= 4 else columns
     tall = max(0.9, min(0.2 * max(len(shown.depths) for shown in every_map), 2.4))
@@ -298,12 +298,15 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     bar.set_label("Found (%)", fontsize=SIZE)
     bar.ax.tick_params(labelsize=SIZE - 1, length=2.5, width=0.6)
     bar.outline.set_visible(False)
-    figure.set_label(_caption(samples, maps, titles(frame), lenient=lenient) + left_out)
+    figure.set_label(_caption(samples, maps, titles(frame)) + left_out)
     return figure
 
 
-def _maps(samples: pd.DataFrame, named: Mapping[str, str], *, lenient: bool) -> list[Map]:
-    """Return one map per model, task and scaling, titled with what differs between maps."""
+def _maps(samples: pd.DataFrame, named: Mapping[str, str]) -> list[Map]:
+    """Return one map per model, task and scaling, titled with what differs between maps.
+
+    Where answers have the number in another format, a map that counts them follows.
+    """
     parts = ["model", "task", "scaling"]
     titled = [part for part in parts if part == "scaling" or samples[part].nunique() > 1]
     maps = []
@@ -313,8 +316,10 @@ def _maps(samples: pd.DataFrame, named: Mapping[str, str], *, lenient: bool) -> 
             first = rows.iloc[0]
             title = ", ".join(named.get(first[part], str(first[part])) for part in titled)
             known = rows.dropna(subset=["depth", "value"])
-            either = known.assign(value=known["value"].mask(known["found"] == "format", 1.0))
-            kinds = [(title, known), *([(f"{title}{ANY_FORMAT}", either)] if lenient else [])]
+            either = known["value"].mask(known["found"] == "format", 1.0)
+            kinds = [(title, known)]
+            if (either != known["value"]).any():
+                kinds.append((f"{title}{ANY_FORMAT}", known.assign(value=either)))
             for name, trials in kinds:
                 shares, counts = (
                     trials.pivot_table(index="depth", columns="length", values="value", aggfunc=of)
@@ -327,16 +332,15 @@ def _maps(samples: pd.DataFrame, named: Mapping[str, str], *, lenient: bool) -> 
     return maps
 
 
-def _caption(
-    samples: pd.DataFrame, maps: list[Map], named: Mapping[str, str], *, lenient: bool
-) -> str:
+def _caption(samples: pd.DataFrame, maps: list[Map], named: Mapping[str, str]) -> str:
     known = samples.dropna(subset=["depth", "value"])
     sizes = known.groupby(["model", "task", "scaling", "length", "depth"]).size()
     keys = " to ".join(map(str, sorted({sizes.min(), sizes.max()})))
     hatched = [HATCHED] if any(np.isnan(shown.shares).any() for shown in maps) else []
     alike = [samples[part].iloc[0] for part in ("model", "task") if samples[part].nunique() == 1]
+    lenient = [LENIENT] if any(shown.title.endswith(ANY_FORMAT) for shown in maps) else []
     of = [f"{', '.join(named.get(one, one) for one in alike)}."] if alike else []
-    return " ".join([*of, f"Trials per cell: {keys}.", *([LENIENT] * lenient), LINE, *hatched])
+    return " ".join([*of, f"Trials per cell: {keys}.", *lenient, LINE, *hatched])
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def test_the_figure_has_the_means_and_the_range_of_single_seeds(
     """A thick line is the mean of the seeds; a thin one each seed's own scores."""
     panel = curves.make(frame, seeds=True).axes[0]
     row = table[(table.task == PERPLEXITY) & (table.model == "rope") & (table.scaling == "yarn")]
-    assert panel.get_title(loc="left").startswith("Mean of 3 seeds: Perplexity")
+    assert panel.get_title(loc="left").startswith("3 seeds: Perplexity")
     (line,) = (one for one in panel.get_lines() if one.get_label() == "rope · yarn")
     assert list(line.get_ydata()) == pytest.approx(row.score.tolist())
     cells = frame[(frame.task == PERPLEXITY) & (frame.scaling == "yarn")]
@@ -165,7 +165,7 @@ def test_models_that_were_asked_other_questions_are_not_compared(frame: pd.DataF
     titles = {
         axes.get_title(loc="left").split(":")[0] for axes in curves.make(asked, seeds=True).axes
     }
-    assert titles == {"Mean of 3 seeds, alibi", "Mean of 3 seeds, rope"}
+    assert titles == {"3 seeds, alibi", "3 seeds, rope"}
 
 
 def test_the_best_models_are_those_of_all_numbers_of_seeds(frame: pd.DataFrame) -> None:

@@ -167,7 +167,8 @@ def _row(one: Decision, name: str, known: Methods, scale: float) -> Row:
         ends = worse.value, worse.low, worse.high
     status = one.family.status(name)
     return Row(
-        drawn, *_scaled(ends, scale), GREY if look == REST else look.color, look.marker, full=one.possible(name),
+        drawn, *_scaled(ends, scale), GREY if look == REST else look.color, look.marker,
+        full=one.possible(name),
         bound=_scaled((one.regret(name),), scale)[0],
         note="" if status == "ok" else status.split(" ok")[0],
     )  # fmt: skip

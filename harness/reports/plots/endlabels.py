@@ -15,13 +15,19 @@ HAIR = 0.025  # of the height of a panel: lines that end nearer are a bundle
 
 @dataclass(frozen=True)
 class End:
-    """Where a line ends: ``place`` is its height in the panel, 0 to 1."""
+    """Where a line ends: ``place`` is its height in the panel, 0 to 1.
+
+    ``low`` and ``high`` are its value, of several seeds the least and the largest; ``early`` says
+    that it ends before the others.
+    """
 
     name: str
     x: float
     place: float
     color: str
-    value: float
+    low: float
+    high: float
+    early: bool = False
 
 
 def bundles(ends: Sequence[End]) -> list[list[End]]:
@@ -50,14 +56,16 @@ def label_ends(axes: Axes, ends: Sequence[End], tall: float, written: str) -> No
     halves = [line * _lines(group) / 2 for group in groups]
     centers = spread(places, halves)
     for group, center, half in zip(groups, centers, halves, strict=True):
-        texts = [(end.name, end.color) for end in reversed(group)]
+        low, high = min(end.low for end in group), max(end.high for end in group)
+        first, last = written.format(low), written.format(high)
+        values = first if first == last else f"{first} to {last}"
         if len(group) == 1:
-            texts = [(f"{group[0].name}  {written.format(group[0].value)}", group[0].color)]
+            texts = [(f"{group[0].name}  {values}", group[0].color)]
         else:
-            low, high = (written.format(group[at].value) for at in (0, -1))
-            low, high = sorted((low, high), key=float)
-            texts.append((low if low == high else f"{low} to {high}", GREY))
+            texts = [*((end.name, end.color) for end in reversed(group)), (values, GREY)]
         for end in group:
+            if end.early:
+                continue
             axes.annotate(
                 "", (end.x, end.place), (1.05, center), xycoords=("data", "axes fraction"),
                 textcoords="axes fraction", annotation_clip=False,

@@ -89,12 +89,12 @@ def looks(
     ``plain`` is the black baseline. Dashes are those of ``fixed`` factors.
     """
     own = [name for name in names if name in distinct and name not in plain]
-    family = {name: name.partition(":")[0] for name in own}
-    place = {name: USUAL.index(name) for name in own if name in USUAL}
-    for name in own:  # yarn:factor=4 looks like yarn in a run without yarn
-        if name not in place and family[name] in USUAL and family[name] not in own:
-            if (slot := USUAL.index(family[name])) not in place.values():
-                place[name] = slot
+    usual: dict[str, str] = {}  # yarn:factor=4 looks like yarn in a run without yarn
+    for name in own:
+        first = name.partition(":")[0]
+        if first in USUAL and (first == name or first not in own):
+            usual.setdefault(first, name)
+    place = {name: USUAL.index(first) for first, name in usual.items()}
     free = [index for index in range(LOOKS) if index not in place.values()]
     others = (name for name in own if name not in place)
     place |= dict(zip(others, chain(free, cycle(range(LOOKS))), strict=False))
