@@ -13,6 +13,7 @@ from harness.reports.plots.forest import ROW, Row, draw_rows, on_scale
 from harness.reports.plots.methods import methods
 from harness.reports.plots.style import (
     GREY,
+    REST,
     SIZE,
     Look,
     folded,
@@ -317,7 +318,9 @@ def _panel(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look], order: lis
     percent = first["relative"] or first["metric"] in SHARES
     scale = 100 if percent else 1
     absent = Row("", None, None, None, GREY, "")
-    rows = [_mark(facts[name], look[name], scale) if name in facts else absent for name in order]
+    rows = [
+        _mark(facts[name], look[name]).scaled(scale) if name in facts else absent for name in order
+    ]
     unit = " %" if first["relative"] else " pp" if percent else ""
 
     def written(value: float) -> str:
@@ -329,13 +332,13 @@ def _panel(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look], order: lis
     axes.set_xlabel(f"{what},\n{first['better']} is better", fontsize=SIZE - 1)
 
 
-def _mark(row: dict[str, Any], look: Look, scale: float) -> Row:
+def _mark(row: dict[str, Any], look: Look) -> Row:
     if row["same"]:
         return Row(row["scaling"], None, None, None, GREY, "", text="=")
-    ends = (row[name] for name in ("difference", "low", "high"))
     status = str(row["status"])
     return Row(
-        row["scaling"], *(None if end is None else scale * end for end in ends), look.color,
-        look.marker, full=row["verdict"] in ("better", "worse"),
+        row["scaling"], row["difference"], row["low"], row["high"],
+        GREY if look == REST else look.color, look.marker,
+        full=row["verdict"] in ("better", "worse"),
         note="" if status == "ok" else status.split(" ok")[0],
     )  # fmt: skip

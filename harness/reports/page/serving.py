@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.runs.record import honoured
-
 EXACT = 1e-6  # relative: float32 holds no more of a frequency
 STILL = 1e30  # the factor of a pair that does not turn: JSON has no infinity
 
@@ -31,7 +29,7 @@ def serving(run: Mapping[str, Any], scaling: str, length: int) -> Serving | None
 
     A model that was loaded in Python, or several in one sweep, are not named by the record.
     """
-    model, method = honoured(run).get("model"), run["methods"].get(scaling)
+    model, method = run["asked"].get("model"), run["methods"].get(scaling)
     if run["model"].get("loaded") or not isinstance(model, str) or method is None:
         return None
     stored = _frequencies(run, scaling, length)
@@ -39,8 +37,10 @@ def serving(run: Mapping[str, Any], scaling: str, length: int) -> Serving | None
         return None
     parameters = _parameters(run, method, stored, length)
     engine = "hf-code" if {"bands", "layers"} & stored.keys() else "transformers"
-    words = ["ropewalk", "export", model, "--scaling", method["given"], "--length", str(length)]
-    command = shlex.join([*words, "--to", engine])
+    revision = run["asked"].get("revision")
+    words = ["ropewalk", "export", model, *(["--revision", revision] if revision else [])]
+    words += ["--scaling", method["given"], "--length", str(length), "--to", engine]
+    command = shlex.join(words)
     if parameters is None:
         return Serving(command, "")
     keys = {"max_position_embeddings": length, "rope_parameters": parameters}

@@ -16,7 +16,6 @@ from harness.reports.plots.style import (
     PAGE,
     REST,
     SIZE,
-    Look,
     folded,
     paper,
     sheet,
@@ -131,14 +130,13 @@ def _panel(
 ) -> None:
     how = one.family.how
     scale = 100 if how.relative or how.share else 1
-    rows = {known.names[name]: _row(one, name, known, scale) for name in _names(one, known)}
+    rows = {known.names[name]: _row(one, name, known) for name in _names(one, known)}
     if len({row.note for row in rows.values()}) == 1:  # the caption has this number
         rows = {name: replace(row, note="") for name, row in rows.items()}
-    if one.truncated is not None:
-        ends = one.truncated.value, one.truncated.low, one.truncated.high  # of perplexity alone
-        rows[CUT] = Row(CUT, *_scaled(ends, scale), GREY, "|", full=False)
+    if cut := one.truncated:  # of perplexity alone
+        rows[CUT] = Row(CUT, cut.value, cut.low, cut.high, GREY, "|", full=False)
     missing = Row("", None, None, None, GREY, "")
-    drawn = [rows.get(name, missing) for name in order]
+    drawn = [rows.get(name, missing).scaled(scale) for name in order]
     margin = scale * (one.margin / 100 if scale == 100 else one.room)
     matter = [
         row.reach for row in drawn if row.full or row.name == known.names.get(one.recommended)
@@ -146,9 +144,8 @@ def _panel(
     reach = max(2 * max(matter), 3 * margin)
     draw_rows(axes, drawn, reach, lambda value: _written(value / scale, one))
     axes.axvspan(-margin, margin, color="0.9", linewidth=0, zorder=0)
-    cut = rows[CUT].value if CUT in rows else None
-    if cut is not None and abs(cut) <= reach:
-        axes.axvline(cut, color=GREY, linewidth=0.9, linestyle="-.", zorder=1)
+    if cut and abs(scale * cut.value) <= reach:
+        axes.axvline(scale * cut.value, color=GREY, linewidth=0.9, linestyle="-.", zorder=1)
     axes.set_yticks(range(len(order)), [""] * len(order))
     if named_here:
         _name(axes, one, order, known)
@@ -157,25 +154,19 @@ def _panel(
     axes.set_xlabel(f"Worse than the best ({unit})", fontsize=SIZE - 1)
 
 
-def _row(one: Decision, name: str, known: Methods, scale: float) -> Row:
-    how, drawn = one.family.how, known.names[name]
-    look: Look = known.look[drawn]
-    less = one.less(name)
-    ends: tuple[float | None, ...] = (0.0, None, None)
-    if less is not None and name != one.best:
-        worse = less.swapped(relative=how.relative) if how.lower else less
-        ends = worse.value, worse.low, worse.high
-    status = one.family.status(name)
-    return Row(
-        drawn, *_scaled(ends, scale), GREY if look == REST else look.color, look.marker,
-        full=one.possible(name),
-        bound=_scaled((one.regret(name),), scale)[0],
+def _row(one: Decision, name: str, known: Methods) -> Row:
+    how, drawn, status = one.family.how, known.names[name], one.family.status(name)
+    look = known.look[drawn]
+    row = Row(
+        drawn, 0.0, None, None, GREY if look == REST else look.color, look.marker,
+        full=one.possible(name), bound=one.regret(name),
         note="" if status == "ok" else status.split(" ok")[0],
     )  # fmt: skip
-
-
-def _scaled(ends: Sequence[float | None], scale: float) -> list[float | None]:
-    return [None if end is None else scale * end for end in ends]
+    less = one.less(name)
+    if less is None or name == one.best:
+        return row
+    worse = less.swapped(relative=how.relative) if how.lower else less
+    return replace(row, value=worse.value, low=worse.low, high=worse.high)
 
 
 def _written(value: float, one: Decision) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from matplotlib.axes import Axes
@@ -33,6 +33,14 @@ class Row:
     bound: float | None = None
     text: str = ""
     note: str = ""
+
+    def scaled(self, by: float) -> Row:
+        """Return the row in another unit, such as percent."""
+        value, low, high, bound = (
+            None if end is None else by * end
+            for end in (self.value, self.low, self.high, self.bound)
+        )
+        return replace(self, value=value, low=low, high=high, bound=bound)
 
     @property
     def reach(self) -> float:

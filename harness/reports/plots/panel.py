@@ -86,7 +86,11 @@ def _curve(axes: Axes, rows: pd.DataFrame, label: str, look: Look, size: float) 
     and seeds that find none, the mean is no seed's score.
     """
     style: dict[str, Any] = {"color": look.color, "linestyle": look.linestyle, "label": label}
-    edge = {"markeredgecolor": "white", "markeredgewidth": 0.6, "zorder": 1.5 + look.width}
+    edge: dict[str, Any] = {
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.6,
+        "zorder": 1.5 + look.width,
+    }
     lengths = rows["length"]
     if "single" not in rows:
         axes.plot(
