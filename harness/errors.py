@@ -2,14 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 LONGEST = 240  # characters of a library's own words
+MOST = 20  # mistakes that are shown at once
 
 
 class UserError(Exception):
     """What was given, what is allowed, what to do; shown as one sentence, exit status 2."""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """One sentence per mistake."""
+        return (str(self),)
+
+
+class Problems(UserError):
+    """All mistakes of a sweep at once, each a sentence; ``rest`` are the settings without them."""
+
+    def __init__(self, sentences: Iterable[str], rest: tuple[Any, ...] = ()) -> None:
+        self._sentences = tuple(dict.fromkeys(sentences))
+        self.rest = rest
+        super().__init__("\n".join(self.lines))
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """One sentence per mistake."""
+        return self._sentences
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines to show: one sentence, or how many there are and each.
+
+        What several sentences allow is only in the first of them.
+        """
+        count = len(self.sentences)
+        if count == 1:
+            return [*self.sentences]
+        lines, seen = [f"{count} problems with this sweep:"], set[str]()
+        for sentence in self.sentences[:MOST]:
+            begin, _, known = sentence.partition(" known: ")
+            lines.append(f"  {begin.removesuffix(';') if known in seen else sentence}")
+            seen |= {known} - {""}
+        return [*lines, *([f"  … and {count - MOST} more"] if count > MOST else [])]
+
+
+class Collector:
+    """Collect the mistakes of a sweep, to raise them together."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Keep the UserError that is raised inside, and continue after the block."""
+        try:
+            yield
+        except UserError as error:
+            self.sentences += error.sentences
+
+    def check(self) -> None:
+        """Raise Problems where a mistake was collected."""
+        if self.sentences:
+            raise Problems(self.sentences)
 
 
 def words(error: object) -> str:

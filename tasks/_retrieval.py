@@ -69,7 +69,7 @@ def room(length: int, frame: Frame, new: int, hidden: int = 0) -> int:
     if length <= around + hidden:
         least = around + hidden + 1
         raise ValueError(
-            f"a prompt and room for the answer need at least {least} tokens, length is {length}"
+            f"a prompt and its answer need at least {least} tokens; --length {length} is too short"
         )
     return length - around
 

@@ -100,7 +100,7 @@ def prompt(
     frame, needle = framed(context, key, chat=chat)
     least = frame.taken(0) + len(needle)
     if length < least:
-        raise ValueError(f"a passkey prompt needs at least {least} tokens, length is {length}")
+        raise ValueError(f"a prompt needs at least {least} tokens; --length {length} is too short")
     before, after = _filler(context, length - least, depth, filler, draw)
     tokens = (*frame.head, *before, *needle, *after, *frame.tail, *frame.answer)
     return Prompt(tokens, len(frame.head) + len(before), length - len(frame.answer))

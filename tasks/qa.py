@@ -59,7 +59,7 @@ def ask(
     check_trials(trials, new=new)
     if not data:
         raise ValueError(
-            "name the questions: data=FILE.json, or data=NAME:config=…+split=… of a data set"
+            "no questions given; add data=FILE.json, or data=NAME:config=…+split=… of a data set"
         )
     known = read(data)
     if trials > len(known.questions):

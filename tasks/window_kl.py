@@ -41,7 +41,7 @@ def ask(
     inside = [length for length in lengths if length <= context.trained_length]
     if not inside:
         raise ValueError(
-            f"no length is inside the trained window of {context.trained_length}: add 1x"
+            f"no length is inside the trained window ({context.trained_length}); add --length 1x"
         )
     for request in perplexity.ask(context, inside, seed=seed, tail=tail, windows=windows):
         facts = {name: fact for name, fact in request.metadata.items() if name in FACTS}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import UserError
+from harness.errors import Problems, UserError
 from harness.hub import go_offline
 from harness.sweep.spec import Spec, parse, parse_all
 
@@ -31,11 +31,31 @@ def read_spec(settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = 
 
 
 def read_specs(file: Path | None, settings: Mapping[str, Any]) -> tuple[Spec, ...]:
-    """Return the settings of each model of a sweep; settings win over those of the file."""
-    specs = parse_all(file, _given(settings))
+    """Return the settings of each model of a sweep; settings win over those of the file.
+
+    Raises Problems with all mistakes, also those that only a plan of the rest finds.
+    """
+    try:
+        specs = parse_all(file, _given(settings))
+    except Problems as problems:
+        raise Problems([*problems.sentences, *_of_plan(problems.rest)]) from None
     if specs[0].offline:
         go_offline()
     return specs
+
+
+def _of_plan(rest: Sequence[Spec]) -> Sequence[str]:
+    """Return what a plan finds wrong with the rest of a sweep."""
+    from harness.sweep.plan import make_plan
+
+    for spec in rest[:1]:
+        if spec.offline:
+            go_offline()
+        try:
+            make_plan(spec)
+        except UserError as error:
+            return error.sentences
+    return []
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> Any:
     except CycloptsError as error:
         status = _refused(_mistaken(error))
     except UserError as error:
-        status = _refused(str(error))
+        status = _refused(*getattr(error, "lines", [str(error)]))
     except OSError as error:  # of stdout or stderr: a log on a full disk, a closed terminal
         # Else Python would write the rest of the buffer again at the end.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
@@ -93,7 +93,7 @@ def _kept(error: BaseException) -> str:
     return "".join(f"; {note}" for note in getattr(error, "__notes__", ())) + "."
 
 
-def _refused(text: str) -> int:
-    text = printable(text)  # it may quote a file that came from anyone
+def _refused(*lines: str) -> int:
+    text = "\n".join(map(printable, lines))  # they may quote a file that came from anyone
     err.print(Text.assemble(("ropewalk:", "bold red"), f" {text}"), soft_wrap=True)
     return REFUSED

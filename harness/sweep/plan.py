@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from harness.data.corpus import make_corpora, open_all
-from harness.errors import UserError
+from harness.data.documents import Documents
+from harness.errors import Collector, Problems, UserError
 from harness.methods.resolve import over_lengths, supersets
 from harness.models.checkpoint import Checkpoint, check_shipped, open_checkpoint
 from harness.names import printable
@@ -152,39 +153,69 @@ def make_plan(
 ) -> Plan:
     """Check every name, option, document and frequency of the sweep; raise UserError.
 
-    ``elsewhere`` is the device where workers compute, if it is not this process that does;
-    ``checkpoint`` is that of a model which is loaded already, in place of the spec's name.
+    All mistakes are raised together. ``elsewhere`` is the device where workers compute, if it is
+    not this process that does; ``checkpoint`` is that of a model which is loaded already, in place
+    of the spec's name.
     """
     check_cells(len(spec.scaling), len(spec.task), len(spec.length))
-    methods = distinct("scaling", [load("method", given) for given in spec.scaling])
-    tasks = distinct("task", [load("task", given) for given in spec.task])
-    opened = open_all(spec.docs, tasks)
-    checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
-    call("the checkpoint", lambda: native.bands(checkpoint.rope, 1))
-    config, shipped = checkpoint.config, checkpoint.rope.shipped
-    check_shipped(config, shipped, trust_remote_code=checkpoint.trust_remote_code)
-    check_rotary(checkpoint, methods)
-    lengths = spec.lengths(checkpoint.rope.trained_length)
-    resolved = rotations(checkpoint, methods, lengths)
+    found, opened = Collector(), dict[str, Documents]()
+    methods = _load_all("method", spec.scaling, found)
+    tasks = _load_all("task", spec.task, found)
+    with found.collecting():
+        opened = open_all(spec.docs, tasks)
+    try:
+        checkpoint = _checked_model(checkpoint or open_model(spec, elsewhere=elsewhere), methods)
+    except UserError as error:
+        raise Problems([*found.sentences, *error.sentences]) from error
+    lengths, resolved = tuple[int, ...](), dict[tuple[str, int], Rotation | UserError]()
+    with found.collecting():
+        lengths = spec.lengths(checkpoint.rope.trained_length)
+    for method in methods:
+        with found.collecting():
+            resolved |= rotations(checkpoint, [method], lengths)
     corpora = make_corpora(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
-    tally = Tally()
-    requests: Requests = {
-        task.label: ask(task, corpora.context(task.label), lengths, spec.seed, tally)
-        for task in tasks
-    }
-    _check_vocabulary(checkpoint, requests)
-    cells = make_cells(checkpoint, tasks, resolved, requests)
+    tally, requests = Tally(), dict[str, Mapping[int, Sequence[Request]]]()
+    for task in tasks if opened and lengths else ():
+        with found.collecting():
+            context = corpora.context(task.label)
+            requests[task.label] = ask(task, context, lengths, spec.seed, tally)
+    with found.collecting():
+        _check_vocabulary(checkpoint, requests)
+    found.check()
     return Plan(
         spec=spec,
         checkpoint=checkpoint,
         lengths=lengths,
         methods=methods,
         tasks=tasks,
-        cells=cells,
+        cells=make_cells(checkpoint, tasks, resolved, requests),
         sources={task.label: corpora.context(task.label) for task in tasks},
         documents=corpora.entries(),
         left_out=corpora.left_out(),
     )
+
+
+def _load_all(kind: str, given: Sequence[Any], found: Collector) -> tuple[Plugin, ...]:
+    """Return the plug-ins that can be loaded; collect what is wrong with the others."""
+    plugins = []
+    for entry in given:
+        with found.collecting():
+            plugins.append(load(kind, entry))
+    with found.collecting():
+        distinct("scaling" if kind == "method" else kind, plugins)
+    return tuple(plugins)
+
+
+def _checked_model(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> Checkpoint:
+    """Return a checkpoint whose own scaling can be read, and that has what methods change.
+
+    Raises UserError for any other.
+    """
+    call("the checkpoint", lambda: native.bands(checkpoint.rope, 1))
+    config, shipped = checkpoint.config, checkpoint.rope.shipped
+    check_shipped(config, shipped, trust_remote_code=checkpoint.trust_remote_code)
+    check_rotary(checkpoint, methods)
+    return checkpoint
 
 
 def with_methods(plan: Plan, scaling: Sequence[str]) -> Plan:

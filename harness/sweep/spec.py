@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise, product
@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from harness.data.documents import open_documents
-from harness.errors import UserError, foreign, why
+from harness.errors import Problems, UserError, foreign, why
 from harness.files import read_regular
 from harness.names import nearest
 from harness.plugins import function_name, load
@@ -42,6 +42,9 @@ SCALING = (
     "yarn:factor=8",
 )
 TASKS = ("perplexity", "passkey")
+NAMING = ("model", "revision", "adapter")  # settings that name the model
+# Settings with mistakes beside which the rest of a sweep can be planned.
+SPARED = {"scaling", "task", "length", "docs", "seed", "out", "track", "published"}
 LENGTHS = ("1x", "2x", "4x", "8x")
 LONGEST = 2**24  # tokens of one input
 CELLS = 10_000  # methods x tasks x lengths
@@ -344,11 +347,10 @@ class SweepFile:
     lines: dict[Place, int] = field(default_factory=dict)
 
     def where(self, place: Place) -> str:
-        """Return "FILE, line N: " of the nearest known place, to begin a sentence with."""
+        """Return "FILE, line N: " of a place or what it is in, "" for one that the file lacks."""
         while place and place not in self.lines:
             place = place[:-1]
-        line = f", line {self.lines[place]}" if place else ""
-        return f"{self.file}{line}: " if self.file else ""
+        return f"{self.file}, line {self.lines[place]}: " if place else ""
 
 
 def bundled() -> dict[str, str]:
@@ -429,48 +431,93 @@ def parse(file: Path | None, flags: dict[str, Any]) -> Spec:
 def parse_all(file: Path | None, flags: dict[str, Any]) -> tuple[Spec, ...]:
     """Merge a sweep file with the flags that were given (which win); return a Spec per model.
 
-    Raises UserError naming the file and its line, the key, what was given and what is allowed.
+    Raises Problems with all mistakes. Each names the file and its line, the key, what was given and
+    what is allowed; ``rest`` are the specs without them.
     """
     sweep = read_sweep_file(file) if file else SweepFile()
-    for key in (*sweep.settings, *flags):
-        if key not in Spec.model_fields:
-            known = nearest(key, Spec.model_fields)
-            raise UserError(f"{sweep.where((key,))}no setting is called {key!r}; {known}.")
     given = {**sweep.settings, **flags}
-    blamed = SweepFile(sweep.file, {}, {p: n for p, n in sweep.lines.items() if p[0] not in flags})
-    models = [m | a for m in _models(given, blamed) for a in _adapters(given, blamed)]
-    specs = tuple(_validated({**given, **model}, blamed, flags) for model in models)
-    _check_names(
-        SweepFile(sweep.file, {k: v for k, v in given.items() if k not in flags}, sweep.lines)
-    )
-    return specs
+    problems = {(key,): _unknown(key, sweep) for key in given if key not in Spec.model_fields}
+    given = {key: value for key, value in given.items() if (key,) not in problems}
+    blamed = replace(sweep, lines={p: n for p, n in sweep.lines.items() if p[0] not in flags})
+    models: list[dict[str, Any]] = [{}]
+    try:
+        models = [m | a for m in _models(given, blamed) for a in _adapters(given, blamed)]
+    except UserError as error:
+        problems["model",] = str(error)
+        given = {key: value for key, value in given.items() if key not in NAMING}
+    specs = []
+    for model in models:
+        spec, wrong = _validated({**given, **model}, blamed)
+        specs += [spec] if spec else []
+        problems |= wrong
+    problems |= _wrong_names(given, problems, blamed)
+    if problems:
+        raise Problems(problems.values(), _rest(given, models, problems))
+    return tuple(specs)
 
 
-def _check_names(sweep: SweepFile) -> None:
-    """Raise UserError, with its line, for a name or an option in a file that nothing here has.
+def _unknown(key: str, sweep: SweepFile) -> str:
+    known = nearest(key, Spec.model_fields)
+    return f"{sweep.where((key,))}no setting is called {key!r}; {known}."
+
+
+def _rest(
+    given: Mapping[str, Any], models: Sequence[dict[str, Any]], problems: Collection[Place]
+) -> tuple[Spec, ...]:
+    """Return the specs without what is wrong, of which a plan finds further mistakes.
+
+    There are none where the model could not be opened as the user means it.
+    """
+    keys = {str(place[0]) for place in problems}
+    if not keys & {*Spec.model_fields} <= SPARED:
+        return ()
+    kept, emptied = dict(given), dict[str, tuple[str, ...]]()
+    for key in keys & given.keys():
+        values = [
+            one
+            for index, one in enumerate(_listed(kept.pop(key)))
+            if not {(key,), (key, index)} & {*problems}
+        ]
+        if values:
+            kept[key] = values
+        elif key in ("scaling", "task", "length", "docs"):
+            emptied["task" if key == "docs" else key] = ()  # no task is asked of other documents
+    specs = (_validated({**kept, **model}, SweepFile())[0] for model in models)
+    return tuple(spec.model_copy(update=emptied) for spec in specs if spec)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _wrong_names(
+    given: Mapping[str, Any], problems: Collection[Place], sweep: SweepFile
+) -> dict[Place, str]:
+    """Return what is wrong with names and options that are there to be checked, by their place.
 
     Files of a user's are left for the plan: they run once.
     """
+    checks: list[tuple[Place, Callable[[], object]]] = []
     for key, kind in (("scaling", "method"), ("task", "task")):
-        given = sweep.settings.get(key, [])
-        for index, grid in enumerate(given if isinstance(given, list) else [given]):
-            for entry in expand(str(grid)):
-                if "." not in entry.partition(":")[0]:
-                    _at(sweep, (key, index), partial(load, kind, entry))
-    docs = sweep.settings.get("docs", {})
-    for task, name in docs.items() if isinstance(docs, dict) else [("", docs)]:
-        _at(sweep, ("docs", task), partial(open_documents, name))
-    if sweep.settings.get("published") is not None:
+        for index, grid in enumerate(_listed(given.get(key, []))):
+            if callable(grid) or {(key,), (key, index)} & {*problems}:
+                continue
+            entries = [one for one in expand(str(grid)) if "." not in one.partition(":")[0]]
+            checks += [((key, index), partial(load, kind, one)) for one in entries]
+    if (docs := given.get("docs")) is not None and ("docs",) not in problems:
+        named = docs if isinstance(docs, dict) else {"": docs}
+        checks += [(("docs", task), partial(open_documents, name)) for task, name in named.items()]
+    if given.get("published") is not None and ("published",) not in problems:
         from harness.published.tables import read_table  # with pandas, which --help must not load
 
-        _at(sweep, ("published",), partial(read_table, sweep.settings["published"]))
-
-
-def _at(sweep: SweepFile, place: tuple[str | int, ...], check: Callable[[], object]) -> None:
-    try:
-        check()
-    except UserError as error:
-        raise UserError(f"{sweep.where(place)}{error}") from None
+        checks.append((("published",), partial(read_table, given["published"])))
+    wrong: dict[Place, str] = {}
+    for place, check in checks:
+        try:
+            check()
+        except UserError as error:
+            wrong.setdefault(place, f"{sweep.where(place)}{error}")
+    return wrong
 
 
 def _models(given: dict[str, Any], sweep: SweepFile) -> list[dict[str, Any]]:
@@ -523,16 +570,20 @@ def _given(value: Any, reason: str) -> str:
     return "" if quoted else f" (given: {SHORT.repr(value)})"
 
 
-def _validated(given: dict[str, Any], sweep: SweepFile, flags: dict[str, Any]) -> Spec:
+def _validated(given: dict[str, Any], sweep: SweepFile) -> tuple[Spec | None, dict[Place, str]]:
+    """Return a Spec, or what is wrong with it by place."""
     try:
-        return Spec.model_validate(given)
+        return Spec.model_validate(given), {}
     except ValidationError as error:
-        first = error.errors()[0]
-        place = tuple(first["loc"])
-        key = str(place[0])
-        reason = first["msg"].removeprefix("Value error, ").replace("Input should", "it must")
-        if first["type"] == "literal_error" and isinstance(first["input"], str):
-            known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
-            reason = nearest(first["input"], known)
-        where = "" if key in flags else sweep.where(place)
-        raise UserError(f"{where}{key}: {reason}{_given(first['input'], reason)}.") from None
+        problems: dict[Place, str] = {}
+        for one in error.errors():
+            place = tuple(one["loc"])
+            reason = one["msg"].removeprefix("Value error, ").replace("Input should", "it must")
+            if one["type"] == "literal_error" and isinstance(one["input"], str):
+                known = re.findall(r"'([^']*)'", one["ctx"]["expected"])
+                reason = nearest(one["input"], known)
+            sentence = f"{sweep.where(place)}{place[0]}: {reason}{_given(one['input'], reason)}."
+            # Of a value that may be one of two types, the first type's words are enough.
+            listed = len(place) > 1 and isinstance(place[1], int)
+            problems.setdefault(place[: 2 if listed else 1], sentence)
+        return None, problems

@@ -273,6 +273,27 @@ def test_a_name_in_a_file_is_refused_on_its_line(
         parse_all(sheet(text), {})
 
 
+def test_all_mistakes_are_told_at_once(
+    tiny: Path, sheet: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Values, names and what only a plan finds: one line each, with its remedy."""
+    text = f"model: {tiny}\nscaling: [none, yran]\ntask: [niah, qa, passkey]\nlength: [1x, 4q]\n"
+    file = sheet(text)
+    assert run(file, "--dry-run") == 2
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "ropewalk: 5 problems with this sweep:"
+    beginnings = [
+        f"  {file}, line 4: length: '4q' is not a length; write 512",
+        f"  {file}, line 2: no method is called 'yran'; did you mean 'yarn'?",
+        "  task niah: a prompt and its answer need at least ",
+        "  task qa: no questions given; add data=FILE.json",
+        "  task passkey: a prompt needs at least ",
+    ]
+    assert [line[: len(one)] for line, one in zip(lines, beginnings, strict=True)] == beginnings
+    assert run("--model", tiny, "--task", "niah", "qa", "--length", "1x") == 2
+    assert capsys.readouterr().err.startswith("ropewalk: 2 problems with this sweep:\n  task niah")
+
+
 def test_a_flag_in_its_place_spares_a_name(sheet: Callable[[str], Path]) -> None:
     """What a flag replaces in the file is not looked at."""
     [spec] = parse_all(sheet("scaling: yran\nlength: 1x"), {"scaling": ["yarn"]})

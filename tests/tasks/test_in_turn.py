@@ -155,7 +155,7 @@ def test_more_keys_than_are_hidden_are_refused(source: TaskContext) -> None:
     ):
         with pytest.raises(ValueError, match=told):
             list(niah.ask(source, [2000], **given))
-    with pytest.raises(ValueError, match=r"at least \d+ tokens, length is 400") as refused:
+    with pytest.raises(ValueError, match=r"at least \d+ tokens; --length 400 is") as refused:
         list(niah.ask(source, [400], preset="multikey_1", in_turn=4, depths=1, trials=1))
     least = int(str(refused.value).partition("at least ")[2].split()[0])
     given = {"preset": "multikey_1", "in_turn": 4, "depths": 1, "trials": 1}

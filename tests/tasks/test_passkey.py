@@ -101,10 +101,10 @@ def test_every_trial_has_a_name_of_its_own(source: TaskContext, depths: int, nam
 
 def test_a_prompt_that_cannot_fit_names_the_least_length(source: TaskContext) -> None:
     """The message says what would fit, and that length does fit."""
-    with pytest.raises(ValueError, match="^a passkey prompt needs at least ") as caught:
+    with pytest.raises(ValueError, match="^a prompt needs at least ") as caught:
         list(passkey.ask(source, [100]))
-    assert str(caught.value).endswith("length is 100")
-    least = int(str(caught.value).split()[6])
+    assert str(caught.value).endswith("; --length 100 is too short")
+    least = int(str(caught.value).split()[5])
     assert len(list(passkey.ask(source, [least], trials=1, depths=2))) == 2
     with pytest.raises(ValueError, match=f"at least {least} tokens"):
         list(passkey.ask(source, [least - 1]))

@@ -79,9 +79,9 @@ def test_every_prompt_is_exact_and_the_same_again(
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_length_that_is_too_short_names_the_least(source: TaskContext, task: ModuleType) -> None:
-    with pytest.raises(ValueError, match=r"at least \d+ tokens, length is 60|are left for"):
+    with pytest.raises(ValueError, match=r"at least \d+ tokens; --length 60 is|are left for"):
         list(task.ask(source, [60], trials=1))
-    with pytest.raises(ValueError, match=r"at least \d+ tokens, length is 480"):
+    with pytest.raises(ValueError, match=r"at least \d+ tokens; --length 480 is"):
         list(niah.ask(source, [480], depths=1, trials=1))  # room for the frame, none for a needle
 
 
@@ -196,7 +196,7 @@ def test_the_words_asked_for_are_the_most_frequent_of_the_text(
     source: TaskContext, alpha: float
 ) -> None:
     """Each more often than any other, after the cut, from the least length that is named on."""
-    with pytest.raises(ValueError, match=r"at least \d+ tokens, length is 600") as refused:
+    with pytest.raises(ValueError, match=r"at least \d+ tokens; --length 600 is") as refused:
         list(frequent_words.ask(source, [600], alpha=alpha))
     least = int(str(refused.value).partition("at least ")[2].split()[0])
     for asked in frequent_words.ask(source, [least, least + 40, 2 * least], alpha=alpha, trials=9):
