@@ -7,6 +7,8 @@ import torch
 from scaling import none
 from scaling.types import Frequencies, Method, Rope, frequencies_on
 
+CODE = "hrlics/CoPE"  # of the authors, on GitHub
+
 TRAINING = "the authors train on with it, at a base of 10 million"
 
 

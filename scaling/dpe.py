@@ -19,6 +19,8 @@ from scaling.types import (
     frequencies_on,
 )
 
+CODE = "LuLuLuyi/DPE"  # of the authors, on GitHub
+
 Group = Annotated[int | None, Range(0.25, 4.0, log=True, of="stretch")]
 GROUPS = 8  # groups of channel pairs, the fastest first
 

@@ -8,6 +8,8 @@ import torch
 from scaling import none
 from scaling.types import Band, Bands, Frequencies, Method, Rope, Window, frequencies_on
 
+CODE = "HKUNLP/ChunkLlama"  # of the authors, on GitHub
+
 
 def bands(
     rope: Rope,

@@ -8,6 +8,9 @@ import torch
 from scaling import ntk
 from scaling.types import Band, Bands, Frequencies, Rope, StatefulRope, factor_or_stretch
 
+CODE = "huggingface/transformers"  # of the authors, on GitHub
+YEAR = 2023
+
 
 def bands(
     rope: Rope,

@@ -7,6 +7,8 @@ import torch
 
 from scaling.types import Frequencies, Range, Rope
 
+CODE = "abacusai/Long-Context"  # of the authors, on GitHub
+
 TRAINING = "the authors fine-tune with it"
 
 

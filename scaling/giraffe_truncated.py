@@ -6,6 +6,8 @@ import torch
 
 from scaling.types import Frequencies, Rope
 
+CODE = "abacusai/Long-Context"  # of the authors, on GitHub
+
 TRAINING = "the authors fine-tune with it"
 
 

@@ -5,6 +5,8 @@ import torch
 from scaling import none
 from scaling.types import Bands, Frequencies, Method, Rope, rotation_on
 
+CODE = "HT-NEKO/Information-Entropy-Invariance"  # of the authors, on GitHub
+
 
 def bands(
     rope: Rope, length: int, *, width: int | None = None, on: Method = none.frequencies

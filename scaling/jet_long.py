@@ -20,6 +20,8 @@ from scaling.types import (
     frequencies_on,
 )
 
+CODE = "jet-ai-projects/Jet-Long"  # of the authors, on GitHub
+
 
 def bands(
     rope: Rope,

@@ -16,6 +16,8 @@ from scaling.types import (
     frequencies_on,
 )
 
+CODE = "scar-on/LaMPE"  # of the authors, on GitHub
+
 # The fitted curve of a model: its trained window in tokens, a, b and c, and the span that its code
 # has for less than 8192 tokens instead.
 CURVES = {

@@ -8,6 +8,9 @@ from scaling import none
 from scaling.rerope import window_of
 from scaling.types import Bands, Factor, Frequencies, Method, Rope, Window, beyond, frequencies_on
 
+CODE = "bojone/rerope"  # of the authors, on GitHub
+YEAR = 2023
+
 
 def bands(
     rope: Rope,

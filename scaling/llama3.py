@@ -5,6 +5,9 @@ from typing import Annotated
 
 from scaling.types import Factor, FewTurns, Frequencies, Range, Rope, factor_or_stretch
 
+CODE = "meta-llama/llama-models"  # of the authors, on GitHub
+YEAR = 2024
+
 
 def frequencies(
     rope: Rope,

@@ -14,6 +14,8 @@ from scaling.types import (
     frequencies_on,
 )
 
+CODE = "Glaciohound/LM-Infinite"  # of the authors, on GitHub
+
 
 def bands(
     rope: Rope,

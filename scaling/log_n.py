@@ -7,6 +7,9 @@ import torch
 from scaling import none
 from scaling.types import Bands, Frequencies, Method, Rope, rotation_on
 
+CODE = "bojone/rerope"  # of the authors, on GitHub
+YEAR = 2021
+
 
 def bands(rope: Rope, length: int, *, on: Method = none.frequencies) -> Bands | Frequencies:
     """Return a method with each query scaled by max(1, ln(m + 1) / ln(trained_length)).

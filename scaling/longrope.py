@@ -9,6 +9,8 @@ import torch
 
 from scaling.types import Frequencies, PerLayerFrequencies, Rope, factor_or_stretch
 
+CODE = "microsoft/LongRoPE"  # of the authors, on GitHub
+
 
 def frequencies(
     rope: Rope, length: int, *, factors: str | None = None, factor: float | None = None

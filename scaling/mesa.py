@@ -7,6 +7,8 @@ import torch
 from scaling import none
 from scaling.types import Band, Bands, Frequencies, Method, Rope, frequencies_on
 
+CODE = "soacker/Mesa-Extrapolation"  # of the authors, on GitHub
+
 
 def bands(
     rope: Rope,

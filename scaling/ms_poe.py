@@ -8,6 +8,8 @@ from scaling import none
 from scaling._heads import OUTLIERS, read_heads
 from scaling.types import Band, Bands, Frequencies, Method, Rope, frequencies_on
 
+CODE = "VITA-Group/Ms-PoE"  # of the authors, on GitHub
+
 
 def bands(
     rope: Rope,

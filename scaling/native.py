@@ -7,6 +7,8 @@ from types import ModuleType
 from scaling import dual_chunk, dynamic_ntk, llama3, longrope, none, pi, yarn
 from scaling.types import Bands, Frequencies, Rope
 
+CODE = "huggingface/transformers"  # of the authors, on GitHub
+
 TYPES: dict[str, ModuleType] = {
     "default": none,
     "linear": pi,

@@ -2,6 +2,8 @@
 
 from scaling.types import Frequencies, Rope
 
+CODE = "ZhuiyiTechnology/roformer"  # of the authors, on GitHub
+
 
 def frequencies(rope: Rope, length: int) -> Frequencies:
     """Return base^(-2i/d) at any length; a scaling that the checkpoint ships is removed."""

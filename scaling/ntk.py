@@ -4,6 +4,9 @@ import math
 
 from scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
+CODE = "jquesnelle/yarn"  # of the authors, on GitHub
+YEAR = 2023
+
 
 def frequencies(
     rope: Rope, length: int, *, factor: Factor = None, base: float | None = None

@@ -5,6 +5,8 @@ import math
 from scaling._ramp import by_turns, mixed
 from scaling.types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
 
+CODE = "jquesnelle/yarn"  # of the authors, on GitHub
+
 
 def frequencies(
     rope: Rope,

@@ -4,6 +4,9 @@ from scaling import ntk
 from scaling._ramp import by_index
 from scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
+CODE = "jquesnelle/yarn"  # of the authors, on GitHub
+YEAR = 2023
+
 # Turns in the trained window between which one part blends into the next, by channel index.
 LINEAR, NTK = 0.75, 1.25
 SCALED, PLAIN = 2.0, 16.0

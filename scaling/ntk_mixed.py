@@ -6,6 +6,9 @@ import torch
 
 from scaling.types import Factor, Frequencies, Range, Rope, factor_or_stretch
 
+CODE = "bojone/rerope"  # of the authors, on GitHub
+YEAR = 2023
+
 
 def frequencies(
     rope: Rope,

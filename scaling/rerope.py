@@ -5,6 +5,9 @@ import torch
 from scaling import none
 from scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, frequencies_on
 
+CODE = "bojone/rerope"  # of the authors, on GitHub
+YEAR = 2023
+
 
 def bands(
     rope: Rope, length: int, *, window: Window = None, on: Method = none.frequencies

@@ -7,6 +7,8 @@ import torch
 from scaling import none
 from scaling.types import Frequencies, Method, Rope, frequencies_on
 
+CODE = "sheryc/resonance_rope"  # of the authors, on GitHub
+
 TRAINING = "the authors train or fine-tune with it"
 
 

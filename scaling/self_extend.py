@@ -6,6 +6,8 @@ from scaling import none
 from scaling.rerope import window_of
 from scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, frequencies_on
 
+CODE = "datamllab/LongLM"  # of the authors, on GitHub
+
 
 def bands(
     rope: Rope,

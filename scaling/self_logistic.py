@@ -8,6 +8,8 @@ from scaling import none
 from scaling.rerope import window_of
 from scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, frequencies_on
 
+CODE = "alexeipc/SELF-LLM"  # of the authors, on GitHub
+
 
 def bands(
     rope: Rope,

@@ -5,6 +5,8 @@ import torch
 from scaling import none
 from scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, frequencies_on
 
+CODE = "HKUNLP/STRING"  # of the authors, on GitHub
+
 
 def bands(
     rope: Rope,

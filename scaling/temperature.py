@@ -7,6 +7,9 @@ import torch
 from scaling import none
 from scaling.types import Bands, Frequencies, Method, Rope, rotation_on
 
+CODE = "huggingface/transformers"  # of the authors, on GitHub
+YEAR = 2025
+
 
 def bands(
     rope: Rope,

@@ -6,6 +6,8 @@ from typing import Literal
 from scaling._ramp import by_index, by_turns, mixed
 from scaling.types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
 
+CODE = "jquesnelle/yarn"  # of the authors, on GitHub
+
 
 def frequencies(
     rope: Rope,

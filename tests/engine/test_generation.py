@@ -13,9 +13,10 @@ from harness.engine import DEFAULT, OutOfMemory, Sizes, answers
 from harness.engine.generation import Generation, together
 from harness.patching.config import rope_of
 from harness.patching.patch import patched
-from scaling import dual_chunk, lm_infinite, self_extend, yarn
+from scaling import dpe, dual_chunk, gali, lm_infinite, ms_poe, self_extend, yarn
 from scaling.types import Frequencies, Rope
 from tasks.types import Generate, Loglikelihood, Request, Response
+from tests.banded import heads_of
 from tests.families import build, each, tiny
 from tests.tiny import tiny_tokenizer
 
@@ -129,7 +130,12 @@ def test_a_text_has_the_bits_of_a_scored_sequence(family: str) -> None:
     lambda rope: self_extend.bands(rope, LENGTH, window=16),
     lambda rope: dual_chunk.bands(rope, LENGTH, chunk=24, largest=40),
     lambda rope: lm_infinite.bands(rope, LENGTH, window=20),
-], ids=["self_extend", "dual_chunk", "lm_infinite"])  # fmt: skip
+    lambda rope: gali.bands(rope, LENGTH, chunk=30),
+    lambda rope: dpe.bands(rope, LENGTH, window=9, g1=2, g5=3),
+    lambda rope: ms_poe.bands(
+        rope, LENGTH, first_layer=1, heads=heads_of(rope.layers, rope.heads, rope.rotary_dim // 2)
+    ),
+], ids=["self_extend", "dual_chunk", "lm_infinite", "gali", "dpe", "ms_poe"])  # fmt: skip
 def test_keys_that_pass_from_band_to_band_have_the_bits_of_a_scored_sequence(method: Any) -> None:
     """A text far longer than what each band covers: the rotated keys that are kept are its own."""
     model = model_of("llama")

@@ -1,0 +1,29 @@
+"""The page of all methods."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.inspection.catalogue import method_table, page
+from harness.plugins import names
+from tests import ROOT
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_page_of_methods_is_what_their_files_say() -> None:
+    """A method that was added or changed is in it: python -m harness.inspection.catalogue."""
+    assert (ROOT / "scaling/methods.md").read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_every_method_has_a_row_with_what_is_known_of_it() -> None:
+    """Looked up by hand: what it changes, where it acts, who serves it."""
+    table = method_table().set_index("method")
+    assert list(table.index) == names("method")
+    assert table.loc["pi", "served by"] == "all"
+    assert table.loc["dpe", "changes"] == "positions by channel"
+    assert table.loc["ms_poe", "calibration"] == "needed: heads"
+    assert table.loc["rerope", "inside the window"] == "changed"
+    assert table.loc["yarn", ["year", "paper"]].tolist() == ["2023", "arXiv:2309.00071"]
