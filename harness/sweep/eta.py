@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -154,7 +154,7 @@ class ETA:
         for batch in work:
             each = ((batch.items[0].cell.scaling, cost) for cost in costs(plan.checkpoint, batch))
             self.left.update(zip(batch.questions, each, strict=True))
-        self.operations: Counter[str] = Counter()  # left by method
+        self.operations = defaultdict[str, float](float)  # left by method
         for method, cost in self.left.values():
             self.operations[method] += cost.total
         self.known, self.guess = known, guess
