@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 from transformers.utils import SAFE_WEIGHTS_NAME
 
@@ -23,7 +24,7 @@ from harness.hub import attempt
 from harness.models.adapter import adapted
 from harness.models.checkpoint import DTYPES, Checkpoint
 from harness.models.files import ONLY_SAFE, fetch_weights, named_weights
-from harness.models.gguf import is_gguf, pretrained
+from harness.models.gguf import dequantized, is_gguf, keep, pretrained
 from harness.models.structure import bounded
 from harness.names import tensors
 from harness.patching.frequencies import check_geometry
@@ -38,9 +39,11 @@ def load_weights(checkpoint: Checkpoint) -> Any:
         check_geometry(checkpoint.loaded, checkpoint.rope)
         return checkpoint.loaded
     where = checkpoint.name
-    loaded: Any = attempt("weights", where, lambda: _load(checkpoint))
+    loaded: Any = _kept(checkpoint) or attempt("weights", where, lambda: _load(checkpoint))
     model, info = loaded
     _check_fit(where, info)
+    if (folder := _cache_of(checkpoint)) is not None:
+        keep(model, where, _hash_of(checkpoint), folder)
     if checkpoint.device_map:
         model = with_input_device(model)
     if checkpoint.adapter is not None:
@@ -50,6 +53,38 @@ def load_weights(checkpoint: Checkpoint) -> Any:
     model.eval()
     check_geometry(model, checkpoint.rope)
     return model
+
+
+def _cache_of(checkpoint: Checkpoint) -> Path | None:
+    """Return where the dequantised weights of a GGUF file are kept; None for other models."""
+    if checkpoint.device_map or not is_gguf(checkpoint.name):
+        return None
+    return dequantized(_hash_of(checkpoint), checkpoint.dtype)
+
+
+def _hash_of(checkpoint: Checkpoint) -> str:
+    return checkpoint.fingerprint.partition("+")[0]  # without that of an adapter
+
+
+def _kept(checkpoint: Checkpoint) -> Any:
+    """Return the model and report as ``_load`` does, from kept weights; None where there are none.
+
+    Kept weights that are damaged are removed, and written again.
+    """
+    folder = _cache_of(checkpoint)
+    if folder is None or not folder.exists():
+        return None
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=deepcopy(checkpoint.config),
+            dtype=DTYPES[checkpoint.dtype],
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, SafetensorError):
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
 
 
 def _load(checkpoint: Checkpoint) -> Any:

@@ -6,15 +6,18 @@ import json
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import LlamaTokenizer
 
 from harness.engine import answers
 from harness.errors import UserError
+from harness.models import gguf, weights
 from harness.models.checkpoint import Checkpoint, open_checkpoint
 from harness.models.gguf import SPACE, configure_tokenizer
 from harness.models.weights import load_weights
@@ -46,12 +49,85 @@ def test_a_file_is_the_model_of_its_weights(file: Path) -> None:
     assert tokens[0] == tokens[1]
     assert found.tokenizer.bos_token_id == plain.tokenizer.bos_token_id == 0
     models = [load_weights(one) for one in (found, plain)]
-    weights, wanted = (model.state_dict() for model in models)
-    assert weights.keys() == wanted.keys()
-    assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
+    given, wanted = (model.state_dict() for model in models)
+    assert given.keys() == wanted.keys()
+    assert all(torch.equal(given[name], wanted[name]) for name in wanted)
     question = Loglikelihood(tuple(range(1, 97)), 1, doc_id="q")
     losses = [next(iter(answers(model, [question])))[1] for model in models]
     assert losses[0] == losses[1]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder for kept weights, empty."""
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "assets"))
+    return tmp_path / "assets" / "ropewalk" / "gguf" / "default"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_file_is_dequantised_once(
+    dtype: str, file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The second time its weights are read from the cache, bit for bit; damaged ones are not."""
+    found = opened(file, dtype=dtype)
+    first = load_weights(found)
+    assert "are kept for the next time in" in capsys.readouterr().err
+    (folder,) = cache.iterdir()
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[:-100])
+    again = load_weights(found)
+    (kept,) = cache.rglob("model.safetensors")
+    assert kept.read_bytes() == whole
+    monkeypatch.setattr(weights, "_load", lambda _: pytest.fail("dequantised again"))
+    for model in (again, load_weights(found)):
+        assert model.generation_config.to_dict() == first.generation_config.to_dict()
+        for name, tensor in first.state_dict().items():
+            assert tensor.dtype == model.state_dict()[name].dtype
+            assert torch.equal(tensor, model.state_dict()[name])
+
+
+def test_several_processes_may_keep_the_same_weights(file: Path, cache: Path) -> None:
+    """One of them writes the folder, and it is whole."""
+    found = opened(file)
+    with ThreadPool(4) as pool:
+        models = pool.map(lambda _: load_weights(found), range(4))
+    assert len(list(cache.iterdir())) == 1
+    for model in (*models, load_weights(found)):
+        assert torch.equal(model.lm_head.weight, models[0].lm_head.weight)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_full_disk_costs_only_time(
+    full: bool, file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """It is full before, or in the middle: a sentence, the model, and nothing half written."""
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(gguf, "save_model", fail)
+    monkeypatch.setattr(gguf, "ROOM", 2**60 if full else 1)
+    assert load_weights(opened(file)).lm_head.weight.isfinite().all()
+    why = "has too little room" if full else "No space left on device"
+    message = " ".join(capsys.readouterr().err.split())
+    assert "are not kept for the next time: " in message
+    assert why in message
+    assert list(cache.iterdir()) == []
+
+
+def test_a_file_that_changed_after_it_was_opened_is_not_kept(file: Path, cache: Path) -> None:
+    """Its weights are not those of the hash by which they would be found."""
+    copy = cache.parent / "copy.gguf"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(file.read_bytes())
+    found = opened(copy)
+    with copy.open("r+b") as changed:
+        changed.seek(-1, os.SEEK_END)
+        changed.write(b"\1")
+    load_weights(found)
+    assert list(cache.iterdir()) == []
 
 
 @pytest.mark.usefixtures("scored")
