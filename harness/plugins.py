@@ -58,6 +58,7 @@ CONTRACTS = {
     "tracker": ("begin",),
 }
 FUNCTION = "function"  # the digest of a method that is a function of Python
+IN_PYTHON = "given in Python"  # the end of the name of documents that are objects of Python
 RAISED = BaseException  # of a user's code: an exit there must not end the sweep
 LARGEST = 2**20  # bytes of a method file; a table of factors has some thousand
 

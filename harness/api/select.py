@@ -17,6 +17,7 @@ from harness.api.run import keeping, machine_of, measurer, note_plan
 from harness.api.settings import open_loaded, read_spec
 from harness.backends.connect import connected
 from harness.backends.workers import Cluster
+from harness.data.documents import Documents
 from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import Checkpoint
@@ -371,6 +372,6 @@ def repeated(spec: Spec) -> list[str]:
     words = []
     for name in REPEATED:
         value = getattr(spec, name)
-        if value != Spec.model_fields[name].default and not isinstance(value, dict):
+        if value != Spec.model_fields[name].default and not isinstance(value, dict | Documents):
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return words

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.data.documents import Documents, of_python
 from harness.errors import Problems, UserError
 from harness.hub import go_offline
 from harness.sweep.spec import Spec, parse, parse_all
@@ -59,7 +60,17 @@ def _of_plan(rest: Sequence[Spec]) -> Sequence[str]:
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}
+    given = {name: value for name, value in settings.items() if value is not None}
+    return given | ({"docs": _documents(given["docs"])} if "docs" in given else {})
+
+
+def _documents(given: Any) -> Any:
+    """Return documents that are objects of Python as such, and names and paths as names."""
+    if isinstance(given, Mapping):
+        return {task: _documents(one) for task, one in given.items()}
+    if isinstance(given, str | Documents):
+        return given
+    return str(given) if isinstance(given, Path) else of_python(given)
 
 
 def open_loaded(

@@ -26,7 +26,8 @@ LARGEST = 2**30  # characters of all documents of a sweep; some 300 million toke
 class Content:
     """The documents of one name, and what the record says of them.
 
-    ``left_out`` counts the repeated texts and the rows whose text is null.
+    ``left_out`` counts the repeated texts, the rows whose text is null and, by their kind, the
+    files that are not read.
     """
 
     documents: tuple[Document, ...] = ()
@@ -70,24 +71,24 @@ class Corpora:
         )
 
     def left_out(self) -> dict[str, int]:
-        """Return the number of documents left out by reason: repeated, or null."""
+        """Return how much is left out: repeated texts, null rows, and files by their kind."""
         return dict(sum((Counter(c.content.left_out) for c in self._distinct()), Counter()))
 
     def _distinct(self) -> list[Corpus]:
-        return list({corpus.label: corpus for corpus in self.by_task.values()}.values())
+        return list({id(corpus): corpus for corpus in self.by_task.values()}.values())
 
 
 def open_all(
-    docs: str | Mapping[str, str],
+    docs: str | Documents | Mapping[str, str | Documents],
     tasks: Sequence[Plugin],
-    opening: Callable[[str], Documents] = open_documents,
+    opening: Callable[[str | Documents], Documents] = open_documents,
 ) -> dict[str, Documents]:
     """Return the documents of every task by its label, before any is read.
 
     ``docs`` is one name for all, or a mapping from a task, by name or by label, to a name. Raises
     UserError for a task that the mapping does not name, and for a name that is no task's.
     """
-    if isinstance(docs, str):
+    if isinstance(docs, str | Documents):
         return dict.fromkeys([task.label for task in tasks], opening(docs))
     named = {task.label: task.label.partition(":")[0] for task in tasks}
     known = {*named, *named.values()}
@@ -108,11 +109,11 @@ def open_all(
 
 def make_corpora(opened: Mapping[str, Documents], tokenizer: Any, trained_length: int) -> Corpora:
     """Return the corpora of a tokenizer; documents are read on a task's first use."""
-    distinct = {documents.label: documents for documents in opened.values()}
     corpora = {
-        label: Corpus(documents, tokenizer, trained_length) for label, documents in distinct.items()
+        documents: Corpus(documents, tokenizer, trained_length)
+        for documents in dict.fromkeys(opened.values())
     }
-    return Corpora({task: corpora[documents.label] for task, documents in opened.items()})
+    return Corpora({task: corpora[documents] for task, documents in opened.items()})
 
 
 def _read(documents: Documents, tokenizer: Any) -> Content:
@@ -148,6 +149,7 @@ def _read(documents: Documents, tokenizer: Any) -> Content:
             break
     else:
         _check_enough(documents, len(entries))
+    left_out.update(documents.left_out())
     return Content(tuple(kept_documents), tuple(entries), dict(left_out))
 
 

@@ -1,8 +1,8 @@
-"""Open documents by name: embedded ones, files, folders, globs, Hugging Face data sets."""
+"""Open documents: embedded ones, files, folders, globs, data sets, and objects of Python."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from itertools import islice
@@ -27,10 +27,12 @@ from harness.data.readers import (
     kind,
     read_file,
     read_set,
+    rows_beside,
+    text_of,
 )
 from harness.errors import UserError
 from harness.names import nearest, place
-from harness.plugins import split_options
+from harness.plugins import IN_PYTHON, split_options
 
 NUMBERS = ("limit", "count", "min_tokens", "max_chars", "seed")
 OPTIONS = (*SET_OPTIONS, *NUMBERS)
@@ -41,16 +43,48 @@ class Documents:
     """A source of texts, and which of them are used.
 
     ``read`` yields (name, text) in order, and may raise UserError. The first ``count`` that have
-    ``min_tokens`` tokens are used; all of them where count is None.
+    ``min_tokens`` tokens are used; all of them where count is None. ``left_out`` counts files that
+    are not read, by their kind.
     """
 
     label: str
     read: Callable[[], Iterable[RawDocument]]
     count: int | None = None
     min_tokens: int = 0
+    left_out: Callable[[], Mapping[str, int]] = dict
+
+    def __str__(self) -> str:
+        return self.label
 
 
-def open_documents(given: str) -> Documents:
+def of_python(given: Any) -> Documents:
+    """Return the documents of an iterable of texts, or of a ``datasets`` object with a text column.
+
+    Texts are named by their number. Raises UserError for any other object.
+    """
+    if hasattr(given, "column_names"):
+        name = getattr(given.info, "dataset_name", None) or "rows"
+        rows: Iterable[Any] = given
+    else:
+        try:
+            rows = [{"text": text} for text in given]  # an iterator ends after one reading
+        except TypeError:
+            rows = []
+        if not rows or not all(isinstance(row["text"], str) for row in rows):
+            raise UserError(
+                f"docs is {type(given).__name__}; give a name, texts, or a data set of rows."
+            )
+        name = "text"
+
+    def read() -> Iterator[RawDocument]:
+        for index, row in enumerate(rows):
+            label = f"{name}[{index}]"
+            yield label, text_of(row, "text", label, None)
+
+    return Documents(f"{name} {IN_PYTHON}", read)
+
+
+def open_documents(given: str | Documents) -> Documents:
     """Parse ``embedded``, a file, a folder, a glob or a data set, each with options.
 
     ``field`` is the field of a row with the text, ``limit`` the number of texts or rows read,
@@ -58,14 +92,31 @@ def open_documents(given: str) -> Documents:
     documents, ``seed`` draws them. Raises UserError before anything is read for a missing path or a
     bad option.
     """
-    name, _, listed = (given, "", "") if _is_path(place(given)) else given.partition(":")
+    if isinstance(given, Documents):
+        return given
+    name, listed = _split(given)
     _check_exists(given, name)
     chosen = _selection(name, listed)
 
     def read() -> Iterator[RawDocument]:
         return islice(_read(chosen), chosen.limit)
 
-    return Documents(given, read, chosen.count, chosen.min_tokens)
+    def left_out() -> Mapping[str, int]:
+        path = place(name)
+        return rows_beside(path) if path.is_dir() and _files(path, chosen) else {}
+
+    return Documents(given, read, chosen.count, chosen.min_tokens, left_out)
+
+
+def _split(given: str) -> tuple[str, str]:
+    """Return a name and its options; the name of a file or a glob may have colons of its own."""
+    cuts = [index for index, letter in enumerate(given) if letter == ":"]
+    for cut in (len(given), *reversed(cuts)):
+        name = given[:cut]
+        if name and (_is_path(place(name)) or (has_magic(name) and _matching(name))):
+            return name, given[cut + 1 :]
+    name, _, listed = given.partition(":")
+    return name, listed
 
 
 def _is_path(path: Path) -> bool:

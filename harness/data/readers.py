@@ -11,11 +11,14 @@ import lzma
 import re
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from random import Random
+from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 from huggingface_hub import constants
@@ -32,7 +35,7 @@ UNPACKED = 256 * 2**20  # bytes that a group of rows may always unpack to
 TIMES = 100  # beyond those, how many times its size it may; text is packed by 3 to 10
 TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}
 TAR = {".tar", ".tgz", ".tbz2", ".txz"}
-PACKED = {".parquet", ".arrow", ".zip"}  # read from any place in the file
+ANYWHERE = {".parquet", ".arrow", ".zip"}  # read from any place in the file
 CHUNK = 2**20
 MARKS = {  # the longer first: the other is its beginning
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -100,19 +103,26 @@ def in_folder(folder: Path) -> list[Path]:
     return texts
 
 
+def rows_beside(folder: Path) -> Counter[str]:
+    """Return how many files of rows lie in a folder of texts, which are not read, by their kind."""
+    kinds = (kind(path) for path in below(folder) if path.is_file())
+    return Counter(f"{suffix} files" for suffix in kinds if suffix in {*ROWS, ".csv"})
+
+
 def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterator[RawDocument]:
     """Yield the documents of one file: itself, its members, or its rows, by its suffix.
 
     ``longest`` cuts every document to its first characters. Raises UserError for other encodings,
     broken archives, rows without the field and documents that are too large.
     """
-    _check_packing(path)
+    if kind(path) in TAR:
+        raise UserError(f"{path} is an archive; unpack it and give the folder, or make it a .zip.")
     try:
-        if path.suffix.lower() == ".zip":
-            yield from _members(path, name, longest)
+        if kind(path) in ANYWHERE:
+            with _unpacked(path) as whole:
+                yield from _in_file(whole, name, field, longest, kind(path))
         elif kind(path) in ROWS:
-            for label, row in ROWS[kind(path)](path, name, field):
-                yield label, text_of(row, field, label, longest)
+            yield from _in_file(path, name, field, longest, kind(path))
         else:
             with _opened(path) as file:
                 yield name, _text(file, str(path), longest)
@@ -122,15 +132,34 @@ def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterato
         raise UserError(f"{path} cannot be read: {reason(error).removesuffix('.')}.") from error
 
 
-def _check_packing(path: Path) -> None:
-    """Raise UserError for an archive of another kind, and for a file that is packed in itself."""
-    inner, outer = kind(path), path.suffix.lower()
-    if inner in TAR:
-        raise UserError(f"{path} is an archive; unpack it and give the folder, or make it a .zip.")
-    if inner != outer and inner in PACKED:
-        raise UserError(
-            f"{path} is a {inner} file that was packed again ({outer}); unpack it first."
-        )
+def _in_file(
+    path: Path, name: str, field: str, longest: int | None, suffix: str
+) -> Iterator[RawDocument]:
+    """Yield the members of an archive, or the texts of the rows of a file."""
+    if suffix == ".zip":
+        yield from _members(path, name, longest)
+        return
+    for label, row in ROWS[suffix](path, name, field):
+        yield label, text_of(row, field, label, longest)
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[Path]:
+    """Yield a file that is not compressed: itself, or a temporary copy.
+
+    Raises UserError for one that unpacks to far too much.
+    """
+    if path.suffix.lower() not in COMPRESSED:
+        yield path
+        return
+    limit = max(UNPACKED, TIMES * path.stat().st_size)
+    with _opened(path) as packed, NamedTemporaryFile(prefix="ropewalk-") as copy:
+        while chunk := packed.read(CHUNK):
+            copy.write(chunk)
+            if copy.tell() > limit:
+                raise UserError(f"{path} unpacks to more than {TIMES} times its size.")
+        copy.flush()
+        yield Path(copy.name)
 
 
 def text_of(row: Any, field: str, label: str, longest: int | None) -> str | None:

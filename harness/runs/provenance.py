@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.plugins import FUNCTION
+from harness.plugins import FUNCTION, IN_PYTHON
 from harness.runs.record import honoured
 
 Run = Mapping[str, Any]
@@ -84,6 +84,8 @@ def command(run: Run) -> str:
     """Return the command line of a sweep; empty where only a file or Python can state it."""
     functions = [one for one in run["methods"].values() if one.get("file") == FUNCTION]
     if functions or run["model"].get("loaded"):
+        return ""
+    if str(honoured(run).get("docs")).endswith(IN_PYTHON):
         return ""
     words = ["ropewalk", "run"]
     for name, value in honoured(run).items():

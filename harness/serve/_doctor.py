@@ -133,7 +133,7 @@ def _examine(spec: Spec, server: Server | None, quick: bool, say: Say) -> Iterat
 
 def _document(spec: Spec, checkpoint: Checkpoint) -> tuple[str, list[int]]:
     """Return the beginning of the first document, and its tokens, as many as the model reads."""
-    docs = spec.docs if isinstance(spec.docs, str) else next(iter(spec.docs.values()))
+    docs = next(iter(spec.docs.values())) if isinstance(spec.docs, dict) else spec.docs
     text = next(iter(open_documents(docs).read()))[1] or ""
     tokens = tokenize(checkpoint.tokenizer, text)[0][: checkpoint.positions or LONGEST]
     return text[:CHARACTERS], list(tokens[:LONGEST])

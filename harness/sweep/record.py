@@ -41,9 +41,10 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
             f"the run folder holds a run of model {old['name']} ({key}: {old[key]}, now "
             f"{model.get(key)}); choose another --out."
         )
+    asked = plan.spec.model_dump(mode="json")
     return {
         "schema": SCHEMA,
-        "asked": plan.spec.model_dump(mode="json"),
+        "asked": asked,
         "model": model,
         "chat_template": _template(plan),
         "lengths": list(plan.lengths),
@@ -51,7 +52,7 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
         "methods": {method.label: _plugin(method) for method in plan.methods},
         "tasks": {task.label: _task(plan, task) for task in plan.tasks},
         "documents": {
-            "given": plan.spec.docs,
+            "given": asked["docs"],
             "read": list(plan.documents),
             "left_out": plan.left_out,
         },

@@ -267,7 +267,7 @@ def _requested(
     return by_task
 
 
-def _opened(given: str) -> Documents:
+def _opened(given: str | Documents) -> Documents:
     """Open documents; that they are not there is an error only where a task reads them."""
     try:
         return open_documents(given)
@@ -277,7 +277,7 @@ def _opened(given: str) -> Documents:
     def read() -> NoReturn:
         raise lost
 
-    return Documents(given, read)
+    return Documents(str(given), read)
 
 
 def _task(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> Plugin:

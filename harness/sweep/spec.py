@@ -19,12 +19,13 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    InstanceOf,
     ValidationError,
     field_serializer,
     field_validator,
 )
 
-from harness.data.documents import open_documents
+from harness.data.documents import Documents, open_documents
 from harness.errors import Problems, UserError, foreign, why
 from harness.files import read_regular
 from harness.names import nearest
@@ -185,7 +186,7 @@ class Spec(BaseModel):
     length: tuple[Length, ...] = Field(
         LENGTHS, description="Tokens: 512, 4k (4096), 2x or 1.5x (of the trained window)."
     )
-    docs: str | dict[str, str] = Field(
+    docs: str | InstanceOf[Documents] | dict[str, str | InstanceOf[Documents]] = Field(
         "embedded",
         description="A file, a folder, a glob, or DATASET:split=…,field=…; default: embedded "
         "documents.",
@@ -279,12 +280,19 @@ class Spec(BaseModel):
     def _names_of_functions(self, value: tuple[Any, ...]) -> list[str]:
         return [given if isinstance(given, str) else function_name(given) for given in value]
 
+    @field_serializer("docs", when_used="json")
+    def _names_of_documents(self, value: Any) -> str | dict[str, str]:
+        if isinstance(value, dict):
+            return {task: str(given) for task, given in value.items()}
+        return str(value)
+
     @field_validator("docs", mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
         names = list(value.values()) if isinstance(value, dict) else [value]
         keys = value if isinstance(value, dict) else ()
-        if not names or not all(isinstance(text, str) and text for text in (*names, *keys)):
+        names = [one for one in names if not isinstance(one, Documents)]
+        if value == {} or not all(isinstance(text, str) and text for text in (*names, *keys)):
             raise ValueError(
                 "name a text file, a folder or a data set, or one for each task (TASK: NAME)"
             )

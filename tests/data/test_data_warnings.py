@@ -47,7 +47,7 @@ def test_line_ends_are_those_of_unix_and_that_is_said(end: str, tmp_path: Path) 
         assert entry["line_ends"] == "normalized"
         assert any("line ends" in note for note in notes(found.entries(), found.left_out()))
     both = read(tmp_path)
-    assert both.left_out() == {"repeated": 1}
+    assert both.left_out() == {"repeated": 1, ".jsonl files": 1}
     assert "line_ends" not in as_written
 
 
@@ -126,6 +126,22 @@ def test_a_null_row_is_left_out_and_counted(tmp_path: Path) -> None:
         assert any(note.startswith("2 rows have null") for note in notes((), found.left_out()))
     (tmp_path / "b.jsonl").write_text('{"text": null}\n')
     assert "has no text" in refused(tmp_path / "b.jsonl")
+
+
+def test_rows_in_a_folder_of_texts_are_said_to_be_left_out(tmp_path: Path) -> None:
+    """By their kind and number; a glob reads both."""
+    (tmp_path / "a.txt").write_text(PROSE)
+    for name in ("b.jsonl", "c.jsonl", "d.csv"):
+        (tmp_path / name).write_text(json.dumps({"text": f"{name} {PROSE}"}))
+    found = read(tmp_path)
+    assert found.left_out() == {".jsonl files": 2, ".csv files": 1}
+    assert (
+        "2 .jsonl files in a folder of texts are left out; a glob (FOLDER/*) reads both."
+        in notes(found.entries(), found.left_out())
+    )
+    assert len(found.entries()) == 1
+    (tmp_path / "d.csv").unlink()
+    assert len(read(f"{tmp_path}/*").entries()) == 3
 
 
 @pytest.mark.parametrize(

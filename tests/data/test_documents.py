@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pytest
 
+import ropewalk as rw
 from harness.data import embedded
-from harness.data.documents import open_documents
+from harness.data.documents import of_python, open_documents
 from harness.errors import UserError
+from harness.runs.provenance import command
 from tests.reading import read, refused
 
 SHORTEST = 12_000  # characters; about 3000 tokens of the reference model
@@ -51,6 +54,48 @@ def test_training_shares_no_passage_with_held_out(held_out: dict[str, str]) -> N
 def test_embedded_documents_are_the_held_out_ones(held_out: dict[str, str]) -> None:
     """The default documents are never those of training."""
     assert dict(read("embedded")) == held_out
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_data_set_in_memory_is_its_rows(streamed: bool) -> None:
+    """One that is streamed too; a column is an iterable of texts."""
+    rows: Any = datasets.Dataset.from_dict(ROWS)
+    rows = rows.to_iterable_dataset() if streamed else rows
+    wanted = [(f"rows[{i}]", text) for i, text in enumerate(ROWS["text"])]
+    found = of_python(rows)
+    assert list(found.read()) == list(found.read()) == wanted
+    assert str(found) == "rows given in Python"
+    with pytest.raises(UserError, match=r"rows\[0\] has no field 'text'"):
+        list(of_python(rows.remove_columns("text")).read())
+    if not streamed:
+        assert [text for _, text in of_python(rows["text"]).read()] == ROWS["text"]
+
+
+def test_texts_in_memory_are_documents() -> None:
+    """An iterator's too, which ends after one reading; anything else is a sentence."""
+    for given in (["one", "two"], iter(["one", "two"])):
+        found = of_python(given)
+        assert list(found.read()) == list(found.read()) == [("text[0]", "one"), ("text[1]", "two")]
+    for wrong in (7, [], [7], b"text"):
+        with pytest.raises(UserError, match="give a name, texts, or a data set of rows"):
+            of_python(wrong)
+
+
+@pytest.mark.slow
+def test_texts_are_measured_as_their_files_are(tiny: Path, docs: Path, tmp_path: Path) -> None:
+    """The same samples, for one task or each of several; the record says where they come from."""
+    settings = {"model": str(tiny), "scaling": "none", "length": "2x"}
+    tasks = ["perplexity:tail=16", "perplexity:tail=8"]
+    texts = [path.read_text() for path in sorted(docs.iterdir())]
+    one = rw.run(docs=iter(texts), task=tasks[0], out=tmp_path / "one", **settings)
+    each = dict(zip(tasks, (texts, texts[:1]), strict=True))
+    two = rw.run(docs=each, task=tasks, out=tmp_path / "two", **settings)
+    named = rw.run(docs=docs, task=tasks[0], out=tmp_path / "named", **settings)
+    assert one.frame()["value"].tolist() == named.frame()["value"].tolist()
+    assert two.frame().groupby("task")["n"].max().to_dict() == {tasks[0]: 3, tasks[1]: 1}
+    record = json.loads((tmp_path / "one" / "run.json").read_text())
+    assert record["documents"]["given"] == record["asked"]["docs"] == "text given in Python"
+    assert command(record) == ""
 
 
 def test_a_folder_is_read_in_depth_and_in_order(tmp_path: Path) -> None:

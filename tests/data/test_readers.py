@@ -91,6 +91,38 @@ def test_a_file_of_rows_is_read_row_by_row(name: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("suffix", [suffix for suffix in WRITERS if suffix])
+def test_files_of_rows_and_archives_may_be_compressed(suffix: str, tmp_path: Path) -> None:
+    """They are unpacked into a temporary file, and keep the names of their rows and members."""
+    for name in ("a.parquet", "stream.arrow"):
+        write_rows(tmp_path / name)
+        WRITERS[suffix](tmp_path / (name + suffix), (tmp_path / name).read_bytes())
+        rows = [(f"{name}{suffix}[{row['id']}]", row["text"]) for row in ROWS]
+        assert read(tmp_path / (name + suffix)) == rows
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+        archive.writestr("one.txt", "first")
+    WRITERS[suffix](tmp_path / f"b.zip{suffix}", (tmp_path / "b.zip").read_bytes())
+    assert read(tmp_path / f"b.zip{suffix}") == [(f"b.zip{suffix}/one.txt", "first")]
+
+
+def test_a_compressed_file_that_unpacks_to_far_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "UNPACKED", 2**20)
+    (tmp_path / "a.parquet.gz").write_bytes(gzip.compress(bytes(2**23)))
+    assert refused(tmp_path / "a.parquet.gz").endswith("unpacks to more than 100 times its size.")
+
+
+@pytest.mark.parametrize("name", ["a:b.txt", "12:30.jsonl", "a:limit=1.txt", "x:*.txt"])
+def test_a_name_with_colons_takes_options(name: str, tmp_path: Path) -> None:
+    """A name that is there is taken whole; the options are behind its last colon."""
+    file = tmp_path / name.replace("*", "y")
+    file.write_text('{"text": "long"}\n{"text": "b"}' if ".jsonl" in name else "long")
+    texts = ["long", "b"] if ".jsonl" in name else ["long"]
+    assert [text for _, text in read(tmp_path / name)] == texts
+    assert [text for _, text in read(f"{tmp_path / name}:limit=1,max_chars=2")] == ["lo"]
+
+
 def test_a_table_without_rows_has_no_text(tmp_path: Path) -> None:
     """A Parquet file of no rows is as empty as any other, alone and among files with rows."""
     for name, rows in (("a.parquet", ROWS[:0]), ("b.parquet", ROWS[:1])):
@@ -267,8 +299,8 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "none.txt.zst": (b"rope", " cannot be read: "),
     "none.zip": (b"rope", " cannot be read: File is not a zip file."),
     "none.parquet": (b"rope" * 9, " cannot be read: Parquet magic bytes not found"),
-    "a.parquet.gz": (b"rope", " is a .parquet file that was packed again (.gz); unpack it first."),
-    "a.zip.xz": (b"rope", " is a .zip file that was packed again (.xz); unpack it first."),
+    "a.parquet.gz": (b"rope", " cannot be read: Not a gzipped file"),
+    "b.parquet.gz": (gzip.compress(bytes(9)), " cannot be read: Parquet magic bytes not found"),
     "a.tar.gz": (b"rope", " is an archive; unpack it and give the folder, or make it a .zip."),
     "a.tgz": (b"rope", " is an archive; unpack it and give the folder, or make it a .zip."),
     "none.arrow": (b"rope" * 9, " cannot be read: "),
