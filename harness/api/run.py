@@ -56,6 +56,12 @@ class Run:
         """Return one row per sample, with its cell's score (``results/README.md``)."""
         return make_frame(self.folders, self.tasks, mixed=len(self.folders) > 1)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the recommendation, and the figure of the answer."""
+        from harness.api.notebook import html
+
+        return html(self.frame())
+
     def report(self, name: str, *, figure: bool = False, **options: Any) -> pd.DataFrame | Figure:
         """Return a report by name (``"curves"``, ``"best"``, …) or by path to a file of your own.
 

@@ -259,6 +259,21 @@ def execute(notebook: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_run_is_shown_by_its_answer(loaded: tuple[Any, Any], docs: Path, tmp_path: Path) -> None:
+    """As the last expression of a cell: what to use and the figure; one method has no figure."""
+    model, tokenizer = loaded
+    settings = {"task": "perplexity:tail=16", "length": "2x", "docs": str(docs)}
+    for chosen in (["none", "pi"], ["none"]):
+        run = rw.run(
+            model, tokenizer=tokenizer, scaling=chosen, out=tmp_path / chosen[-1], **settings
+        )
+        shown = run._repr_html_()
+        table = run.report("best")
+        assert f"<code>{table['use'].iloc[0]}</code>" in shown
+        assert ("data:image/png;base64,iVBOR" in shown) is (len(chosen) > 1)
+
+
+@pytest.mark.slow
 def test_the_notebook_runs_and_shows_its_figures(tmp_path: Path) -> None:
     """Every cell of the notebook runs in IPython; its figure and tables are shown in place."""
     done = in_child(execute, ROOT / "scripts" / "first_steps.ipynb", tmp_path)
