@@ -10,20 +10,17 @@ from typing import Any
 
 import pandas as pd
 from rich.console import Console
-from rich.padding import Padding
 
 from harness.api.report import Reports
 from harness.cli.tables import print_sentences, print_skipped, print_words, show
 from harness.names import printable
 from harness.reports._write import Written
 from harness.reports.best import answer
-from harness.reports.plots.methods import methods
-from harness.reports.writing.sentences import text
 from harness.reports.writing.tables import headed, wide
 from harness.stats.cells import cells
 
 VERDICT = "best"  # the report that answers what a sweep is made for; its words are first
-MOST_LENGTHS, MOST_METHODS = 3, 16  # of a screen of 80 x 40
+MOST_MODELS, MOST_TASKS = 6, 3  # with what follows, eight lines
 
 
 def print_whole(reports: Reports, console: Console) -> None:
@@ -57,50 +54,59 @@ def print_brief(reports: Reports, runs: Sequence[Path], console: Console) -> Non
 
 
 def brief(frame: pd.DataFrame, written: Written, console: Console) -> None:
-    """Print what to use at the longest lengths, and all scores at the longest."""
-    several = frame["model"].nunique() > 1
-    if VERDICT in written.tables:
-        for decision in answer(written.tables[VERDICT].table):
-            _answer(decision, f", {decision['model']}" if several else "", console)
-    known = methods(frame)
-    for model, rows in known.drawn(cells(frame)).groupby("model", sort=False):
-        scores = _longest(rows, known.best)
-        most = MOST_METHODS if len(scores.columns) < 4 else MOST_METHODS // 2
-        title = f"{model}, {rows['length'].max():,} tokens, score [95 % interval]"
-        show(headed({title: scores.head(most)}, frame), console)
-        if len(scores) > most:
-            console.print(f"… and {len(scores) - most} more methods.")
+    """Print what to use at the longest length, in at most six lines below the recommendation.
+
+    Where there is nothing to choose by, the scores say why.
+    """
+    if VERDICT not in written.tables:
+        show(headed(wide(cells(frame)), frame), console)
+        return
+    models = answer(written.tables[VERDICT].table)
+    for model in models[:MOST_MODELS]:
+        last = model["lengths"][-1]
+        named = f" for {model['model']}" if len(models) > 1 else ""
+        use = last["use"] or "no one method for all tasks"
+        parts = [f"Use {use}{named} at {_where(last)}", last["bound"]]
+        _line(": ".join(filter(None, parts)), console, style="bold")
+    if len(models) > MOST_MODELS:
+        _line(f"… and {len(models) - MOST_MODELS} more models", console)
+    if len(models) == 1:
+        _details(models[0], console)
     if written.failed:
         print_skipped(written, console)
 
 
-def _answer(model: dict[str, Any], named: str, console: Console) -> None:
-    """Print, for the longest lengths, the method to use on every task and on each."""
-    beyond = [row for row in model["lengths"] if row["beyond"]] or model["lengths"]
-    for row in beyond[-MOST_LENGTHS:]:
-        tokens, times = f"{row['length']:,} tokens", row["relative"].replace("×", "x")
-        where = f"At {f'{times} ({tokens})' if times else tokens}{named}"
-        several = len(model["tasks"]) > 1 and row["use"]
-        every = f", on all tasks: use {row['use']}, {row['bound']}" if several else ":"
-        console.print(f"{where}{every}", style="bold", soft_wrap=True)
-        measures = [head["measure"] for head in model["tasks"]]
-        for head, cell in zip(model["tasks"], row["tasks"], strict=True):
-            if cell is not None:
-                label = f" ({head['task']})" if measures.count(head["measure"]) > 1 else ""
-                text = "; ".join(part for part in (cell["told"], cell["more"]) if part)
-                line = f"{head['measure']}{label}: use {cell['use']} {cell['score']}; {text}"
-                console.print(Padding(line.removesuffix("; "), (0, 0, 0, 2)))
-    if len(beyond) > MOST_LENGTHS:
-        console.print(f"  … and {len(beyond) - MOST_LENGTHS} shorter lengths.")
+def _details(model: dict[str, Any], console: Console) -> None:
+    """Print the score of every task at the longest length, and the methods of shorter ones."""
+    *shorter, last = model["lengths"]
+    measures = [head["measure"] for head in model["tasks"]]
+    known = [pair for pair in zip(model["tasks"], last["tasks"], strict=True) if pair[1]]
+    for head, cell in known[:MOST_TASKS]:
+        label = f" ({head['task']})" if measures.count(head["measure"]) > 1 else ""
+        other = "" if str(cell["use"]).partition(" ")[0] == last["use"] else f"{cell['use']} "
+        parts = [f"  {head['measure']}{label}: {other}{cell['score']}", cell["told"]]
+        _line("; ".join(filter(None, parts)).partition(" than the best")[0], console)
+    if len(known) > MOST_TASKS:
+        _line(f"  … and {len(known) - MOST_TASKS} more tasks", console)
+    for _, cell in known:
+        if "truncation" in cell["more"]:
+            _line(f"  {cell['more'].split('; ')[-1]}", console)
+            break
+    beyond = [row for row in shorter if row["beyond"] and row["use"]]
+    if beyond:
+        others = "; ".join(f"{row['use']} at {_where(row)}" for row in reversed(beyond))
+        _line(f"  Shorter: {others}", console)
 
 
-def _longest(rows: pd.DataFrame, best: Sequence[str]) -> pd.DataFrame:
-    """Return the scores of one model at its longest length: one row per method, the best first."""
-    last = rows[rows["length"] == rows["length"].max()]
-    texts = last.assign(text=[text(cell) for cell in last.to_dict("records")])
-    wide: pd.DataFrame = texts.pivot(index="scaling", columns="task", values="text").fillna("")
-    order = [name for name in best if name in wide.index]
-    return wide.reindex(index=order, columns=list(last["task"].unique())).reset_index()
+def _where(row: dict[str, Any]) -> str:
+    times = row["relative"].replace("×", "x")
+    tokens = f"{row['length']:,} tokens"
+    return f"{times} ({tokens})" if times else tokens
+
+
+def _line(text: str, console: Console, style: str = "") -> None:
+    """Print one line, cut off where the terminal ends."""
+    console.print(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _print_note(reports: Reports, console: Console) -> None:
