@@ -28,6 +28,7 @@ from harness.names import nearest, printable
 from harness.reports.plots.style import COLUMN, PAGE, Paper
 
 FILE = "figures.toml"
+FOR_PAPER = "paper"  # a style: one column of a two-column paper, whose letters fit as they are
 WIDTHS = {"page": PAGE, "column": COLUMN}
 LEAST, MOST = 2, 20  # inches
 SHOWN = 60  # letters of a name in a figure
@@ -69,6 +70,10 @@ def requested_figures(run: Path, flags: Mapping[str, Any]) -> Figures:
     settings = _settings(run / FILE)
     given = {name: value for name, value in flags.items() if value is not None}
     known = f"; known: {', '.join(Figures.model_fields)}"
+    for named in (settings, given):
+        if str(named.get("style")) == FOR_PAPER:  # a width and no style of Matplotlib
+            del named["style"]
+            named.setdefault("width", "column")
     in_file = _figures(settings, lambda place, _: f"{run / FILE}: {place}", known)
     if "rename" in given:
         given["rename"] = {**in_file.rename, **_renamed(given["rename"])}
@@ -81,7 +86,7 @@ def _settings(file: Path) -> dict[str, Any]:
         return {}
     with foreign(f"{file} cannot be read"):
         settings = tomllib.loads(read_regular(file, limit=MIB, follow=False).decode())
-    if "style" in settings:
+    if settings.get("style", FOR_PAPER) != FOR_PAPER:
         import matplotlib.style
 
         if settings["style"] not in (known := matplotlib.style.available):

@@ -132,6 +132,16 @@ def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path: Path) -> No
     assert requested_figures(tmp_path / "none", {}) == Figures()
 
 
+def test_the_style_paper_is_one_column(tmp_path: Path) -> None:
+    """By the flag or the file; a width that is given as well wins."""
+    for flags, width in (({"style": Path("paper")}, COLUMN),
+                         ({"style": Path("paper"), "width": "page"}, PAGE)):  # fmt: skip
+        asked = requested_figures(tmp_path, flags)
+        assert (asked.width, asked.style) == (width, None)
+    (tmp_path / "figures.toml").write_text('style = "paper"\n')
+    assert requested_figures(tmp_path, {}).width == COLUMN
+
+
 def test_a_wrong_width_is_blamed_on_who_gave_it(tmp_path: Path) -> None:
     """On the flag, or on the file where the flag was not given."""
     with pytest.raises(UserError, match=r"^--width broad: write 'page', 'column' or"):
