@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -23,19 +24,20 @@ def figure() -> Figure:
 
 def marks(figure: Figure, panel: int) -> dict[str, float]:
     """Return where the methods of a panel have their marks."""
-    drawn = {str(line.get_label()): line.get_xdata() for line in figure.axes[panel].get_lines()}
+    lines = figure.axes[panel].get_lines()
+    drawn = {str(line.get_label()): np.asarray(line.get_xdata(), float) for line in lines}
     return {name: float(x[0]) for name, x in drawn.items() if name[0] != "_" and len(x) == 1}
 
 
 def test_every_mark_is_at_its_difference_from_the_best(figure: Figure) -> None:
     """As in the table of regret, in percent, with the bound at the end of a thin line."""
     table = regret.make(FRAME)
-    rows = table[(table["task"] == PERPLEXITY) & (table["length"] == 2048)].set_index("scaling")
-    found = marks(figure, 0)
-    assert found["yarn"] == pytest.approx(100 * rows.loc["yarn", "difference"])
-    bounds = [line.get_xdata()[0] for line in figure.axes[0].get_lines()
-              if line.get_label() == "_bound"]  # fmt: skip
-    assert 100 * rows.loc["yarn", "regret"] in [pytest.approx(bound) for bound in bounds]
+    here = (table["task"] == PERPLEXITY) & (table["length"] == 2048) & (table["scaling"] == "yarn")
+    [row] = table[here].to_dict("records")
+    assert marks(figure, 0)["yarn"] == pytest.approx(100 * row["difference"])
+    lines = [line for line in figure.axes[0].get_lines() if line.get_label() == "_bound"]
+    bounds = [np.asarray(line.get_xdata(), float)[0] for line in lines]
+    assert pytest.approx(100 * row["regret"]) in bounds
 
 
 def test_what_is_far_off_is_text_at_the_edge(figure: Figure) -> None:
