@@ -33,14 +33,26 @@ class SkipAttention(Exception):
 
 
 @dataclass
+class LayerKeys:
+    """The keys and values of all rows so far in one layer.
+
+    ``derived`` has what a kernel computed from the keys of the node ``node`` and of those above it.
+    """
+
+    whole: list[torch.Tensor]
+    derived: dict[Any, Any] = field(default_factory=dict)
+    node: int = -1
+
+
+@dataclass
 class Run:
     """One pack during its forward through the layers.
 
     ``spans`` has the rows of each node in the pack; ``above`` has the keys and values of nodes
     computed in earlier packs, ``kept`` collects those of the nodes in ``keep``. ``rows`` are the
-    current ones, and ``layer`` has the keys and values of all rows so far in this layer.
-    ``joined`` has those of one path, of the layer and the nodes in ``joined_of``; layers may be on
-    several devices.
+    current ones, and ``layers`` has the keys and values of the layers that are not done. ``joined``
+    has those of one path, of the layer and the nodes in ``joined_of``; layers may be on several
+    devices.
     """
 
     nodes: tuple[Node, ...]
@@ -53,7 +65,7 @@ class Run:
     keys_only: bool = False
     calls: int = 0
     kept: KVCache = field(default_factory=dict)
-    layer: list[torch.Tensor] = field(default_factory=list)
+    layers: dict[int, LayerKeys] = field(default_factory=dict)
     joined: list[torch.Tensor] = field(default_factory=list)
     joined_of: tuple[int, NodePath] = (-1, ())
 
@@ -176,9 +188,15 @@ def _part(
 ) -> torch.Tensor:
     """Return the attention of rows low..high of one node, (1, rows, heads, head_dim)."""
     index, low, high = where
+    start, stop = run.spans[index]
     key, value = _path(run, index, high, module.layer_idx)
-    position = run.nodes[index].first + low - run.spans[index][0]
-    return run.kernel(module, query, key, value, position, scale).transpose(1, 2)
+    position = run.nodes[index].first + low - start
+    layer = run.layers[module.layer_idx]
+    if layer.node != index:
+        layer.node, layer.derived = index, {}
+    # A node that is computed at once derives nothing that its later rows need.
+    derived = None if high - low == stop - start else layer.derived
+    return run.kernel(module, query, key, value, position, scale, derived).transpose(1, 2)
 
 
 def _hold(run: Run, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
@@ -186,13 +204,15 @@ def _hold(run: Run, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
     first, end = run.rows
     if first == 0:
         run.calls += 1
-        run.layer = [_widened(t, padded_length(run.size, t.device)) for t in (key, value)]
+        size = padded_length(run.size, key.device)
+        run.layers[layer] = LayerKeys([_widened(t, size) for t in (key, value)])
     else:
-        for whole, rows in zip(run.layer, (key, value), strict=True):
+        for whole, rows in zip(run.layers[layer].whole, (key, value), strict=True):
             whole[:, :, first:end] = rows
     if end == run.size:
         for index in run.keep:
-            keys, values = (t[:, :, slice(*run.spans[index])].clone() for t in run.layer)
+            span = slice(*run.spans[index])
+            keys, values = (t[:, :, span].clone() for t in run.layers[layer].whole)
             run.kept[index, layer] = keys, values
 
 
@@ -212,15 +232,16 @@ def _path(run: Run, index: int, high: int, layer: int) -> Pair:
     They are a view where the path is contiguous, and joined otherwise.
     """
     node, (start, _) = run.nodes[index], run.spans[index]
-    length, device = node.first + high - start, run.layer[0].device
-    held = padded_length(length, device)
+    whole = run.layers[layer].whole
+    length = node.first + high - start
+    held = padded_length(length, whole[0].device)
     origin = row = start - node.first
     for above in node.above:
         if run.spans.get(above, (None,))[0] != row:
             break
         row += len(run.nodes[above].tokens)
-    if row == start and origin >= 0 and origin + held <= run.layer[0].shape[2]:
-        key, value = (t[:, :, origin : origin + held] for t in run.layer)
+    if row == start and origin >= 0 and origin + held <= whole[0].shape[2]:
+        key, value = (t[:, :, origin : origin + held] for t in whole)
         return key, value
     return _joined(run, index, high, layer)
 
@@ -231,16 +252,17 @@ def _joined(run: Run, index: int, high: int, layer: int) -> Pair:
     The part in common with the previous path is reused. Rows after its end are not seen.
     """
     node, (start, _) = run.nodes[index], run.spans[index]
-    length, device = node.first + high - start, run.layer[0].device
+    own = run.layers[layer].whole
+    length, device = node.first + high - start, own[0].device
     longest = padded_length(max(run.nodes[other].end for other in run.spans), device)
-    needed = [((1, rows.shape[1], longest, rows.shape[3]), device) for rows in run.layer]
+    needed = [((1, rows.shape[1], longest, rows.shape[3]), device) for rows in own]
     before = run.joined_of[1] if run.joined_of[0] == layer else ()
     if [(tuple(whole.shape), whole.device) for whole in run.joined] != needed:
-        run.joined = [t.new_zeros(size) for t, (size, _) in zip(run.layer, needed, strict=True)]
+        run.joined = [t.new_zeros(size) for t, (size, _) in zip(own, needed, strict=True)]
         before = ()
     same = sum(one == other for one, other in zip(before, node.above, strict=False))
     run.joined_of = layer, node.above
-    for part, (rows, whole) in enumerate(zip(run.layer, run.joined, strict=True)):
+    for part, (rows, whole) in enumerate(zip(own, run.joined, strict=True)):
         for above in node.above[same:]:
             near = above in run.spans
             piece = rows[:, :, slice(*run.spans[above])] if near else run.above[above, layer][part]

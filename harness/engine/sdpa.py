@@ -37,8 +37,8 @@ class Kernel(Protocol):
     ) -> torch.Tensor:
         """Return (1, heads, rows, head_dim) of rows at positions ``position``…, as ``causal``.
 
-        ``kept`` belongs to one layer of a text that is continued token by token: what a kernel
-        computes from keys and keeps there need not be computed for the next token.
+        ``kept`` belongs to one layer of a text that comes in chunks or token by token: what a
+        kernel computes from keys and keeps there need not be computed for the rows that follow.
         """
 
 

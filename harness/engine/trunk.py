@@ -127,7 +127,7 @@ def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callabl
             if len(ranges) > 1:
                 hidden[:, rows] = out[0] if isinstance(out, tuple) else out
                 out = (hidden, *out[1:]) if isinstance(out, tuple) else hidden
-        run.layer = []  # the next layer computes its keys and values before it stores them
+        run.layers.clear()  # the next layer computes its keys and values before it stores them
         return out
 
     return forward

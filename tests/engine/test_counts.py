@@ -104,7 +104,8 @@ def test_keys_and_values_of_two_layers_never_coexist(
 
     def noted(run: Any, *given: Any) -> None:
         own(run, *given)
-        stored[:] = [StorageWeakRef(tensor.untyped_storage()) for tensor in run.layer]
+        (layer,) = run.layers.values()
+        stored[:] = [StorageWeakRef(tensor.untyped_storage()) for tensor in layer.whole]
 
     def begins(*_: Any) -> None:
         alive.extend(not one.expired() for one in stored)

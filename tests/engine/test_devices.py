@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.engine import Sizes, generation, packed_attention, sdpa, trunk
-from harness.engine.packed_attention import Run
+from harness.engine.packed_attention import LayerKeys, Run
 from harness.engine.prefix_tree import Node
 from harness.patching import banded_attention
 from harness.patching.patch import patched
@@ -123,7 +123,7 @@ def test_keys_of_a_path_are_joined_on_the_device_of_their_layer() -> None:
     spans = {0: (0, 32), 1: (32, 64), 2: (64, 96)}
     run = Run(nodes, spans, 96, sdpa.Causal(64))
     for layer, device in enumerate(("cpu", "meta", "cpu")):
-        run.layer = [torch.ones(1, 2, 96, 4, device=device)] * 2
+        run.layers[layer] = LayerKeys([torch.ones(1, 2, 96, 4, device=device)] * 2)
         for found in packed_attention._path(run, 2, 96, layer):
             assert (found.device.type, found.shape[2]) == (device, 64)
     assert bool((found == 1).all())
