@@ -20,7 +20,7 @@ import argparse
 import sys
 import time
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def nbytes(value: Any) -> int:
     return sum(prod(t.shape) * t.element_size() for t in parts if t.device.type == "cuda")
 
 
-class Rehearsal(TorchDispatchMode):
+class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs operators on fake CUDA tensors and adds up what a GPU would do.
 
     ``clock`` has the second at which each device is done with what it was given so far; ``seconds``
@@ -76,14 +76,14 @@ class Rehearsal(TorchDispatchMode):
     """
 
     def __init__(self, flash: float) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.speeds = {**ATTENTION, "flash": flash}
         self.kernels = self.readbacks = self.uploads = self.live = self.peak = 0
         self.attention: Counter[str] = Counter()
         self.mixed: Counter[str] = Counter()
-        self.seconds: Counter[str] = Counter()
-        self.clock: Counter[torch.device] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.clock: defaultdict[torch.device, float] = defaultdict(float)
         self.known: set[int] = set()
         self.largest = 0  # elements of the largest tensor that attention creates on any device
 
@@ -294,23 +294,23 @@ def config(shape: str, layers: int = LAYERS, **changes: Any) -> LlamaConfig:
     return LlamaConfig(**given, max_position_embeddings=GPU_WINDOW, tie_word_embeddings=False)
 
 
-def flash_takes(params: Any, _debug: bool = False) -> bool:
-    """Return what the flash kernel's own check returns on compute capability 8.0 and above."""
-    return bool(params.query.dtype.itemsize == 2 and params.query.shape[-1] <= 256)
+def flash_takes(query: torch.Tensor, _key: torch.Tensor, _value: torch.Tensor) -> bool:
+    """Return what PyTorch says of its flash kernel on compute capability 8.0 and above."""
+    return query.dtype.itemsize == 2 and query.shape[-1] <= 256
 
 
 @contextmanager
 def on_no_gpu() -> Iterator[None]:
     """Let PyTorch make fake CUDA tensors, and leave its questions to a driver out."""
-    lazy, own = torch.cuda._lazy_init, sdpa.can_use_flash_attention
+    lazy, own = torch.cuda._lazy_init, sdpa._flash_takes
     torch._C._ensureCUDADeviceGuardSet()
     torch._C._set_only_lift_cpu_tensors(True)
     torch.cuda._lazy_init = lambda: None
-    sdpa.can_use_flash_attention = flash_takes
+    sdpa._flash_takes = flash_takes  # type: ignore[assignment]
     try:
         yield
     finally:
-        torch.cuda._lazy_init, sdpa.can_use_flash_attention = lazy, own
+        torch.cuda._lazy_init, sdpa._flash_takes = lazy, own
 
 
 @contextmanager
@@ -352,7 +352,7 @@ def rehearse(case: Case, flash: float) -> Result:
     rotation = resolve(load("method", case.method), rope_of(shaped), case.length)
     moved = kept_of(rotation) if isinstance(rotation, Bands) else memory.Moved()
     one, gpu = (passed(case, rotation, layers, flash) for layers in (1, LAYERS))
-    more = SHAPES[case.shape]["num_hidden_layers"] - LAYERS
+    more = int(SHAPES[case.shape]["num_hidden_layers"]) - LAYERS
 
     def whole(first: float, second: float) -> float:
         return second + more * (second - first)

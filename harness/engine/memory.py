@@ -95,9 +95,11 @@ def shared(
     if not shape.gpu:
         return peak + beside + logits
     # Its logits are as large as a layer's temporaries, which are freed before: not both count.
-    longest = max((_tokens(tree, pack) for pack in cut), default=0)
-    each = shape.width * shape.itemsize + 2 * INT64  # hidden states; places and targets
-    return max(peak, longest * each + logits) + beside
+    rows = max((_tokens(tree, pack) for pack in cut), default=0)
+    # Hidden states; the place, target, most likely token and loss of each.
+    states = rows * (shape.width * shape.itemsize + 3 * INT64 + FLOAT32)
+    longest = max((node.end for node in tree.nodes), default=0)
+    return max(peak, states + tables(shape, longest, moved) + logits) + beside
 
 
 def _tokens(tree: PrefixTree, pack: NodePath) -> int:

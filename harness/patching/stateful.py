@@ -31,17 +31,19 @@ def stateful_answers(
     rope type.
     """
     for index, request in enumerate(requests):
+        response: ModelResponse | OutOfMemory
         try:
             with stateful(model, rotation):
-                response: ModelResponse | OutOfMemory | None = (
+                response = (
                     alone(model, request, decode)
                     if isinstance(request, Generate)
                     else _losses(model, request)
                 )
         except (RuntimeError, MemoryError) as error:
-            response = out_of_memory(error)
-            if response is None:
+            lack = out_of_memory(error)
+            if lack is None:
                 raise
+            response = lack
         yield index, response
 
 
