@@ -429,14 +429,17 @@ def _note(sweep: SweepFile, place: Place, node: yaml.Node) -> None:
 
 
 def parse(file: Path | None, flags: dict[str, Any]) -> Spec:
-    """Return the Spec of a sweep over one model; raise UserError as ``parse_all`` does."""
-    specs = parse_all(file, flags)
+    """Return the Spec of a sweep over one model; raise UserError as ``parse_all`` does.
+
+    Names in flags are not looked up: what ``tune`` searches is no method.
+    """
+    specs = parse_all(file, flags, names=file is not None)
     if len(specs) > 1:
         raise UserError(f"{len(specs)} models are named; name one.")
     return specs[0]
 
 
-def parse_all(file: Path | None, flags: dict[str, Any]) -> tuple[Spec, ...]:
+def parse_all(file: Path | None, flags: dict[str, Any], *, names: bool = True) -> tuple[Spec, ...]:
     """Merge a sweep file with the flags that were given (which win); return a Spec per model.
 
     Raises Problems with all mistakes. Each names the file and its line, the key, what was given and
@@ -458,7 +461,7 @@ def parse_all(file: Path | None, flags: dict[str, Any]) -> tuple[Spec, ...]:
         spec, wrong = _validated({**given, **model}, blamed)
         specs += [spec] if spec else []
         problems |= wrong
-    problems |= _wrong_names(given, problems, blamed)
+    problems |= _wrong_names(given, problems, blamed) if names else {}
     if problems:
         raise Problems(problems.values(), _rest(given, models, problems))
     return tuple(specs)
