@@ -164,6 +164,8 @@ def _document(document: Mapping[str, Any], unit: Mapping[str, str]) -> dict[str,
 def _session(session: Mapping[str, Any]) -> dict[str, Any]:
     """Return when and on what a session measured, without the hosts of its workers."""
     public = {name: session[name] for name in MACHINE if name in session}
+    if "versions" in session:  # a record may have been edited
+        public["versions"] = names(session["versions"])
     if "workers" in session:
         public["workers"] = [*map(_session, session["workers"])]
     return public

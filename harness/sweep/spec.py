@@ -24,6 +24,7 @@ from pydantic import (
     field_serializer,
     field_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from harness.data.documents import Documents, open_documents
 from harness.errors import Problems, UserError, foreign, why
@@ -150,6 +151,7 @@ def _grid(entry: str) -> str:
 Entry = Annotated[str, AfterValidator(_grid)]
 Method = Entry | Callable[..., Any]
 Length = Annotated[str, AfterValidator(_length)]
+Read = SkipJsonSchema[InstanceOf[Documents]]  # documents of Python, which no sweep file names
 
 
 class Spec(BaseModel):
@@ -186,7 +188,7 @@ class Spec(BaseModel):
     length: tuple[Length, ...] = Field(
         LENGTHS, description="Tokens: 512, 4k (4096), 2x or 1.5x (of the trained window)."
     )
-    docs: str | InstanceOf[Documents] | dict[str, str | InstanceOf[Documents]] = Field(
+    docs: str | Read | dict[str, str | Read] = Field(
         "embedded",
         description="A file, a folder, a glob, or DATASET:split=…,field=…; default: embedded "
         "documents.",

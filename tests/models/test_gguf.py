@@ -89,12 +89,13 @@ def test_a_file_is_dequantised_once(
 
 def test_several_processes_may_keep_the_same_weights(file: Path, cache: Path) -> None:
     """One of them writes the folder, and it is whole."""
-    found = opened(file)
+    found, plain = opened(file), load_weights(opened(file.parent / "plain"))
+    folder = weights._cache_of(found)
+    assert folder is not None
     with ThreadPool(4) as pool:
-        models = pool.map(lambda _: load_weights(found), range(4))
-    assert len(list(cache.iterdir())) == 1
-    for model in (*models, load_weights(found)):
-        assert torch.equal(model.lm_head.weight, models[0].lm_head.weight)
+        pool.starmap(gguf.keep, [(plain, str(file), found.fingerprint, folder)] * 4)
+    assert list(cache.iterdir()) == [folder]
+    assert torch.equal(load_weights(found).lm_head.weight, plain.lm_head.weight)
 
 
 @pytest.mark.parametrize("full", [True, False])
