@@ -355,7 +355,8 @@ class Band:
         """The different ways in which heads map channel pairs to columns, ``(maps, pairs)``."""
         if self.column is None:
             return torch.zeros(1, len(self.frequencies.inv_freq), dtype=torch.int64)
-        return torch.unique(self.column.reshape(-1, self.column.shape[-1]), dim=0)
+        maps: torch.Tensor = torch.unique(self.column.reshape(-1, self.column.shape[-1]), dim=0)
+        return maps
 
     @property
     def reaches(self) -> torch.Tensor:

@@ -835,7 +835,7 @@ def _race(plan: Plan, folder: Path, seed: int, text: str | None) -> tuple[Race, 
 def plans(setting: Setting) -> Iterator[Row]:
     """s: how the time of a plan grows with its samples: requests, time and memory, as dry-run."""
     trials = [max(1, setting.size(8 * n) // 8) for n in (4, 40)]
-    needing = ("layerwise", "longrope")  # parameters that the model does not ship
+    needing = ("layerwise", "longrope", "ms_poe")  # parameters that the model does not ship
     sweep = {
         "model": str(REFERENCE),
         "docs": "embedded",

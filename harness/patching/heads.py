@@ -90,9 +90,10 @@ def outlier_shares(query: torch.Tensor, key: torch.Tensor, scale: float) -> torc
 
     ``query`` is unrotated, (heads, tokens, width), ``key`` (groups, tokens, width).
     """
-    last = query[:, -1].float().unflatten(0, (len(key), -1))  # (groups, sharing, width)
+    last = query[:, -1].float().reshape(len(key), -1, query.shape[-1])  # (groups, sharing, width)
     weights = (last @ key.float().mT * scale).softmax(-1).flatten(0, 1)
-    return (weights > OUTLIER / key.shape[1]).double().mean(-1)
+    shares: torch.Tensor = (weights > OUTLIER / key.shape[1]).double().mean(-1)
+    return shares
 
 
 def pair_norms(query: torch.Tensor, key: torch.Tensor, layout: Layout) -> torch.Tensor:

@@ -449,7 +449,9 @@ def parse_all(file: Path | None, flags: dict[str, Any], *, names: bool = True) -
     """
     sweep = read_sweep_file(file) if file else SweepFile()
     given = {**sweep.settings, **flags}
-    problems = {(key,): _unknown(key, sweep) for key in given if key not in Spec.model_fields}
+    problems: dict[Place, str] = {
+        (key,): _unknown(key, sweep) for key in given if key not in Spec.model_fields
+    }
     given = {key: value for key, value in given.items() if (key,) not in problems}
     blamed = replace(sweep, lines={p: n for p, n in sweep.lines.items() if p[0] not in flags})
     models: list[dict[str, Any]] = [{}]
