@@ -42,10 +42,20 @@ from harness.patching.frequencies import placed, rotary_name
 from harness.patching.layout import attending, layouts_of
 from harness.plugins import load
 from scaling.types import Bands, Frequencies
-from scripts.bench import GPU_WINDOW, SHAPES, operations
+from scripts.bench import SHAPES as MEASURED
+from scripts.bench import operations
 from tasks.types import Loglikelihood
 
 aten = torch.ops.aten
+WINDOW = 8192  # tokens; of the models
+SHAPES: dict[str, dict[str, Any]] = {
+    "1B": MEASURED["1B"],
+    # of Llama 3 8B
+    "8B": {
+        "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128_256,
+    },
+}  # fmt: skip
 GIB = 2**30
 LAYERS = 2
 READBACKS = 2  # of a pass: losses, and the most likely tokens
@@ -291,7 +301,7 @@ def config(shape: str, layers: int = LAYERS, **changes: Any) -> LlamaConfig:
     """Return the config of one of the shapes with few layers."""
     theta = {"rope_type": "default", "rope_theta": 500_000.0}
     given = {**SHAPES[shape], "num_hidden_layers": layers, "rope_parameters": theta, **changes}
-    return LlamaConfig(**given, max_position_embeddings=GPU_WINDOW, tie_word_embeddings=False)
+    return LlamaConfig(**given, max_position_embeddings=WINDOW, tie_word_embeddings=False)
 
 
 def flash_takes(query: torch.Tensor, _key: torch.Tensor, _value: torch.Tensor) -> bool:
@@ -349,7 +359,7 @@ def passed(case: Case, rotation: Any, layers: int, flash: float) -> Rehearsal:
 def rehearse(case: Case, flash: float) -> Result:
     """Rehearse a pass of the whole model from one and two of its layers."""
     shaped = config(case.shape, LAYERS)
-    rotation = resolve(load("method", case.method), rope_of(shaped), case.length)
+    rotation = resolve(load("method", case.method), rope_of(shaped), case.length))
     moved = kept_of(rotation) if isinstance(rotation, Bands) else memory.Moved()
     one, gpu = (passed(case, rotation, layers, flash) for layers in (1, LAYERS))
     more = int(SHAPES[case.shape]["num_hidden_layers"]) - LAYERS
@@ -370,7 +380,7 @@ def rehearse(case: Case, flash: float) -> Result:
         faults.append(f"{calls} calls of attention for {chunks} chunks of {LAYERS} layers")
     if gpu.readbacks > READBACKS:
         faults.append(f"{gpu.readbacks} readbacks")
-    work = operations(config(case.shape, LAYERS + more), case.length)
+    work = sum(operations(config(case.shape, LAYERS + more), case.length))
     return Result(
         case=case,
         kernels=round(whole(one.kernels, gpu.kernels)),
