@@ -359,7 +359,7 @@ def passed(case: Case, rotation: Any, layers: int, flash: float) -> Rehearsal:
 def rehearse(case: Case, flash: float) -> Result:
     """Rehearse a pass of the whole model from one and two of its layers."""
     shaped = config(case.shape, LAYERS)
-    rotation = resolve(load("method", case.method), rope_of(shaped), case.length))
+    rotation = resolve(load("method", case.method), rope_of(shaped), case.length)
     moved = kept_of(rotation) if isinstance(rotation, Bands) else memory.Moved()
     one, gpu = (passed(case, rotation, layers, flash) for layers in (1, LAYERS))
     more = int(SHAPES[case.shape]["num_hidden_layers"]) - LAYERS
