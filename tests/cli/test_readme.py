@@ -10,7 +10,7 @@ from random import Random
 import datasets
 import pytest
 
-from harness.cli.app import main
+from harness.cli.app import app, main
 from harness.plugins import FOLDERS, catalogue
 from harness.sweep.spec import bundled
 from tests import ROOT
@@ -27,15 +27,24 @@ LISTS["harness/encodings"] = ("encoding",)
 DOCUMENTS = [
     *ROOT.glob("*.md"),
     *ROOT.glob(".github/*.md"),
+    *ROOT.glob("docs/**/*.md"),
     *(path for room in ("scaling", "tasks", "harness") for path in (ROOT / room).rglob("*.md")),
     *(ROOT / "results" / name for name in ("README.md", "families.md", "benchmarks/README.md")),
 ]
+PAGES = [ROOT / "README.md", *ROOT.glob("docs/tutorials/*.md"), *ROOT.glob("docs/how-to/*.md")]
 UNREAD = {"recommend", "tune", "sweep.yaml", "pi_paper"}
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the ropewalk commands of a page, each as its words."""
+    lines = "\n".join(blocks("bash", page.read_text(encoding="utf-8"))).replace("\\\n", " ")
+    words = [shlex.split(line, comments=True) for line in lines.splitlines()]
+    return [line for line in words if line[:1] == ["ropewalk"]]
 
 
 def anchors(document: Path) -> set[str]:
@@ -58,31 +67,37 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_the_python_of_the_readme_runs(place: Path) -> None:
-    """The example measures a loaded model with a function as a method, and gives a figure."""
+    """The example measures a loaded model and gives a figure."""
     names: dict[str, object] = {}
-    exec(compile(blocks("python")[1], "README.md", "exec"), names)
-    assert "my_rope" in next((place / "results").rglob("run.json")).read_text(encoding="utf-8")
+    exec(compile(blocks("python")[0], "README.md", "exec"), names)
+    assert "yarn" in next((place / "results").rglob("run.json")).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
 def test_every_ropewalk_command_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a folder with the files the README names, each command ends with status 0.
+    """In a folder with the files they name, each command of the README and of the tutorial ends with status 0.
 
     What no later command reads is planned and not measured: that it is, other tests see.
     """
-    (place / "mine.py").write_text(blocks("python")[0], encoding="utf-8")
-    (place / "sweep.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
-    lines = "\n".join(blocks("bash")).replace("\\\n", " ").splitlines()
-    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("ropewalk")]
-    assert len(commands) >= 7
-    for command in commands:
+    own = ROOT / "docs/tutorials/own-method.md"
+    (place / "mine.py").write_text(blocks("python", own.read_text("utf-8"))[0], encoding="utf-8")
+    written = [*commands(ROOT / "README.md"), *commands(own)]
+    assert len(written) >= 7
+    for command in written:
         if UNREAD & {*command[1:3]}:
             command.append("--dry-run")
         with pytest.raises(SystemExit) as ended:
             main(command[1:])
         output = capsys.readouterr()
         assert ended.value.code == 0, f"{shlex.join(command)}\n{output.out}{output.err}"
-    assert (place / "figures" / "curves.png").exists()
+    assert (place / "results/my-model/reports/curves.png").exists()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_command_of_a_page_is_understood(page: Path) -> None:
+    """Every option that a page names is one of its command."""
+    for command in commands(page):
+        app.parse_args(command[1:], exit_on_error=False, print_error=False)
 
 
 def test_the_other_commands_are_scripts_that_are_there() -> None:
