@@ -157,8 +157,10 @@ def row(
 ) -> Row:
     """Return the row of the figures of all repeats."""
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    middle = (statistics.median(values) for values in (ours, theirs, ratios))
-    return Row(name, what, peer, unit, *middle, min(ratios), max(ratios), bar, equal)
+    mine, other, middle = (statistics.median(values) for values in (ours, theirs, ratios))
+    return Row(
+        name, what, peer, unit, mine, other, middle, min(ratios), max(ratios), bar, equal
+    )  # fmt: skip
 
 
 # Models, requests, and the two ways of answering them.
@@ -246,8 +248,10 @@ def kernel_speeds(setting: Setting, dtype: torch.dtype, length: int) -> tuple[fl
         torch.randn(size, 512, dtype=dtype, device=setting.device) for size in (rows, 1408)
     )
     shape = (1, 8, length, 64)
-    heads = [torch.randn(shape, dtype=dtype, device=setting.device) for _ in range(3)]
-    attend = partial(scaled_dot_product_attention, *heads, is_causal=True)
+    query, key, value = (
+        torch.randn(shape, dtype=dtype, device=setting.device) for _ in range(3)
+    )  # fmt: skip
+    attend = partial(scaled_dot_product_attention, query, key, value, is_causal=True)
     product = _kernel_seconds(setting, lambda: torch.mm(one, other.t()), setting.size(40))
     attention = _kernel_seconds(setting, attend, 2)
     return 2 * rows * 512 * 1408 / product, 2 * 8 * 64 * length * (length + 1) / attention
@@ -277,7 +281,9 @@ def prefix(setting: Setting) -> Iterator[Row]:
         costs = [sum(operations(model.config, n)) for n in lengths]
         what = f"prefix curve of 8 lengths to {longest}, {setting.shape}, {kind(dtype)}"
         bar = costs[-1] / sum(costs)  # every token once
-        yield row("prefix", what, f"{LABELS}, per length", "s", *times, bar, both.agreement())
+        yield row(
+            "prefix", what, f"{LABELS}, per length", "s", times[0], times[1], bar, both.agreement()
+        )
 
 
 def windows(setting: Setting) -> Iterator[Row]:
@@ -290,7 +296,9 @@ def windows(setting: Setting) -> Iterator[Row]:
         times = setting.interleaved(both.engine, both.peer)
         what = f"{len(starts)} windows of {length} every {stride} tokens, S, {kind(dtype)}"
         bar = 1 / 1.44  # the ratio of the operations, counted: the head reads a quarter of the rows
-        yield row("windows", what, f"{LABELS}, per window", "s", *times, bar, both.agreement())
+        yield row(
+            "windows", what, f"{LABELS}, per window", "s", times[0], times[1], bar, both.agreement()
+        )
 
 
 def passes(setting: Setting) -> Iterator[Row]:
@@ -341,7 +349,7 @@ def passkeys(setting: Setting) -> Iterator[Row]:
     )
     equal = f"all {len(asked)} equal, {sum(hits['engine']):.0f} hits"
     bar = 1 / 2.03  # the ratio of the operations, counted: a haystack is read once
-    yield row("passkeys", what, "generate() per prompt", "s", *times, bar, equal)
+    yield row("passkeys", what, "generate() per prompt", "s", times[0], times[1], bar, equal)
 
 
 def _generated(model: Any, asked: Loglikelihood) -> Response:
@@ -382,7 +390,7 @@ def _peak(setting: Setting, vocabulary: int, layers: int, way: str, length: int)
 def child(way: str, dtype: str, vocabulary: int, layers: int, length: int) -> float:
     """Run one pass in this process and return its peak above the loaded model, in bytes."""
     torch.set_num_threads(1)
-    shape = {"vocab_size": vocabulary, "num_hidden_layers": layers}
+    shape: Any = {"vocab_size": vocabulary, "num_hidden_layers": layers}
     model = build(Setting(), getattr(torch, dtype), **shape)
     text = tokens(model, length)
 
@@ -447,7 +455,9 @@ def positions(setting: Setting) -> Iterator[Row]:
     for method in POSITIONS:
         times = setting.interleaved(partial(run, method), partial(run, "none"))
         what = f"{method}, pass of {length} tokens, reference"
-        yield row("positions", what, "the same under plain frequencies", "s", *times, 3.0)
+        yield row(
+            "positions", what, "the same under plain frequencies", "s", times[0], times[1], 3.0
+        )
 
 
 def llama_cpp(setting: Setting) -> Iterator[Row]:
