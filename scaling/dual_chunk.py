@@ -47,7 +47,8 @@ def bands(
         raise ValueError(f"form is chunkllama or qwen, got {form}")
     qwen, window = form == "qwen", rope.trained_length
     cap = (window if qwen else 3 * window // 4) if largest is None else largest
-    size = cap - max(1, window // 32 if qwen else window // 8) if chunk is None else chunk
+    local = max(1, window // 32) if qwen else window // 8
+    size = cap - local if chunk is None else chunk
     if not 1 <= size <= cap <= window - (not qwen):
         most = f"<= {window}" if qwen else f"< {window}"
         raise ValueError(
