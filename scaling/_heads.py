@@ -1,10 +1,10 @@
 """What ``ropewalk calibrate`` measured of a model's heads, read from its file."""
 
-import json
-from pathlib import Path
+from typing import Any
 
 import torch
 
+from scaling._files import read_table
 from scaling.types import Rope
 
 OUTLIERS, NORMS = "outlier_shares", "pair_norms"
@@ -15,10 +15,7 @@ def read_heads(path: str, name: str, rope: Rope) -> torch.Tensor:
 
     Raises ValueError for a file that cannot be read, and for the table of another model.
     """
-    try:
-        table = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"the heads file {path} cannot be read as JSON: {error}") from error
+    table: Any = read_table(path, "heads")
     try:
         numbers = torch.tensor(table[name], dtype=torch.float64)
     except (KeyError, TypeError, ValueError) as error:

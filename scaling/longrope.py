@@ -1,12 +1,11 @@
 """LongRoPE: channels divided by searched factors, a short or a long list (arXiv:2402.13753)."""
 
-import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 
+from scaling._files import read_table
 from scaling.types import Frequencies, PerLayerFrequencies, Rope, factor_or_stretch
 
 CODE = "microsoft/LongRoPE"  # of the authors, on GitHub
@@ -20,8 +19,7 @@ def frequencies(
     ``factors`` is the path of a JSON file with the lists ``short_factor`` and ``long_factor``, one
     number per channel pair, named as by Hugging Face; by default the checkpoint's own are used. A
     file with a list ``layers`` has such a table for each layer, and next to it the values they have
-    in common. This is the only method that reads a file: the table is too large for an option, and
-    its numbers are in the fingerprint. The attention factor is the table's ``attention_factor``,
+    in common. The attention factor is the table's ``attention_factor``,
     else sqrt(1 + ln(s) / ln(trained_length)) at every length, where s is ``factor``, else the
     table's ``factor``, else the stretch. Not ``none`` at stretch 1, unless the short list is all 1.
 
@@ -29,7 +27,7 @@ def frequencies(
     11, untuned Llama-2: perplexity 7.22 with and 7.28 without at 16384 tokens, 11.51 and 13.00 at
     32768). Differs from transformers, where an input that outgrows the window changes lists.
     """
-    table = rope.shipped if factors is None else _read(factors)
+    table = rope.shipped if factors is None else read_table(factors, "factors")
     if "layers" not in table:
         return _of(rope, length, table, factors, factor)
     layers = table["layers"]
@@ -59,17 +57,6 @@ def _of(
         gain = math.log(max(scale, 1.0)) / math.log(rope.trained_length)
         attention = math.sqrt(1 + gain)
     return Frequencies(1.0 / (searched * rope.tokens_per_radian()), attention)
-
-
-def _read(path: str) -> Mapping[str, object]:
-    """Read the table of a file; raise ValueError if it cannot be read."""
-    try:
-        table = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"the factors file {path} cannot be read as JSON: {error}") from error
-    if not isinstance(table, dict):
-        raise ValueError(f"the factors file {path} must hold one JSON object")
-    return table
 
 
 def _factors(table: Mapping[str, object], name: str, pairs: int) -> list[float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from harness.plugins import Plugin, call, parameters
 from harness.sweep.measure import records
 from harness.sweep.plan import Plan
 from scaling import native
+from scaling._files import read_table
 from scaling.types import Rope
 
 
@@ -62,9 +62,9 @@ def _calibrated(plan: Plan) -> list[str]:
     lines = []
     for method in plan.methods:
         path = method.options.get("heads")
-        if path is None or not Path(str(path)).is_file():
-            continue
-        table = json.loads(Path(str(path)).read_text(encoding="utf-8"))
+        if path is None or not method.module.__name__.startswith("scaling."):
+            continue  # an option of a user's method may mean anything
+        table: Any = read_table(str(path), "heads")
         known = {entry["sha256"] for entry in table.get("documents", ())}
         same = [d["name"] for d in plan.documents if d["sha256"] in known]
         if same:
