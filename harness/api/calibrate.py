@@ -52,12 +52,13 @@ def calibrate(
     spec = read_spec({"model": str(model), **settings}, DEFAULTS)
     if documents < 1:
         raise UserError(f"--documents {documents} is invalid: calibrate reads 1 or more.")
-    with observer.status("Reading config, tokenizer and documents"):
-        checkpoint = open_model(spec)
-        texts, entries, length = _texts(spec, checkpoint, documents)
     file = Path(out)
     if file.is_dir():
         raise UserError(f"--out {file} is a folder; name a file, as in --out {file / FILE}.")
+    with observer.status("Reading config, tokenizer and documents"):
+        checkpoint = open_model(spec)
+        texts, entries, length = _texts(spec, checkpoint, documents)
+    make_folder(file.absolute().parent, "--out")  # before hours of measuring
     observer.note(
         f"Measuring {checkpoint.config.model_type} heads on {len(texts)} documents of {length:,}"
         " tokens."
@@ -72,7 +73,6 @@ def calibrate(
 
         tables = measure_heads(weights, read())
     result = Calibration(checkpoint.label, length, tuple(entries), tables, file)
-    make_folder(file.absolute().parent, "--out")
     with replacing(file) as new:
         new.write(_json(result, checkpoint).encode())
     return result

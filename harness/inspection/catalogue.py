@@ -31,7 +31,6 @@ CONFIG = LlamaConfig(
     hidden_size=512, num_attention_heads=8, num_key_value_heads=4, num_hidden_layers=4,
     max_position_embeddings=WINDOW,
 )  # fmt: skip
-NEEDING = ("longrope", "ms_poe")  # methods that are an error without a file
 ENGINES = ("transformers", "vllm", "sglang", "gguf", "mlx")
 PAPER = re.compile(r"(?:arXiv:)?\b(\d{2})(\d{2}\.\d{5})\b")
 HEADER = """# All methods
@@ -93,7 +92,7 @@ def entries() -> list[Entry]:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """Write files with some numbers, and return the options that name them, by method."""
+    """Write the files without which a method is an error; return the options that name them."""
     heads, pairs = CONFIG.num_attention_heads, CONFIG.hidden_size // CONFIG.num_attention_heads // 2
     ranks = torch.arange(CONFIG.num_hidden_layers * heads).reshape(-1, heads).double()
     lists = {"short_factor": [1.0] * pairs, "long_factor": [2.0 + i / pairs for i in range(pairs)]}
@@ -146,7 +145,7 @@ def _positions(bands: Bands) -> str:
 def _calibration(one: Entry) -> str:
     known = parameters(one.module, "method")
     if "heads" in known:
-        return "needed: heads" if one.name in NEEDING else "group sizes; optionally heads"
+        return "needed: heads" if one.method.options["heads"] else "group sizes; optionally heads"
     if "factors" in known:
         return "needed: factors"
     if "span" in known:
