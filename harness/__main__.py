@@ -26,6 +26,7 @@ def start() -> None:
         gc.disable()
         from harness.cli.app import main
 
+        gc.freeze()
         gc.enable()
         main()
     except KeyboardInterrupt:  # before main can say what an interrupt keeps, or while it does

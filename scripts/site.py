@@ -23,6 +23,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from harness.api.describe import Description, describe
+from harness.cli import COMMANDS, EXAMPLES, USAGE
 from harness.cli.app import app
 from harness.inspection.catalogue import Entry, entries, method_table
 from harness.inspection.catalogue import page as method_page
@@ -155,6 +156,10 @@ def command_line() -> str:
     """Return the page of all commands, from the functions that define them."""
     text = app.generate_docs(output_format="markdown", heading_level=1)
     text = re.sub(r"## Table of Contents.*?(?=\*\*Commands)", "", text, flags=re.DOTALL)
+    for name in COMMANDS:
+        line = f"ropewalk {name} {USAGE[name]}\n"
+        example = f"\n# for example\n{EXAMPLES[name]}\n"
+        text = text.replace(line.replace(name, f"{name} {name}", 1), line + example)
     return text.replace("# ropewalk\n", "# Command line\n", 1)
 
 

@@ -23,6 +23,39 @@ COMMANDS = {
     "list": "List methods, tasks, reports, engines, encodings and sweeps, or describe one.",
     "new": "Write NAME.py, a plug-in of ten lines or so that runs as it is.",
 }
+# What is written behind each command, and an example of it.
+USAGE = {
+    "run": "[SWEEP] [OPTIONS]",
+    "report": "RUN... [OPTIONS]",
+    "recommend": "MODEL [OPTIONS]",
+    "tune": "[MODEL] [OPTIONS]",
+    "calibrate": "MODEL [OPTIONS]",
+    "export": "MODEL --scaling METHOD --length LENGTH --to ENGINE [OPTIONS]",
+    "doctor": "MODEL [OPTIONS]",
+    "inspect": "[MODEL] [OPTIONS]",
+    "check": "PLUGIN [OPTIONS]",
+    "compare": "RUN [OPTIONS]",
+    "publish": "RUN --to FORM [OPTIONS]",
+    "rerun": "RUN [OPTIONS]",
+    "list": "[NAME]",
+    "new": "KIND NAME [--out FOLDER]",
+}
+EXAMPLES = {
+    "run": "ropewalk run --model my-model --docs books --scaling none yarn --length 1x 2x 4x",
+    "report": "ropewalk report results/run-my-model --report curves differences",
+    "recommend": "ropewalk recommend my-model --docs books --length 4x --to vllm --budget 2h",
+    "tune": "ropewalk tune my-model --docs books --scaling yarn:beta_fast=8..64 --length 4x",
+    "calibrate": "ropewalk calibrate my-model --docs other-books --out heads.json",
+    "export": "ropewalk export my-model --scaling yarn:factor=4 --length 4x --to vllm --out served",
+    "doctor": "ropewalk doctor my-model --scaling yarn:factor=4 --length 4x",
+    "inspect": "ropewalk inspect my-model --scaling none yarn --length 4x --out figures",
+    "check": "ropewalk check ./mine.py --model my-model",
+    "compare": "ropewalk compare results/run-llama --published yarn",
+    "publish": "ropewalk publish results/run-my-model --to card",
+    "rerun": "ropewalk rerun results/run-my-model",
+    "list": "ropewalk list methods",
+    "new": "ropewalk new method mine",
+}
 
 
 def help_text(width: int) -> str:

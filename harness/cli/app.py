@@ -13,8 +13,9 @@ from typing import Any
 from cyclopts import App, CycloptsError, Parameter, UnknownOptionError, UnusedCliTokensError
 from rich.text import Text
 
-from harness.cli import COMMANDS, HELP
+from harness.cli import COMMANDS, EXAMPLES, HELP, USAGE
 from harness.cli.console import INTERRUPTED, REFUSED, err, terminable
+from harness.cli.help import Columns
 from harness.errors import UserError, reason
 from harness.names import printable
 
@@ -50,6 +51,7 @@ app = App(
     name="ropewalk",
     version=_version,
     help=HELP,
+    help_formatter=Columns(),
     help_format="plaintext",  # markdown would take twice the time to start
     suppress_keyboard_interrupt=False,  # main reports what an interrupt keeps
     # A folder may be called [] or {"a": 1}, which is JSON.
@@ -57,9 +59,14 @@ app = App(
         json_list=False, json_dict=False, negative="", consume_multiple=True
     ),
 )
-for name, text in COMMANDS.items():  # a command is imported when it is named
+for name in COMMANDS:  # a command is imported when it is named
     function = "list_" if name == "list" else name  # not the built-in
-    app.command(f"harness.cli.{name}:{function}", name=name, help=text)
+    app.command(
+        f"harness.cli.{name}:{function}",
+        name=name,
+        usage=f"Usage: ropewalk {name} {USAGE[name]}",
+        help_epilogue=f"Example: {EXAMPLES[name]}",
+    )
 
 
 def main(arguments: list[str] | None = None) -> Any:

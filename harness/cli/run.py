@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from harness.api.settings import read_specs
 from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, err, screen
 from harness.cli.settings import with_settings
 
@@ -19,6 +18,8 @@ def run(sweep: Path | None = None, /, *, dry_run: bool = False, **settings: Any)
         sweep: A YAML file with the same settings, or a sweep that `list` names; flags win over it.
         dry_run: Print the plan and its cost; read no weights and write nothing.
     """
+    from harness.api.settings import read_specs
+
     specs = read_specs(sweep, settings)  # before anything that takes long to import
     from harness.api.report import write
     from harness.api.run import keeping, machine_of, planned

@@ -1,35 +1,159 @@
-"""The flags of a command that sets up a sweep: made from the settings that ``Spec`` declares."""
+"""The flags of a command that sets up a sweep: one table, with the help and the default of each.
+
+``harness.sweep.spec.Spec`` has their types and checks their values. It is not imported here: that
+takes longer than to print the help.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from harness.sweep.spec import Spec
-
-MANY = ("model", "adapter", "scaling", "task", "length")  # flags that take several values
-ALL = tuple(name for name in Spec.model_fields if name != "published")  # that is for sweep files
-OPENING = ("revision", "offline", "trust_remote_code")  # how a model's config is read
 Command = Callable[..., int]
+Many = tuple[str, ...]
+MODEL = Group.create_ordered("Model")
+METHODS = Group.create_ordered("Methods")
+TASKS = Group.create_ordered("Tasks, lengths and documents")
+EXECUTION = Group.create_ordered("Execution")
+OUTPUT = Group.create_ordered("Output")
+OPENING = ("revision", "offline", "trust_remote_code")  # how a model's config is read
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag: ``kind`` is what the command line reads, which ``Spec`` checks.
+
+    ``default`` is what help shows: the value that ``Spec`` has, or what is done without one.
+    """
+
+    group: Group
+    kind: Any
+    default: str
+    help: str
+    alias: tuple[str, ...] = ()
+
+
+FLAGS = {
+    "model": Flag(
+        MODEL,
+        Many,
+        "reference, the embedded demo model",
+        "Folders, hub names (NAME@REVISION) or GGUF files.",
+        ("-m",),
+    ),
+    "revision": Flag(
+        MODEL, str, "the main branch", "Branch, tag or commit on the hub, for one model."
+    ),
+    "adapter": Flag(
+        MODEL,
+        Many,
+        "none",
+        "PEFT adapters for the model: folders or hub names. none is the model itself.",
+    ),
+    "scaling": Flag(
+        METHODS,
+        Many,
+        "none pi ntk dynamic_ntk:factor=2 ntk_by_parts yarn yarn:factor=4 yarn:factor=8",
+        "Scaling methods: NAME, NAME:option=value,… (option=[4,8] is one method for each value), "
+        "or your own .py file. `ropewalk list methods` names all.",
+    ),
+    "task": Flag(
+        TASKS,
+        Many,
+        "perplexity passkey",
+        "Tasks: NAME, NAME:option=value,… or your own .py file. `ropewalk list tasks` names all.",
+        ("--tasks", "-t"),
+    ),
+    "length": Flag(
+        TASKS,
+        Many,
+        "1x 2x 4x 8x",
+        "Lengths in tokens: 512, 4k (4096), or 2x or 1.5x (of the trained window).",
+    ),
+    "docs": Flag(
+        TASKS,
+        str,
+        "embedded, eight short public-domain texts",
+        "A file, a folder, a glob, or DATASET:split=…,field=….",
+    ),
+    "out": Flag(
+        OUTPUT,
+        Path,
+        "results/run-MODEL",
+        "The run folder. With several models, the folder that holds theirs.",
+        ("--output-path", "-o"),
+    ),
+    "seed": Flag(TASKS, int, "0", "Seed of every random draw."),
+    "dtype": Flag(MODEL, str, "auto", "auto (the checkpoint's), float32, bfloat16 or float16."),
+    "device": Flag(EXECUTION, str, "auto", "auto (a GPU if there is one), cpu, cuda, cuda:1, …"),
+    "offline": Flag(MODEL, bool, "False", "Send no request to the hub; use what its cache has."),
+    "max_memory": Flag(
+        EXECUTION,
+        str,
+        "no limit",
+        "Bytes that weights and work may take: 800MiB, 12GB. Less memory takes more time.",
+    ),
+    "trained_length": Flag(
+        MODEL,
+        int,
+        "the config's",
+        "The trained window in tokens, for a model whose config does not give it.",
+    ),
+    "device_map": Flag(
+        EXECUTION,
+        str,
+        "one device",
+        "auto: spread one model over all GPUs, then memory, then disk (accelerate).",
+    ),
+    "trust_remote_code": Flag(MODEL, bool, "False", "Run code from the model's repository."),
+    "allow_pickle": Flag(MODEL, bool, "False", "Accept weights that are not safetensors."),
+    "workers": Flag(
+        EXECUTION,
+        int,
+        "this process",
+        "Number of processes that measure, on Ray. With GPUs, one process per GPU.",
+    ),
+    "cluster": Flag(
+        EXECUTION,
+        str,
+        "this machine",
+        "HOST:PORT of a Ray cluster to measure on, or auto.",
+    ),
+    "track": Flag(
+        OUTPUT,
+        str,
+        "nowhere",
+        "Send scores, tables and figures to trackio, mlflow or wandb (NAME:project=…), or to "
+        "your own .py file.",
+    ),
+}
 
 
 def with_settings(
-    *names: str, without: Collection[str] = (), **helps: str
+    *names: str,
+    without: Collection[str] = (),
+    defaults: dict[str, str] | None = None,
+    **helps: str,
 ) -> Callable[[Command], Command]:
     """Give a command flags for settings, by default for all, in place of its ``**settings``.
 
     A flag that is not given is None: then a sweep file's value, or the default, stands. ``helps``
-    are the command's own words for some flags.
+    and ``defaults`` are the command's own words for some flags.
     """
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
         own = list(signature.parameters.values())
-        flags = [_flag(name, helps) for name in names or ALL if name not in without]
+        flags = [
+            _parameter(name, helps.get(name), (defaults or {}).get(name))
+            for name in names or FLAGS
+            if name not in without
+        ]
         positional = [p for p in own if p.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
         rest = [p for p in own if p.kind is inspect.Parameter.KEYWORD_ONLY]
         command.__signature__ = signature.replace(  # type: ignore[attr-defined]
@@ -40,22 +164,17 @@ def with_settings(
     return decorate
 
 
-def _flag(name: str, helps: dict[str, str]) -> inspect.Parameter:
-    field = Spec.model_fields[name]
-    help_text = Parameter(help=helps.get(name, field.description))
+def _parameter(name: str, text: str | None, default: str | None) -> inspect.Parameter:
+    flag = FLAGS[name]
+    shown = Parameter(
+        help=text or flag.help,
+        show_default=default or flag.default,
+        group=flag.group,
+        alias=flag.alias,
+    )
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[_type(name, field.annotation), help_text],
+        annotation=Annotated[flag.kind | None, shown],
     )
-
-
-def _type(name: str, annotation: Any) -> Any:
-    """Return what the command line reads; ``Spec`` checks it."""
-    if name in MANY:
-        return tuple[str, ...] | None
-    for kind in (bool, int, Path):
-        if kind in (annotation, *get_args(annotation)):
-            return kind | None
-    return str | None

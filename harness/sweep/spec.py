@@ -157,89 +157,34 @@ Read = SkipJsonSchema[InstanceOf[Documents]]  # documents of Python, which no sw
 class Spec(BaseModel):
     """A sweep over one model, as given.
 
-    Each setting is declared here once: the field names are the flags, the keys of a sweep file and
-    the keyword arguments from Python, and the descriptions are their help. In Python ``scaling``
-    takes functions too: ``f(rope, length) -> Rotation``.
+    The field names are the flags, the keys of a sweep file and the keyword arguments from Python;
+    ``ropewalk run --help`` says what each is. In Python ``scaling`` takes functions too:
+    ``f(rope, length) -> Rotation``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: str = Field(  # "" would be the working folder
-        "reference",
-        min_length=1,
-        description="Folders or hub names (NAME@REVISION); default: the embedded reference model.",
-    )
-    revision: str | None = Field(
-        None, description="Branch, tag or commit on the hub, of one model."
-    )
-    adapter: str | None = Field(
-        None,
-        min_length=1,
-        description="Adapters of PEFT for the model: folders or hub names; none: the model itself.",
-    )
-    scaling: tuple[Method, ...] = Field(
-        SCALING,
-        description="Methods: NAME, NAME:option=value,… (a grid: option=[4,8]), or your own .py "
-        "file.",
-    )
-    task: tuple[Entry, ...] = Field(
-        TASKS, description="Tasks: NAME, NAME:option=value,… or a path to your own .py file."
-    )
-    length: tuple[Length, ...] = Field(
-        LENGTHS, description="Tokens: 512, 4k (4096), 2x or 1.5x (of the trained window)."
-    )
-    docs: str | Read | dict[str, str | Read] = Field(
-        "embedded",
-        description="A file, a folder, a glob, or DATASET:split=…,field=…; default: embedded "
-        "documents.",
-    )
-    out: Path | None = Field(
-        None,
-        description="The run folder; default: results/run-MODEL. Of several models, the folder of "
-        "theirs.",
-    )
-    seed: int = Field(0, ge=-(2**63), lt=2**63, description="Seed of every random draw.")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="auto, float32, bfloat16 or float16."
-    )
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, …")
-    offline: bool = Field(False, description="Send no request to the hub; use what its cache has.")
-    max_memory: str | None = Field(
-        None,
-        description="Bytes that weights and work may take: 800MiB, 12GB; default: what is fastest.",
-    )
-    trained_length: int | None = Field(
-        None,
-        ge=1,
-        lt=2**31,
-        description="Tokens of a window of pretraining, for a model whose config does not give it.",
-    )
-    device_map: Literal["auto"] | None = Field(
-        None, description="auto: one model over all GPUs, then memory, then disk (accelerate)."
-    )
-    trust_remote_code: bool = Field(False, description="Let code from the model's repository run.")
-    allow_pickle: bool = Field(False, description="Accept weights that are not safetensors.")
-    workers: int | None = Field(
-        None,
-        ge=1,
-        le=CELLS,
-        description="Measure in so many processes, on Ray; on a GPU machine one a GPU.",
-    )
-    cluster: str | None = Field(
-        None,
-        min_length=1,
-        description="HOST:PORT of a Ray cluster to measure on, or auto; default: this machine.",
-    )
-    track: str | None = Field(
-        None,
-        min_length=1,
-        exclude=True,  # of no record: it changes no number
-        description="Send scores, tables and figures to trackio, mlflow or wandb "
-        "(NAME:project=…), or your own .py file.",
-    )
-    published: str | None = Field(
-        None, description="Of a sweep file: the published table whose settings these are."
-    )
+    model: str = Field("reference", min_length=1)  # "" would be the working folder
+    revision: str | None = None
+    adapter: str | None = Field(None, min_length=1)
+    scaling: tuple[Method, ...] = SCALING
+    task: tuple[Entry, ...] = TASKS
+    length: tuple[Length, ...] = LENGTHS
+    docs: str | Read | dict[str, str | Read] = "embedded"
+    out: Path | None = None
+    seed: int = Field(0, ge=-(2**63), lt=2**63)
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: str = "auto"
+    offline: bool = False
+    max_memory: str | None = None
+    trained_length: int | None = Field(None, ge=1, lt=2**31)
+    device_map: Literal["auto"] | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+    workers: int | None = Field(None, ge=1, le=CELLS)
+    cluster: str | None = Field(None, min_length=1)
+    track: str | None = Field(None, min_length=1, exclude=True)  # in no record: no number changes
+    published: str | None = None  # the published table whose settings these are; no flag
 
     @field_validator("*", mode="before")
     @classmethod

@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from harness.cli import COMMANDS
 from harness.cli.app import main
 from harness.engine import OutOfMemory
 from harness.plugins import names
@@ -584,25 +585,27 @@ class TestProcess:
 
     LOADED = """
 import sys
+from harness.cli import COMMANDS
 from harness.cli.app import main
 for line in sys.argv[1:]:
     try:
         main(line.split("|"))
     except SystemExit as ended:
         assert not ended.code, line
-heavy = {"torch", "transformers", "datasets", "scipy", "pandas", "matplotlib"} & set(sys.modules)
-print("loaded:", *sorted(heavy))
+heavy = {"torch", "transformers", "datasets", "scipy", "pandas", "matplotlib", "numpy"}
+heavy |= {"pydantic", "huggingface_hub", "harness.sweep.spec"} if "list" not in sys.argv else set()
+print("loaded:", *sorted(heavy & set(sys.modules)))
 """
 
     @pytest.mark.slow
     def test_help_and_list_load_nothing_heavy(self) -> None:
         """What answers in an instant imports no heavy library."""
-        helps = [f"{command}|--help" for command in ("run", "inspect", "check", "new")]
-        done = subprocess.run(
-            [sys.executable, "-c", self.LOADED, "list", "--help", *helps],
-            cwd=ROOT, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert done.stdout.splitlines()[-1] == "loaded:"
+        for lines in (["list"], [f"{command}|--help" for command in COMMANDS]):
+            done = subprocess.run(
+                [sys.executable, "-c", self.LOADED, *lines],
+                cwd=ROOT, capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            assert done.stdout.splitlines()[-1] == "loaded:"
 
 
 def test_a_checkpoint_with_missing_tensors_is_refused(
