@@ -8,6 +8,7 @@ a rotation, ``patched(model, rotation)`` runs a loaded model with it, ``run(...)
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from harness.api.calibrate import calibrate as calibrate
     from harness.api.callback import Callback as Callback
+    from harness.api.compare import compare as compare
     from harness.api.model import check as check
     from harness.api.model import doctor as doctor
     from harness.api.model import export as export
     from harness.api.model import inspect as inspect
     from harness.api.model import patched as patched
-    from harness.api.report import compare as compare
     from harness.api.report import report as report
-    from harness.api.rerun import rerun as rerun
+    from harness.api.reproduce import reproduce as reproduce
     from harness.api.run import Run as Run
     from harness.api.run import frame as frame
     from harness.api.run import run as run
@@ -61,9 +62,10 @@ if TYPE_CHECKING:
 HOMES = {
     "harness.api.calibrate": ("calibrate",),
     "harness.api.callback": ("Callback",),
+    "harness.api.compare": ("compare",),
     "harness.api.model": ("check", "doctor", "export", "inspect", "patched"),
-    "harness.api.report": ("compare", "report"),
-    "harness.api.rerun": ("rerun",),
+    "harness.api.report": ("report",),
+    "harness.api.reproduce": ("reproduce",),
     "harness.api.run": ("Run", "frame", "run"),
     "harness.api.select": ("recommend", "tune"),
     "harness.api.share": ("publish",),
@@ -119,6 +121,9 @@ def _check_packages() -> None:
 def __getattr__(name: str) -> Any:
     if name in ("Answer", "Passage", "Question", "Source"):  # of earlier versions
         return getattr(import_module("tasks"), name)
+    if name == "rerun":
+        warnings.warn("rerun is called reproduce now", DeprecationWarning, stacklevel=2)
+        name = "reproduce"
     for home, names in HOMES.items():
         if name in names:
             module = import_module(f"{home}.{name}" if home == __name__ else home)

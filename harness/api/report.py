@@ -1,4 +1,4 @@
-"""Make reports of runs from their files, and compare a run with a published table."""
+"""Make the reports of runs from their files."""
 
 from __future__ import annotations
 
@@ -12,23 +12,12 @@ import pandas as pd
 
 from harness.api.observer import LOG, Observer
 from harness.errors import UserError
-from harness.files import make_folder
-from harness.published.tables import (
-    display_of,
-    match_values,
-    read_table,
-    rows_of,
-    summarize,
-    tasks_of,
-    unlike,
-)
 from harness.reports._figures import Figures, paper, requested_figures
-from harness.reports._write import ALL, Written, save_table, write_reports
+from harness.reports._write import ALL, Written, write_reports
 from harness.reports.page.write import write_page
 from harness.runs.compatible import raw_text, reasons, unpaired
 from harness.runs.frame import make_frame
-from harness.runs.store import checked_run, read_run, reports_of, runs_in
-from harness.stats.cells import cells
+from harness.runs.store import read_run, reports_of, runs_in
 from harness.stats.checkpoints import as_methods
 
 PAGE = "index.html"
@@ -152,64 +141,3 @@ def compared(frame: pd.DataFrame, together: bool | None) -> pd.DataFrame:
         if together is None:
             return frame
         raise UserError(f"--together: {error}.") from None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A run beside a published table: one row per value, the same for people, and sentences."""
-
-    title: str
-    table: pd.DataFrame
-    display: pd.DataFrame
-    text: tuple[str, ...]
-    files: tuple[Path, ...]
-
-    @property
-    def reproduced(self) -> bool:
-        """Return whether every value is within the tolerance."""
-        return not (self.table["verdict"] == "outside").any()
-
-
-def compare(
-    run: str | Path,
-    *,
-    published: str | None = None,
-    model: str | None = None,
-    tuned: str | None = None,
-    tolerance: float = 2.0,
-    out: str | Path | None = None,
-    mixed: bool = False,
-) -> Comparison:
-    """Compare a run with a published table, value by value.
-
-    ``published`` is the table, by default the one that the run's sweep file names; ``model`` and
-    ``tuned`` choose its rows; ``tolerance`` is in percent. ``out`` is a folder for the comparison;
-    ``mixed`` compares even with another protocol or trained length. Raises UserError where the two
-    are not comparable.
-    """
-    if tolerance < 0:
-        raise UserError(f"--tolerance must be 0 or more percent, got {tolerance:g}.")
-    run = Path(run)
-    record = checked_run(run)
-    label = record["model"]["name"]
-    name = published or record.get("asked", {}).get("published")
-    if name is None:
-        raise UserError(f"{run} was not asked to reproduce a table; name one with --published.")
-    rows = rows_of(read_table(name), model, tuned, label)
-    why = unlike(rows, record)
-    metric = rows["metric"].iloc[0]
-    same = metric in {task["metric"] for task in record["tasks"].values()}
-    if why and not (mixed and same):
-        hint = " With --mixed it is compared all the same." * same
-        raise UserError(f"{run} is not comparable with {name}: {'; '.join(why)}.{hint}")
-    scores = cells(make_frame([run]))
-    labels = tasks_of(rows, record)
-    scores = scores[scores["task"].isin(labels) if labels else scores["metric"] == metric]
-    table = match_values(rows, scores, tolerance / 100)
-    text = summarize(table, rows, scores, tolerance / 100, label)
-    text += [f"Not comparable: {reason}." for reason in why]
-    title, display, files = f"{label} beside {name}", display_of(table), list[Path]()
-    if out:
-        make_folder(Path(out))
-        files = save_table(table, [({title: display}, text)], Path(out) / f"compare-{name}")
-    return Comparison(title, table, display, tuple(text), tuple(files))

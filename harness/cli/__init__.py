@@ -13,13 +13,12 @@ COMMANDS = {
     "calibrate": "Measure a model's heads on documents, for the methods that treat them "
     "differently.",
     "export": "Write a scaling as a serving engine reads it, with its numerical error there.",
-    "doctor": "Find faults of a model's config, its patch, its cache, and of a server; status 1 "
-    "if any.",
-    "inspect": "Show what each scaling does to a model's channels, from its config alone.",
-    "check": "Test the contract of a method or an encoding, and say what it does.",
-    "compare": "Compare a run with a published table, value by value.",
+    "doctor": "Find faults of one model: its config, patch, cache and server; status 1 if any.",
+    "inspect": "Show what each scaling does to a model's channels, from its config; no test.",
+    "check": "Test the code of a method or an encoding against its contract; no model needed.",
+    "compare": "Compare two runs cell by cell, or one run with a published table.",
     "publish": "Write a run for readers elsewhere, or send it to a tracker.",
-    "rerun": "Measure a run again from its record, and compare the two sample by sample.",
+    "reproduce": "Measure a run again from its record, and compare the two sample by sample.",
     "list": "List methods, tasks, reports, engines, encodings and sweeps, or describe one.",
     "new": "Write NAME.py, a plug-in of ten lines or so that runs as it is.",
 }
@@ -34,9 +33,9 @@ USAGE = {
     "doctor": "MODEL [OPTIONS]",
     "inspect": "[MODEL] [OPTIONS]",
     "check": "PLUGIN [OPTIONS]",
-    "compare": "RUN [OPTIONS]",
+    "compare": "RUN [OTHER] [OPTIONS]",
     "publish": "RUN --to FORM [OPTIONS]",
-    "rerun": "RUN [OPTIONS]",
+    "reproduce": "RUN [OPTIONS]",
     "list": "[NAME]",
     "new": "KIND NAME [--out FOLDER]",
 }
@@ -50,9 +49,9 @@ EXAMPLES = {
     "doctor": "ropewalk doctor my-model --scaling yarn:factor=4 --length 4x",
     "inspect": "ropewalk inspect my-model --scaling none yarn --length 4x --out figures",
     "check": "ropewalk check ./mine.py --model my-model",
-    "compare": "ropewalk compare results/run-llama --published yarn",
+    "compare": "ropewalk compare results/before results/after",
     "publish": "ropewalk publish results/run-my-model --to card",
-    "rerun": "ropewalk rerun results/run-my-model",
+    "reproduce": "ropewalk reproduce results/run-my-model",
     "list": "ropewalk list methods",
     "new": "ropewalk new method mine",
 }

@@ -67,6 +67,7 @@ for name in COMMANDS:  # a command is imported when it is named
         usage=f"Usage: ropewalk {name} {USAGE[name]}",
         help_epilogue=f"Example: {EXAMPLES[name]}",
     )
+app.command("harness.cli.reproduce:rerun", name="rerun", show=False)  # the name of version 0.1
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -12,7 +12,7 @@ from harness.cli.settings import OPENING, with_settings
 def check(
     plugin: str, /, *, model: str | None = None, length: str | None = None, **settings: Any
 ) -> int:
-    """Test the contract of a method at many geometries, or of an encoding, and say what it does.
+    """Test the code of a method at many geometries, or of an encoding, against its contract.
 
     Args:
         plugin: Your own .py file or a NAME, with options as in --scaling; all of one name.

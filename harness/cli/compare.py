@@ -1,49 +1,66 @@
-"""``ropewalk compare``: compare a run with a published table."""
+"""``ropewalk compare``: compare two runs, or a run with a published table."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from harness.cli.console import COMPLETE, WITH_FAILURES, screen
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, screen
 
 
 def compare(
     run: Path,
+    other: Path | None = None,
     /,
     *,
     published: str | None = None,
     model: str | None = None,
     tuned: str | None = None,
-    tolerance: float = 2.0,
-    out: Path | None = None,
+    tolerance: float | None = None,
     mixed: bool = False,
+    task: tuple[str, ...] | None = None,
+    out: Path | None = None,
 ) -> int:
-    """Set a run beside a published table, value by value.
+    """Compare two runs cell by cell on the same documents, or a run with a published table.
+
+    Two runs may be of two models, or of one model before and after a change of it, of a package or
+    of a machine: every cell that both have has the difference, the second less the first.
 
     Args:
-        run: The run folder.
-        published: The table: dca, lceg-pg19, pi-pg19, …; default: the one its sweep file names.
+        run: A run folder.
+        other: The run folder to compare it with.
+        published: Compare one run with this table instead: dca, lceg-pg19, pi-pg19, …; status 1
+            where a value is outside the tolerance.
         model: Which model of the table; default: its only one, or the one of the run's name.
         tuned: Which training of the table's rows; default: those without.
-        tolerance: Percent by which a value may differ and count as reproduced.
+        tolerance: Percent by which a value may differ and count as reproduced; default: 2.
+        mixed: Compare with a table even of another protocol or trained length, and say so.
+        task: Your own task files that the runs were measured with: only these are executed.
         out: Write the comparison there too, as CSV, Parquet, Markdown and LaTeX.
-        mixed: Compare even with another protocol or trained length, and say so.
     """
-    from harness.api.report import compare
-    from harness.cli.tables import show
+    from harness.api.compare import PublishedComparison
+    from harness.api.compare import compare as compare_runs
+    from harness.cli.tables import print_sentences, show
 
-    result = compare(
+    result = compare_runs(
         run,
+        other,
         published=published,
         model=model,
         tuned=tuned,
         tolerance=tolerance,
-        out=out,
         mixed=mixed,
+        task=task or (),
+        out=out,
     )
-    show({result.title: result.display}, screen)
-    for sentence in result.text:
-        screen.print(sentence)
+    if isinstance(result, PublishedComparison) and published is None:
+        TERMINAL.note(
+            f"from the next version on, this is ropewalk compare RUN --published "
+            f"{result.published}.",
+            warning=True,
+        )
+    show(result.display, screen)
+    print_sentences(result.text, screen)
     for file in result.files:
         screen.print(f"  {file}", soft_wrap=True)
-    return COMPLETE if result.reproduced else WITH_FAILURES
+    failed = isinstance(result, PublishedComparison) and not result.reproduced
+    return WITH_FAILURES if failed else COMPLETE

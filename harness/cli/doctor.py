@@ -24,7 +24,7 @@ def doctor(
     quick: bool = False,
     **settings: Any,
 ) -> int:
-    """Find faults of a model's config, its patch, its cache, and of a server; status 1 if any.
+    """Find faults of one model: its config, patch, cache and server; status 1 if any.
 
     Args:
         model: A folder, a hub name or a GGUF file.

@@ -30,7 +30,7 @@ def inspect(
     out: Path | None = None,
     **settings: Any,
 ) -> int:
-    """Show what each scaling does to a model's channels; reads its config alone, no weights.
+    """Show what each scaling does to a model's channels; reads its config alone, and tests nothing.
 
     Args:
         model: A folder or a hub name; default: the embedded reference model.

@@ -29,8 +29,15 @@ from harness.reports.writing.titles import titles
 from harness.stats.cells import cells, records
 from harness.stats.checkpoints import labels, lengths
 from harness.stats.decision import Family, families, family
-from harness.stats.measure import SHARES, differences, values_of, weights_of
-from harness.stats.paired import ALPHA, NO_DIFFERENCE, Difference, adjusted
+from harness.stats.measure import (
+    SHARES,
+    Measure,
+    differences,
+    measure,
+    values_of,
+    weights_of,
+)
+from harness.stats.paired import ALPHA, NO_DIFFERENCE, Difference, adjusted, holm
 from harness.stats.seeds import ENDING, over_seeds, paired_seeds
 
 OWN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
@@ -149,6 +156,67 @@ def checkpoints(frame: pd.DataFrame) -> pd.DataFrame:
                     row = _row(known[one], here, other, _compared(here, other))
                     rows.append({**row, "model": model, "scaling": scaling, "baseline": models[0]})
     return pd.DataFrame(rows)
+
+
+def between(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per cell that two runs have, each a ``model`` here: the second less the first.
+
+    Cells are compared that have a score and the same requests in both; ``baseline_score`` is that
+    of the first run. Cells of equal samples are "same". ``p_all`` is corrected for all methods of a
+    task at one length (Holm).
+    """
+    first, second = frame["model"].unique()
+    rows = []
+    for _, samples in frame.groupby("task", sort=False):
+        how = measure(samples.assign(scaling=samples["model"] + " " + samples["scaling"]))
+        for _, here in samples.groupby("length"):
+            compared = [
+                _of_two(cell, how, first, second)
+                for _, cell in here.groupby("scaling", sort=False)
+                if _same_requests(cell, first, second)
+            ]
+            corrected = holm([None if pair[1] is None else pair[1].p for pair in compared])
+            rows += [
+                _row_of_two(*pair, p, first, second)
+                for pair, p in zip(compared, corrected, strict=True)
+            ]
+    return pd.DataFrame(rows)
+
+
+def _same_requests(cell: pd.DataFrame, first: str, second: str) -> bool:
+    """Return whether two runs have a score of one cell, and the same requests."""
+    own = [cell[cell["model"] == name] for name in (first, second)]
+    scored = all(part["score"].notna().any() for part in own)
+    return scored and set(own[0]["question"]) == set(own[1]["question"])
+
+
+def _of_two(
+    cell: pd.DataFrame, how: Measure, first: str, second: str
+) -> tuple[dict[str, Any], Difference | None, Family]:
+    """Compare a cell of two runs as two methods, whatever their frequencies."""
+    runs = cell["model"]
+    here = family(cell.assign(scaling=runs, frequencies=runs), how)
+    facts = records(cells(cell[runs == second]))[0]
+    if not {first, second} <= here.shared.keys():
+        return facts, None, here
+    results = differences([here.shared[second]], here.shared[first], how)
+    return facts, results[0] if results else None, here
+
+
+def _row_of_two(
+    facts: dict[str, Any],
+    difference: Difference | None,
+    here: Family,
+    p: float | None,
+    first: str,
+    second: str,
+) -> dict[str, Any]:
+    compared = {} if difference is None else {second: (difference, p)}
+    row = _row({**facts, "scaling": second}, here, first, compared)
+    same = difference is not None and here.shared[first] == here.shared[second]
+    row |= {"scaling": facts["scaling"], "model": second, "baseline": first, "same": same}
+    verdict = "same" if same else row["verdict"]
+    return {**row, "verdict": verdict, "baseline_score": here.score(first).score}
 
 
 def _row(cell: dict[str, Any], here: Family, baseline: str, compared: Compared) -> dict[str, Any]:

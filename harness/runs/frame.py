@@ -150,7 +150,7 @@ def make_frame(
         raise UserError(f"{conflicts[0]}; report them separately, or with --mixed.")
     own = own_tasks(tasks)
     for folder, run in runs.items():
-        name = _called(folder, runs)
+        name = called(folder, runs)
         for place, cell in _cells(folder, name, run, own):
             if conflicts and place[0] != name:  # a sweep of several models is named so
                 place = (f"{place[0]} ({name})", *place[1:])
@@ -183,7 +183,7 @@ def own_tasks(tasks: Iterable[str]) -> list[Plugin]:
     return [task for task in (load("task", given) for given in tasks) if task.digest is not None]
 
 
-def _called(folder: Path, folders: Iterable[Path]) -> str:
+def called(folder: Path, folders: Iterable[Path]) -> str:
     """Return a folder's name, with that of its parent where two have the same name."""
     place = resolved(folder)
     alike = [other for other in folders if resolved(other).name == place.name]

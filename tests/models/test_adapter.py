@@ -209,7 +209,7 @@ def test_a_model_is_measured_with_and_without_its_adapter(
     assert scores.groupby("length")["score"].nunique().eq(2).all()
     moved = Path(shutil.copytree(adapters("lora"), tmp_path / "moved"))
     again = ["--adapter", moved, "--out", tmp_path / "again"]
-    done = ropewalk("rerun", tmp_path / "run" / "llama+lora", *again)
+    done = ropewalk("reproduce", tmp_path / "run" / "llama+lora", *again)
     assert done.status == 0, done.err
     assert "equal bit for bit" in done.out
 

@@ -382,10 +382,10 @@ class TestFuzz:
         "words",
         [
             ("report", "LOOP"), ("report", "[]"), ("report", "LOOP/run"), ("compare", "LOOP"),
-            ("rerun", "LOOP"), ("publish", "LOOP", "--to", "card"), ("run", "LOOP"),
+            ("reproduce", "LOOP"), ("publish", "LOOP", "--to", "card"), ("run", "LOOP"),
             ("run", "--model", "LOOP"), ("run", "--docs", "LOOP"), ("run", "--scaling", "LOOP.py"),
             ("report", "RUN", "--out", "LOOP"), ("report", "RUN", "--style", "LOOP"),
-            ("report", "RUN", "--page", "LOOP.html/a.html"), ("rerun", "RUN", "--out", "LOOP"),
+            ("report", "RUN", "--page", "LOOP.html/a.html"), ("reproduce", "RUN", "--out", "LOOP"),
             ("publish", "RUN", "--to", "card", "--out", "LOOP"), ("inspect", "LOOP"),
             ("export", "LOOP", "--scaling", "pi", "--length", "2x", "--to", "vllm"),
             ("tune", "--out", "LOOP"), ("tune", "--trials", "9" * 20),
@@ -418,7 +418,7 @@ class TestFuzz:
             (2, ("run", "--scaling", "none", "./BAD.py")),
             (2, ("run", "--scaling", "./BAD.json")),
             (0, ("run", "./BAD.yaml")),
-            (0, ("rerun", "RUN", "--out", "BAD")),
+            (0, ("reproduce", "RUN", "--out", "BAD")),
             (0, ("report", "BADRUN", "--report", "scores")),
             (0, ("report", "RUN", "BADRUN", "--mixed", "--report", "scores", "--out", "BAD")),
             (0, ("publish", "BADRUN", "--to", "folder")),
@@ -466,7 +466,7 @@ class TestFuzz:
         assert call("report", measured, "--report", "scores") in (0, 1, 2)
         shutil.copy(before, measured / name)
 
-    @pytest.mark.parametrize("command", ["run", "rerun"])
+    @pytest.mark.parametrize("command", ["run", "reproduce"])
     def test_what_a_record_says_is_quoted_without_its_signs(
         self,
         command: str,
@@ -480,7 +480,7 @@ class TestFuzz:
         record["model"]["shipped"] = "\x1b[2J"
         (measured / "run.json").write_text(json.dumps(record))
         sweep = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
-        run = ["run", *sweep, "--out", measured] if command == "run" else ["rerun", measured]
+        run = ["run", *sweep, "--out", measured] if command == "run" else ["reproduce", measured]
         assert call(*run) == 2
         told = capsys.readouterr().err
         assert "\x1b" not in told

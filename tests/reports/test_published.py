@@ -227,7 +227,7 @@ def test_what_is_not_comparable_is_refused_unless_told(
     assert "its model was trained at 4096 tokens, this at 64" in told
     with pytest.raises(SystemExit):
         main(["compare", str(run)])
-    assert "was not asked to reproduce a table; name one" in " ".join(
+    assert "with a second run, or with a table; name one" in " ".join(
         capsys.readouterr().err.split()
     )
     status, told = compare("lceg-ruler", "--mixed")
@@ -255,7 +255,7 @@ def test_the_command_prints_and_writes_the_comparison(
     )
     for factor, status in ((1.0, 0), (2.0, 1)):
         held = own.assign(value=factor * score)
-        monkeypatch.setattr("harness.api.report.read_table", lambda _, held=held: held)
+        monkeypatch.setattr("harness.api.compare.read_table", lambda _, held=held: held)
         with pytest.raises(SystemExit) as ended:
             main(["compare", str(run), "--published", "dca", "--out", str(tmp_path / "out")])
         assert ended.value.code == status

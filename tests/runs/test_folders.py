@@ -124,7 +124,7 @@ def test_a_folder_that_is_not_a_runs_is_left_as_it_is(
 
 
 @pytest.mark.parametrize("out", ["/dev/null", "/dev/null/run", "file", "loop", "gone"])
-@pytest.mark.parametrize("command", ["run", "rerun"])
+@pytest.mark.parametrize("command", ["run", "reproduce"])
 def test_a_dry_run_rejects_the_out_that_a_run_would(
     command: str, out: str, small: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
@@ -133,8 +133,8 @@ def test_a_dry_run_rejects_the_out_that_a_run_would(
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "gone").symlink_to(tmp_path / "nothing")
     words = sweep(tiny, docs, tmp_path / out)
-    if command == "rerun":
-        words = ["rerun", str(small), "--out", str(tmp_path / out)]
+    if command == "reproduce":
+        words = ["reproduce", str(small), "--out", str(tmp_path / out)]
     done = ropewalk(*words, "--dry-run")
     assert (done.status, "is not a folder; choose another --out." in done.err) == (2, True)
 

@@ -133,7 +133,7 @@ def test_a_record_of_any_content(small: Path, docs: Path, tiny: Path, tmp_path: 
         ["report", foreign, "--report", "bits_per_byte", "--page", tmp_path / "page.html"],
         ["report", small, foreign, "--mixed", "--report", "scores", "--out", tmp_path / "out"],
         ["compare", foreign, "--published", "yarn-table-1", "--mixed"],
-        ["rerun", foreign, *again],
+        ["reproduce", foreign, *again],
         ["publish", foreign, "--to", "folder", "--out", tmp_path / "folder"],
         ["publish", foreign, "--to", "every-eval-ever", "--out", tmp_path / "json"],
         ["run", "--model", tiny, "--docs", docs, "--task", "perplexity:tail=16", "--length", "2x",
@@ -177,7 +177,7 @@ def test_a_field_of_another_kind_is_named(
     """Every command that reads a run says which field of its record is damaged."""
     record = json.loads((run / RUN).read_text())
     (run / RUN).write_text(json.dumps(_changed(record, [(place, value)])))
-    for words in (["report", run], ["rerun", run], ["publish", run, "--to", "card"]):
+    for words in (["report", run], ["reproduce", run], ["publish", run, "--to", "card"]):
         done = ropewalk(*words, "--out", tmp_path / "out")
         assert (done.status, f"{run / RUN} is " in done.err) == (2, True), done.err
 

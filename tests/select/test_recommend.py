@@ -62,7 +62,7 @@ def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(
     shown = table[~table["verdict"].isin(["too costly"])]
     assert shown[["difference", "cost", "cost_low"]].notna().all(axis=None)
     assert ropewalk("report", tmp_path / "race").status == 0
-    again = ropewalk("rerun", tmp_path / "race", "--out", tmp_path / "again")
+    again = ropewalk("reproduce", tmp_path / "race", "--out", tmp_path / "again")
     assert again.status == 0
     assert "reproduced" in again.out
 

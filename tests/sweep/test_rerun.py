@@ -33,7 +33,7 @@ def rerun(
     def rerun(*words: str | Path) -> tuple[int, str, str]:
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main(["rerun", *map(str, words)])
+            main(["reproduce", *map(str, words)])
         told = capsys.readouterr()
         return int(ended.value.code or 0), *(" ".join(text.split()) for text in told)
 
@@ -45,7 +45,7 @@ def test_a_run_is_measured_again_to_the_same_bits(run: Path, rerun: Rerun, tmp_p
     status, told, _ = rerun(run)
     assert status == 0
     assert "3 of 3 samples are equal bit for bit: reproduced." in told
-    assert (tmp_path / "results" / "rerun-run" / SAMPLES).exists()
+    assert (tmp_path / "results" / "reproduce-run" / SAMPLES).exists()
 
 
 def test_samples_that_were_there_before_are_not_taken_for_measured_again(

@@ -332,6 +332,9 @@ def test_a_carried_sweep_is_run_by_its_name_and_flags_win(
     assert "pi:factor=4, pi:factor=8 at a length of 2048" in " ".join(
         capsys.readouterr().err.split()
     )
+    with pytest.raises(SystemExit):
+        main(["compare", str(tmp_path / "run"), "--published", "pi-pg19", "--mixed"])
+    assert "Warning" not in capsys.readouterr().err
 
 
 def test_an_unknown_sweep_is_answered_with_those_bundled(

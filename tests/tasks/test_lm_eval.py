@@ -259,7 +259,7 @@ def test_a_record_that_names_a_folder_of_tasks_names_code(
     run: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
     """Functions of a task's folder are executed, so a run of anyone's needs --run-code."""
-    ended = ropewalk("rerun", run, "--out", tmp_path / "again")
+    ended = ropewalk("reproduce", run, "--out", tmp_path / "again")
     assert ended.status == 2
     assert "--run-code" in ended.err
 

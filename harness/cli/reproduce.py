@@ -1,13 +1,15 @@
-"""``ropewalk rerun``: check a run's record against today's inputs, and measure it again."""
+"""``ropewalk reproduce``: check a run's record against today's inputs, and measure it again."""
 
 from __future__ import annotations
 
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
-from harness.cli.console import COMPLETE, WITH_FAILURES, Terminal, screen
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Terminal, screen
 
 
-def rerun(
+def reproduce(
     run: Path,
     /,
     *,
@@ -25,7 +27,7 @@ def rerun(
     Args:
         run: The run folder. Its model, documents, methods and questions are held to its record, of
             which only the settings that decide a number are read.
-        out: Where the second run goes; default: results/rerun-RUN.
+        out: Where the second run goes; default: results/reproduce-RUN.
         model: Where the model lies now, if it moved.
         adapter: Where its adapter lies now, if it moved.
         docs: Where the documents lie now, if they moved.
@@ -34,9 +36,9 @@ def rerun(
         run_code: Let code that the record names run: method and task files, model repositories.
         dry_run: Only check that the record is enough; read no weights and write nothing.
     """
-    from harness.api.rerun import rerun
+    from harness.api.reproduce import reproduce as measure_again
 
-    result = rerun(
+    result = measure_again(
         run,
         out=out,
         tolerance=tolerance,
@@ -54,3 +56,10 @@ def rerun(
         screen.print(f"Differs: {difference}", soft_wrap=True)
     screen.print(result.text, soft_wrap=True)
     return COMPLETE if result.reproduced else WITH_FAILURES
+
+
+@wraps(reproduce)
+def rerun(*arguments: Any, **options: Any) -> int:
+    """Warn of the old name of ``reproduce``, and do it."""
+    TERMINAL.note("from the next version on, this is ropewalk reproduce RUN.", warning=True)
+    return reproduce(*arguments, **options)

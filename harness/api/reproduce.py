@@ -15,7 +15,7 @@ from harness.sweep.rerun import Outcome, compare, plan_again, surroundings
 
 
 @dataclass(frozen=True)
-class Rerun:
+class Reproduction:
     """The comparison of a run with its repetition in ``folder``.
 
     ``differences`` are those of the two surroundings: packages, device, commit.
@@ -45,7 +45,7 @@ class Rerun:
         return f"{text}: {verdict}."
 
 
-def rerun(
+def reproduce(
     run: str | Path,
     *,
     out: str | Path | None = None,
@@ -54,7 +54,7 @@ def rerun(
     dry_run: bool = False,
     observer: Observer = LOG,
     **places: str | None,
-) -> Rerun | None:
+) -> Reproduction | None:
     """Measure a run again from its record and compare; a dry run only checks the record.
 
     ``places`` say where the ``model``, ``adapter`` or ``docs`` lie now, and on which ``device`` to
@@ -64,7 +64,7 @@ def rerun(
     if not 0 <= tolerance < math.inf:
         raise UserError(f"--tolerance must be 0 or more and finite, got {tolerance:g}.")
     run = Path(run)
-    folder = Path(out) if out else Path("results") / f"rerun-{resolved(run).name}"
+    folder = Path(out) if out else Path("results") / f"reproduce-{resolved(run).name}"
     with observer.status("Reading record, config, tokenizer and documents"):
         moved = {name: place for name, place in places.items() if place}
         plan = plan_again(run, folder, moved, code=run_code)
@@ -83,4 +83,4 @@ def rerun(
         )
     with keeping([folder]):
         measure_one(plan, folder, observer)
-    return Rerun(folder, compare(run, folder), tuple(surroundings(run, folder)), tolerance)
+    return Reproduction(folder, compare(run, folder), tuple(surroundings(run, folder)), tolerance)

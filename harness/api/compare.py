@@ -1,0 +1,257 @@
+"""Compare two runs cell by cell, or a run with a published table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import pandas as pd
+
+from harness.errors import UserError
+from harness.files import make_folder
+from harness.published.tables import (
+    display_of,
+    match_values,
+    read_table,
+    rows_of,
+    summarize,
+    tasks_of,
+    unlike,
+)
+from harness.reports._write import save_table
+from harness.reports.differences import between, notes
+from harness.reports.differences import display as display_differences
+from harness.reports.writing.sentences import counted
+from harness.runs.compatible import ASPECTS, MODELS, differing, reasons
+from harness.runs.frame import called, make_frame
+from harness.runs.store import checked_run
+from harness.stats.cells import cells
+from harness.stats.paired import NO_DIFFERENCE
+from harness.sweep.rerun import surroundings
+
+Place = tuple[str, str, int]
+PLACE = ["task", "scaling", "length"]
+TOLERANCE = 2.0  # percent
+VERDICTS = {
+    "better": "significantly better in the second",
+    "worse": "significantly worse",
+    NO_DIFFERENCE: f"with {NO_DIFFERENCE}",
+    "same": "equal in every sample",
+    "not compared": "not compared (too few documents or trials in common)",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The second of two runs less the first.
+
+    Attributes:
+        table: one row per cell that both have, with its paired difference.
+        display: the same for people, by title.
+        text: what is only in one run, what else differs, and what the marks mean.
+        files: what was written.
+    """
+
+    table: pd.DataFrame
+    display: Mapping[str, pd.DataFrame]
+    text: tuple[str, ...]
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class PublishedComparison:
+    """A run beside the published table of a name: one row per value, and sentences."""
+
+    published: str
+    table: pd.DataFrame
+    display: Mapping[str, pd.DataFrame]
+    text: tuple[str, ...]
+    files: tuple[Path, ...]
+
+    @property
+    def reproduced(self) -> bool:
+        """Return whether every value is within the tolerance."""
+        return not (self.table["verdict"] == "outside").any()
+
+
+@overload
+def compare(
+    run: str | Path,
+    other: str | Path,
+    *,
+    task: Sequence[str] = (),
+    out: str | Path | None = None,
+) -> Comparison: ...
+@overload
+def compare(
+    run: str | Path,
+    other: None = None,
+    *,
+    published: str | None = None,
+    model: str | None = None,
+    tuned: str | None = None,
+    tolerance: float | None = None,
+    mixed: bool = False,
+    task: Sequence[str] = (),
+    out: str | Path | None = None,
+) -> PublishedComparison: ...
+@overload
+def compare(
+    run: str | Path,
+    other: str | Path | None,
+    *,
+    published: str | None = None,
+    model: str | None = None,
+    tuned: str | None = None,
+    tolerance: float | None = None,
+    mixed: bool = False,
+    task: Sequence[str] = (),
+    out: str | Path | None = None,
+) -> Comparison | PublishedComparison: ...
+def compare(
+    run: str | Path,
+    other: str | Path | None = None,
+    *,
+    published: str | None = None,
+    model: str | None = None,
+    tuned: str | None = None,
+    tolerance: float | None = None,
+    mixed: bool = False,
+    task: Sequence[str] = (),
+    out: str | Path | None = None,
+) -> Comparison | PublishedComparison:
+    """Compare a run with another one, or with a published table.
+
+    Two runs are compared in every cell that both have, on the same documents or trials: the
+    ``other`` less the first. ``published`` is the table to compare one run with, by default the one
+    that its sweep file names; ``model`` and ``tuned`` choose rows of it, ``tolerance`` (2) is in
+    percent, and ``mixed`` compares even with another protocol or trained length. ``task`` are your
+    own task files that the runs were measured with, ``out`` a folder for the comparison. Raises
+    UserError where the two are not comparable.
+    """
+    folder = Path(out) if out else None
+    if other is None:
+        options = {"model": model, "tuned": tuned, "tolerance": tolerance, "mixed": mixed}
+        return _with_table(Path(run), published, task, folder, **options)
+    for name, given in (
+        ("published", published), ("model", model), ("tuned", tuned), ("tolerance", tolerance),
+        ("mixed", mixed or None),
+    ):  # fmt: skip
+        if given is not None:
+            raise UserError(
+                f"--{name} is for one run beside a published table; two runs were given."
+            )
+    return _two_runs(Path(run), Path(other), task, folder)
+
+
+def _two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) -> Comparison:
+    records = {one: checked_run(one) for one in (run, other)}
+    if len(records) < 2:
+        raise UserError(f"{run} was given twice; name two runs.")
+    differs = differing(records[run], records[other], ASPECTS)
+    for aspect in differs:
+        if aspect != MODELS:  # to compare other weights under the same name may be the purpose
+            raise UserError(f"{run} and {other} are not comparable: they have different {aspect}.")
+    names = [called(one, records) for one in records]
+    parts = [
+        make_frame([one], tasks).assign(model=name)
+        for one, name in zip(records, names, strict=True)
+    ]
+    table = between(pd.concat(parts, ignore_index=True))
+    if table.empty:
+        raise UserError(
+            f"{run} and {other} have no cell in common: no task, scaling and length at which both "
+            "have a score of the same requests."
+        )
+    text = [_verdicts(table), *_not_compared(parts, names, table)]
+    text += [f"{one}." for one in reasons(records)]
+    text += [f"Differs: {one}." for one in surroundings(run, other)]
+    text += notes(table)
+    display, files = display_differences(table), list[Path]()
+    if folder:
+        make_folder(folder)
+        files = save_table(table, [(display, text)], folder / "compare")
+    return Comparison(table, display, tuple(text), tuple(files))
+
+
+def _verdicts(table: pd.DataFrame) -> str:
+    """Return how many cells are better and worse."""
+    counts = table["verdict"].value_counts()
+    parts = [f"{counts[verdict]} {text}" for verdict, text in VERDICTS.items() if verdict in counts]
+    return f"{counted(len(table), 'cells')} in both runs: {', '.join(parts)}."
+
+
+def _not_compared(
+    parts: Sequence[pd.DataFrame], names: Sequence[str], table: pd.DataFrame
+) -> list[str]:
+    """Return sentences on the cells of only one run, without a score, or of other requests."""
+    every = [_cells(part) for part in parts]
+    scored = [_cells(part[part["score"].notna()]) for part in parts]
+    frequencies = [part.drop_duplicates(PLACE).set_index(PLACE)["frequencies"] for part in parts]
+    compared = _cells(table)
+    both = [place for place in scored[0] if place in scored[1]]
+    groups = {
+        f"Only in {names[0]}": [place for place in every[0] if place not in every[1]],
+        f"Only in {names[1]}": [place for place in every[1] if place not in every[0]],
+    }
+    for name, own, of in zip(names, every, scored, strict=True):
+        groups[f"Without a score in {name}"] = [
+            place for place in own if place in every[0] and place in every[1] and place not in of
+        ]
+    groups["Not compared, because the requests differ"] = [
+        place for place in both if place not in compared
+    ]
+    groups["Measured with other frequencies under the same name"] = [
+        place for place in compared if frequencies[0][place] != frequencies[1][place]
+    ]
+    return [f"{title}: {_named(places)}." for title, places in groups.items() if places]
+
+
+def _cells(frame: pd.DataFrame) -> dict[Place, None]:
+    """Return the cells of a frame, in their order."""
+    return dict.fromkeys(frame[PLACE].itertuples(index=False, name=None))
+
+
+def _named(places: Sequence[Place]) -> str:
+    """Return "perplexity, yarn at 512 and 1024 tokens; …"."""
+    lengths: dict[tuple[str, str], list[str]] = {}
+    for task, scaling, length in places:
+        lengths.setdefault((task, scaling), []).append(str(length))
+    return "; ".join(
+        f"{task}, {scaling} at {', '.join(own)} tokens" for (task, scaling), own in lengths.items()
+    )
+
+
+def _with_table(
+    run: Path, published: str | None, tasks: Sequence[str], folder: Path | None, **options: Any
+) -> PublishedComparison:
+    tolerance = TOLERANCE if options["tolerance"] is None else options["tolerance"]
+    if tolerance < 0:
+        raise UserError(f"--tolerance must be 0 or more percent, got {tolerance:g}.")
+    record = checked_run(run)
+    label = record["model"]["name"]
+    name = published or record.get("asked", {}).get("published")
+    if name is None:
+        raise UserError(
+            f"{run} is compared with a second run, or with a table; name one with --published."
+        )
+    rows = rows_of(read_table(name), options["model"], options["tuned"], label)
+    why = unlike(rows, record)
+    metric = rows["metric"].iloc[0]
+    same = metric in {task["metric"] for task in record["tasks"].values()}
+    if why and not (options["mixed"] and same):
+        hint = " With --mixed it is compared all the same." * same
+        raise UserError(f"{run} is not comparable with {name}: {'; '.join(why)}.{hint}")
+    scores = cells(make_frame([run], tasks))
+    labels = tasks_of(rows, record)
+    scores = scores[scores["task"].isin(labels) if labels else scores["metric"] == metric]
+    table = match_values(rows, scores, tolerance / 100)
+    text = summarize(table, rows, scores, tolerance / 100, label)
+    text += [f"Not comparable: {reason}." for reason in why]
+    display, files = {f"{label} beside {name}": display_of(table)}, list[Path]()
+    if folder:
+        make_folder(folder)
+        files = save_table(table, [(display, text)], folder / f"compare-{name}")
+    return PublishedComparison(name, table, display, tuple(text), tuple(files))

@@ -1,0 +1,140 @@
+"""Two runs side by side: paired differences of what both have, and what only one of them has."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import ropewalk as rw
+from harness.runs.store import SAMPLES
+from tests.command_line import Ropewalk, sweep
+from tests.small_runs import changed
+
+HIGHER = {"document-0.txt": 0.01, "document-1.txt": 0.02, "document-2.txt": 0.03}  # nats per token
+
+
+@pytest.fixture(scope="module")
+def before(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run of two methods at two lengths by a loss and by a text."""
+    from harness.cli.app import main
+
+    folder = tmp_path_factory.mktemp("runs") / "before"
+    with pytest.raises(SystemExit) as ended:
+        main(sweep(tiny, docs, folder, scaling=["none", "pi"]))
+    assert not ended.value.code
+    return folder
+
+
+def rewrite(run: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    """Change every sample of a run in place."""
+    samples = [json.loads(line) for line in (run / SAMPLES).read_text("utf-8").splitlines()]
+    for sample in samples:
+        change(sample)
+    (run / SAMPLES).write_text("".join(f"{json.dumps(one)}\n" for one in samples), "utf-8")
+    return run
+
+
+def higher(sample: dict[str, Any]) -> None:
+    if sample["unit"] in HIGHER:
+        sample["value"] += HIGHER[sample["unit"]] * sample["weight"]
+
+
+def rows(table: pd.DataFrame, **where: object) -> Iterator[dict[str, Any]]:
+    for row in table.to_dict("records"):
+        if all(row[name] == value for name, value in where.items()):
+            yield {str(name): value for name, value in row.items()}
+
+
+def test_every_cell_of_both_has_its_paired_difference(before: Path, tmp_path: Path) -> None:
+    """Losses raised by known amounts raise a perplexity by the exponential of their mean."""
+    after = rewrite(changed(before, tmp_path / "after", lambda _: None), higher)
+    result = rw.compare(before, after)
+    assert len(result.table) == 8
+    for row in rows(result.table, metric="perplexity"):
+        assert row["difference"] == pytest.approx(math.expm1(0.02), rel=1e-9)
+        assert row["score"] == pytest.approx(row["baseline_score"] * math.exp(0.02), rel=1e-9)
+        assert row["low"] < row["difference"] < row["high"]
+        assert (row["n"], row["model"], row["baseline"]) == (3, "after", "before")
+    assert {row["verdict"] for row in rows(result.table, metric="accuracy")} == {"same"}
+    back = rw.compare(after, before).table
+    assert back["difference"].min() == pytest.approx(math.expm1(-0.02), rel=1e-9)
+
+
+def test_the_command_says_what_is_only_in_one_and_what_else_differs(
+    before: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Other weights, another version of a package, a cell that one lacks: each is a sentence."""
+
+    def change(record: dict[str, Any]) -> None:
+        record["cells"] = [cell for cell in record["cells"] if cell["scaling"] != "pi"]
+        record["model"]["fingerprint"] = "0" * 64
+        for session in record["sessions"]:
+            session["versions"]["transformers"] = "5.0"
+
+    after = rewrite(changed(before, tmp_path / "after", change), higher)
+    done = ropewalk("compare", before, after, "--out", tmp_path / "out")
+    out = " ".join(done.out.split())
+    assert done.status == 0
+    assert "4 cells in both runs: " in out
+    assert "Only in before: perplexity:tail=16, pi at 256, 320 tokens;" in out
+    assert "have different models (fingerprint)" in out
+    assert "Differs: transformers: 5.0 (was " in out
+    assert "+2.0%" in out
+    assert len(pd.read_csv(tmp_path / "out" / "compare.csv")) == 4
+
+
+def test_a_cell_without_a_score_is_named(before: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+    """A method that failed in one run is no difference of zero."""
+
+    def fail(sample: dict[str, Any]) -> None:
+        if sample["unit"] in HIGHER:
+            sample |= {"status": "failed", "reason": "lost", "value": None}
+
+    after = rewrite(changed(before, tmp_path / "after", lambda _: None), fail)
+    done = ropewalk("compare", before, after)
+    assert "Without a score in after: perplexity:tail=16, none at 256, 320 tokens" in " ".join(
+        done.out.split()
+    )
+    assert set(rw.compare(before, after).table["metric"]) == {"accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda record: record.update(seed=7), "they have different seeds"),
+        (lambda record: record["documents"]["read"].pop(), "they have different documents"),
+        (lambda record: record["cells"].clear(), "has no questions"),
+    ],
+)
+def test_runs_that_cannot_be_paired_are_an_error(
+    before: Path, tmp_path: Path, ropewalk: Ropewalk, change: Any, told: str
+) -> None:
+    """Other seeds or documents are a sentence and exit status 2."""
+    done = ropewalk("compare", before, changed(before, tmp_path / "after", change))
+    assert done.status == 2
+    assert told in " ".join(done.err.split())
+
+
+def test_what_is_for_a_table_is_not_for_two_runs(before: Path, ropewalk: Ropewalk) -> None:
+    """One sentence says which flag; the same folder twice is none either."""
+    done = ropewalk("compare", before, before.parent / "after", "--tolerance", "3")
+    assert (done.status, "--tolerance is for one run beside a published table" in done.err) == (
+        2,
+        True,
+    )
+    assert "was given twice" in ropewalk("compare", before, before).err
+
+
+def test_old_names_work_with_a_warning(before: Path, ropewalk: Ropewalk) -> None:
+    """Each warning names the new command."""
+    done = ropewalk("rerun", before, "--dry-run")
+    assert (done.status, done.err.splitlines()[0]) == (
+        0,
+        "Warning: from the next version on, this is ropewalk reproduce RUN.",
+    )
