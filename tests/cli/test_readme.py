@@ -31,7 +31,12 @@ DOCUMENTS = [
     *(path for room in ("scaling", "tasks", "harness") for path in (ROOT / room).rglob("*.md")),
     *(ROOT / "results" / name for name in ("README.md", "families.md", "benchmarks/README.md")),
 ]
-PAGES = [ROOT / "README.md", *ROOT.glob("docs/tutorials/*.md"), *ROOT.glob("docs/how-to/*.md")]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / ".github/CONTRIBUTING.md",
+    *ROOT.glob("docs/tutorials/*.md"),
+    *ROOT.glob("docs/how-to/*.md"),
+]
 # Pages that scripts/site.py makes; scripts/docs checks the links to them.
 GENERATED = {
     (ROOT / "docs/reference" / f"{name}.md").resolve()
