@@ -44,7 +44,9 @@ AGAINST = ("pi", "ntk", "critical_ntk", "ntk_by_parts", "yarn", "mr_rope")
 SEARCHED = {"scaling": "yarn", "task": "perplexity", "length": TARGET}
 INSIDE = ("0.25x", "1x")  # lengths by which key tokens are found
 # Settings of the model and the documents, which the next command to type repeats.
-REPEATED = ("docs", "adapter", "dtype", "device", "device_map", "max_memory", "allow_pickle")
+REPEATED = (
+    "docs", "adapter", "dtype", "device", "device_map", "compile", "max_memory", "allow_pickle",
+)  # fmt: skip
 
 
 def recommend(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.models.checkpoint import Checkpoint
 
 BY_NAME = (  # settings of a model that is opened by its name
-    "workers", "cluster", "adapter", "dtype", "revision", "device", "device_map",
+    "workers", "cluster", "adapter", "dtype", "revision", "device", "device_map", "compile",
     "trust_remote_code", "allow_pickle",
 )  # fmt: skip
 

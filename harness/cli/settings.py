@@ -112,6 +112,12 @@ FLAGS = {
     ),
     "trust_remote_code": Flag(MODEL, bool, "False", "Run code from the model's repository."),
     "allow_pickle": Flag(MODEL, bool, "False", "Accept weights that are not safetensors."),
+    "compile": Flag(
+        EXECUTION,
+        bool,
+        "False",
+        "Compile the norms and MLPs of the layers (torch.compile). Losses differ by rounding.",
+    ),
     "workers": Flag(
         EXECUTION,
         int,

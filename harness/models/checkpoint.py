@@ -13,6 +13,7 @@ import torch
 from transformers import AutoTokenizer
 
 from harness.encodings._config import EncodingConfig
+from harness.engine.compiled import check_compiler
 from harness.errors import UserError, reason
 from harness.hub import attempt, attempting
 from harness.models.adapter import Adapter, open_adapter
@@ -60,6 +61,7 @@ class Checkpoint:
     adapter: Adapter | None = None
     loaded: Any = None  # the model itself, where Python holds it already
     tokenizer_hash: str | None = None  # of a folder, whose fingerprint leaves out some of its files
+    compiled: bool = False  # its layers are compiled after loading
 
     @property
     def sliding_window(self) -> int | None:
@@ -97,6 +99,7 @@ def open_checkpoint(
     device_map: str | None = None,
     adapter: str | None = None,
     trained_length: int | None = None,
+    compile: bool = False,
     elsewhere: str | None = None,
 ) -> Checkpoint:
     """Read config and tokenizer; raise UserError for a model that cannot be evaluated.
@@ -111,7 +114,13 @@ def open_checkpoint(
         tokenizer = _tokenizer(where, commit, trust_remote_code)
         if device_map and device != "auto":
             raise UserError(f"--device-map {device_map} uses every device; leave --device out.")
+        if device_map and compile:
+            raise UserError(
+                f"--compile does not work with --device-map {device_map}; leave one out."
+            )
         where_to = elsewhere or _device(device)
+        if compile and elsewhere is None:
+            check_compiler(where_to)
         if elsewhere is None:
             attempt("weights", where, lambda: quantizer_of(config, device_map))
         added = (
@@ -146,6 +155,7 @@ def open_checkpoint(
             quantized=quantized,
             adapter=added,
             tokenizer_hash=None if commit or is_gguf(where) else tokenizer_hash(Path(where)),
+            compiled=compile,
         )
 
 

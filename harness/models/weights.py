@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 from transformers.utils import SAFE_WEIGHTS_NAME
 
+from harness.engine.compiled import compile_layers
 from harness.errors import UserError
 from harness.hub import attempt
 from harness.models.adapter import adapted
@@ -52,6 +53,8 @@ def load_weights(checkpoint: Checkpoint) -> Any:
         )
     model.eval()
     check_geometry(model, checkpoint.rope)
+    if checkpoint.compiled:
+        compile_layers(model)
     return model
 
 

@@ -31,7 +31,8 @@ def facts(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
 def _facts(run: Run) -> Iterable[tuple[str, list[str]]]:
     model, documents = run["model"], run["documents"]
     values = {
-        name: model.get(name) for name in ("type", "encoding", "dtype", "revision", "quantized")
+        name: model.get(name) or None
+        for name in ("type", "encoding", "dtype", "compiled", "revision", "quantized")
     }
     yield "model", [f"{model['name']}: {_options(values | {'window': model['trained_length']})}"]
     yield "weights", [f"{model['name']}: {model['fingerprint']}"] if "fingerprint" in model else []

@@ -93,6 +93,7 @@ class _Model(BaseModel):
     dtype: Text | None = None
     encoding: Text | None = None
     quantized: Text | None = None
+    compiled: bool = False
     fingerprint: Text | None = None
 
 
@@ -156,6 +157,7 @@ class Settings(BaseModel):
     offline: bool = False
     trust_remote_code: bool = False
     allow_pickle: bool = False
+    compile: bool = False
     published: str | None = None
 
 

@@ -396,10 +396,10 @@ def check_same_question(folder: Path, old: Record, new: Record) -> None:
 def other_model(old: Record, new: Record) -> str | None:
     """Return a field of the model that two records have differently; None where none is.
 
-    An earlier version may have recorded fewer.
+    An earlier version may have recorded fewer, and compiled nothing.
     """
-    model = new["model"]
-    return next((key for key, one in old["model"].items() if one != model.get(key)), None)
+    before, model = {"compiled": False, **old["model"]}, {"compiled": False, **new["model"]}
+    return next((key for key, one in before.items() if one != model.get(key)), None)
 
 
 def _other_question(old: Record, new: Record) -> Iterator[str]:

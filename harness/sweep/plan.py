@@ -143,6 +143,7 @@ def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
         "trust_remote_code",
         "allow_pickle",
         "trained_length",
+        "compile",
     )
     options = spec.model_dump(include=set(given))
     return open_checkpoint(spec.model, **options, elsewhere=elsewhere)
@@ -380,6 +381,7 @@ def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: 
         task.module.VERSION,
         deciding(task.options),
         length,
+        *(["compiled"] if checkpoint.compiled else []),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 

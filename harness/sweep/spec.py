@@ -179,6 +179,7 @@ class Spec(BaseModel):
     max_memory: str | None = None
     trained_length: int | None = Field(None, ge=1, lt=2**31)
     device_map: Literal["auto"] | None = None
+    compile: bool = False
     trust_remote_code: bool = False
     allow_pickle: bool = False
     workers: int | None = Field(None, ge=1, le=CELLS)

@@ -1,0 +1,84 @@
+"""Compiled layers: the same losses to rounding, and one compiled function for layers of a class."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from harness.engine import Sizes
+from harness.engine.compiled import check_compiler, compile_layers
+from harness.errors import UserError
+from harness.patching.patch import answering
+from scaling import dual_chunk, yarn
+from scaling.types import Rope
+from tasks.types import Loglikelihood, LoglikelihoodResponse
+from tests.command_line import Ropewalk
+from tests.families import build
+from tests.tiny import WINDOW, tiny_config
+
+# PyTorch's compiler imports parts of PyTorch that warn.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+ROPE = Rope(rotary_dim=16, base=10_000.0, trained_length=WINDOW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])
+def test_compiled_layers_give_the_losses_of_the_model_to_rounding(family: str) -> None:
+    """Under frequencies and under bands, in row chunks of several sizes, with a shared prefix."""
+    plain = build(tiny_config(family))
+    compiled = deepcopy(plain)
+    compile_layers(compiled)
+    texts = [
+        [(17 * i * i + 3 * i + shift * (i > 60)) % 299 for i in range(128)] for shift in (0, 1)
+    ]
+    questions = [
+        Loglikelihood(tuple(text), 1, doc_id=str(shift)) for shift, text in enumerate(texts)
+    ]
+    for rotation in (yarn.frequencies(ROPE, 128), dual_chunk.bands(ROPE, 128)):
+        for sizes in (Sizes(), Sizes(chunk=32)):
+            losses = []
+            for model in (plain, compiled):
+                with answering(model, rotation, sizes) as answer:
+                    responses = [response for _, response in sorted(answer(questions))]
+                    assert all(isinstance(one, LoglikelihoodResponse) for one in responses)
+                    losses.append(torch.tensor([one.nll for one in responses]))
+            assert not torch.equal(*losses), "nothing was compiled"
+            assert torch.allclose(*losses, atol=1e-4), (losses[0] - losses[1]).abs().max()
+
+
+@pytest.mark.slow
+def test_layers_and_lengths_share_compiled_functions() -> None:
+    """Ten layers at four lengths: one graph for the norms and one for the MLPs."""
+    model = build(tiny_config("llama", num_hidden_layers=10))
+    compile_layers(model)
+    torch._dynamo.reset()
+    counters.clear()
+    with torch.inference_mode():
+        for length in (40, 64, 100, 33):
+            model(input_ids=torch.arange(length)[None], use_cache=False)
+    assert counters["stats"]["unique_graphs"] == 2
+
+
+def test_a_machine_without_a_compiler_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is raised before any weight is loaded, and says what to do."""
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(UserError, match=r"needs a C\+\+ compiler.*leave --compile out"):
+        check_compiler("cpu")
+
+
+@pytest.mark.slow
+def test_a_compiled_run_has_a_folder_of_its_own(ropewalk: Ropewalk, tmp_path: Path) -> None:
+    """Its samples have other keys, and a folder of one kind refuses a run of the other."""
+    command = ("run", "--scaling", "none", "--task", "passkey:depths=1,trials=1", "--length", "1x")
+    assert ropewalk(*command, "--out", str(tmp_path / "plain")).status == 0
+    refused = ropewalk(*command, "--compile", "--out", str(tmp_path / "plain"))
+    assert refused.status == 2
+    assert "compiled: False, now True" in refused.err
+    both = ropewalk(*command, "--compile", "--device-map", "auto", "--out", str(tmp_path / "new"))
+    assert both.status == 2
+    assert "--compile does not work with --device-map" in both.err
