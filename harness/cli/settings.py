@@ -78,7 +78,7 @@ FLAGS = {
     "docs": Flag(
         TASKS,
         str,
-        "embedded, eight short public-domain texts",
+        "embedded: texts of the Python standard library",
         "A file, a folder, a glob, or DATASET:split=…,field=….",
     ),
     "out": Flag(
@@ -110,14 +110,14 @@ FLAGS = {
         "one device",
         "auto: spread one model over all GPUs, then memory, then disk (accelerate).",
     ),
-    "trust_remote_code": Flag(MODEL, bool, "False", "Run code from the model's repository."),
-    "allow_pickle": Flag(MODEL, bool, "False", "Accept weights that are not safetensors."),
     "compile": Flag(
         EXECUTION,
         bool,
         "False",
         "Compile the norms and MLPs of the layers (torch.compile). Losses differ by rounding.",
     ),
+    "trust_remote_code": Flag(MODEL, bool, "False", "Run code from the model's repository."),
+    "allow_pickle": Flag(MODEL, bool, "False", "Accept weights that are not safetensors."),
     "workers": Flag(
         EXECUTION,
         int,

@@ -80,7 +80,7 @@ def _changed(value: Any, changes: list[tuple[Place, Any]]) -> Any:
             if new is GONE:
                 del inner[last]
             else:
-                inner[last] = new
+                inner[last] = deepcopy(new)  # a value may be given twice, and would hold itself
         except (KeyError, IndexError, TypeError):
             continue  # another change took the place away
     return value
