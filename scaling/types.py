@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -314,7 +315,7 @@ class Band:
                 f"first and end must be int64, got {self.first.dtype} and {self.end.dtype}"
             )
         numbers = [row for row in (self.query, self.key, self.phase) if row is not None]
-        if not all(n.dtype == torch.float64 and bool(torch.isfinite(n).all()) for n in numbers):
+        if not all(n.dtype == torch.float64 and _finite(n) for n in numbers):
             raise ValueError("query and key must be finite float64 positions, phase such angles")
         rows = self.start + torch.arange(len(self.first))
         causal = (self.first >= 0) & (self.first <= self.end) & (self.end <= rows + 1)
@@ -358,7 +359,7 @@ class Band:
         maps: torch.Tensor = torch.unique(self.column.reshape(-1, self.column.shape[-1]), dim=0)
         return maps
 
-    @property
+    @cached_property
     def reaches(self) -> torch.Tensor:
         """The largest relative position of a channel pair over all heads, float64 ``(pairs,)``."""
         met = self.end > self.first
@@ -436,7 +437,7 @@ class Bands(Rotation):
         if not bool(met.all()):
             raise ValueError(f"query {int((~met).nonzero()[0])} meets no key")
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"bands {self.length}".encode())
         for band in self.bands:
@@ -555,6 +556,11 @@ class Bands(Rotation):
         return any(band.by_head for band in self.bands)
 
 
+def _finite(numbers: torch.Tensor) -> bool:
+    """Return whether all numbers are finite; a NaN is the least and the largest of its tensor."""
+    return not numbers.numel() or all(math.isfinite(bound) for bound in numbers.aminmax())
+
+
 def _counts(row: torch.Tensor, start: int = 0) -> bool:
     """Return whether a row, or every column of several, counts up by one from its start."""
     up = torch.arange(start, start + len(row), dtype=row.dtype)
@@ -573,7 +579,7 @@ def _least(key: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.T
 
     Where keys never decrease it is the first; elsewhere a span is two blocks of a power of two.
     """
-    if not bool((key.diff() < 0).any()):
+    if not bool((key[1:] < key[:-1]).any()):
         return key[first]
     least, width = key.new_empty(len(first)), end - first
     blocks, size = key, 1  # the minimum of ``size`` keys from each one on

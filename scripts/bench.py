@@ -65,7 +65,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 LABELS = "transformers' forward with labels"
-POSITIONS = ("self_extend", "dual_chunk", "dynamic_ntk:mode=per_query")
+POSITIONS = ("self_extend", "dual_chunk")
+ON_A_CPU = ("dynamic_ntk:mode=per_query",)  # hundreds of bands, each a few small kernels
 
 
 @dataclass(frozen=True)
@@ -450,9 +451,10 @@ def positions(setting: Setting) -> Iterator[Row]:
         with patched(model, resolve(load("method", method), opened.rope, length)):
             answered(model, asked)
 
-    for method in ("none", *POSITIONS):
+    methods = POSITIONS if setting.cuda else POSITIONS + ON_A_CPU
+    for method in ("none", *methods):
         run(method)  # verifies the model, once; the first pass of a process is slow
-    for method in POSITIONS:
+    for method in methods:
         times = setting.interleaved(partial(run, method), partial(run, "none"))
         what = f"{method}, pass of {length} tokens, reference"
         yield row(

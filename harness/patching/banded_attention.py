@@ -94,6 +94,7 @@ class BandedAttention:
         self._calls: dict[Any, tuple[Rows | None, list[Part]]] = {}
         self._tables: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
         self._keeps_tables = _table_count(bands) <= KEPT_TABLES
+        self._scales: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
         self._dropped = 0  # keys that the caches of sliding layers no longer have
 
     def mask(self, *args: Any, kv_offset: int = 0, **named: Any) -> None:
@@ -203,12 +204,18 @@ class BandedAttention:
         return self._calls[call]
 
     def _scaled(self, query: torch.Tensor, position: int, window: int | None) -> torch.Tensor:
-        """Scale the queries of a layer that attends to the whole context."""
+        """Scale the queries of a layer that attends to the whole context.
+
+        A device gets the scales of all queries once, for every layer and chunk.
+        """
         if self.bands.query_scale is None or window is not None:
             return query
-        scale = self.bands.query_scale[position : position + query.shape[2], None]
         wide = torch.promote_types(query.dtype, torch.float32)  # a device may lack float64
-        return (query * scale.to(wide).to(query.device)).to(query.dtype)
+        place = query.device, wide
+        if place not in self._scales:
+            self._scales[place] = self.bands.query_scale.to(wide).to(query.device)
+        scale = self._scales[place][position : position + query.shape[2], None]
+        return (query * scale).to(query.dtype)
 
     def _keys(
         self,

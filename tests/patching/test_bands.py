@@ -461,3 +461,32 @@ def test_the_engine_answers_by_the_matrix_of_positions(family: str, method: str)
             torch.testing.assert_close(
                 torch.tensor(answer.nll, dtype=torch.float64), wanted, rtol=0, atol=2e-4
             )
+
+
+class Uploads(TorchDispatchMode):
+    """Counts the copies of tensors from the CPU to another device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        devices = [x.device.type for x in (*args[:1], made) if isinstance(x, torch.Tensor)]
+        self.count += devices == ["cpu", "meta"]
+        return made
+
+
+@pytest.mark.parametrize("method", ["log_n on yarn", "self_extend", "dual_chunk"])
+@torch.inference_mode()
+def test_a_device_is_sent_tables_and_scales_once(method: str) -> None:
+    """One chunk of one layer needs as many copies from the host as all chunks of all layers."""
+    counts = []
+    for layers, rows in ((1, LENGTH), (2, 16)):
+        layouts = layouts_of(model_of("llama"))
+        attention = BandedAttention(bands_of("llama", method), layouts)
+        states = torch.empty(1, 4, LENGTH, 16, device="meta")
+        with Uploads() as uploads:
+            for module in list(layouts)[:layers]:
+                for at in range(0, LENGTH, rows):
+                    attention.attend(module, states[:, :, at : at + rows], states, states, at, None)
+        counts.append(uploads.count)
+    assert counts[0] == counts[1] > 0
