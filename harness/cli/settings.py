@@ -78,7 +78,7 @@ FLAGS = {
     "docs": Flag(
         TASKS,
         str,
-        "embedded: texts of the Python standard library",
+        "embedded, texts of the Python standard library",
         "A file, a folder, a glob, or DATASET:split=…,field=….",
     ),
     "out": Flag(
