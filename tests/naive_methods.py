@@ -8,29 +8,15 @@ can be compared. Where paper and released code differ, the docstring says which 
 
 from __future__ import annotations
 
-import cmath
 import math
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from copy import deepcopy
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cache, partial
-from typing import Any
-from unittest.mock import patch
+from functools import cache
 
 import torch
 
 Number = float | Fraction
-Vector = Sequence[complex]  # one complex number per channel pair
 Position = Callable[[int, int], Number | Sequence[Number] | None]
-Blend = Callable[[int, int], tuple[int, int, Number]]
-Logit = Callable[[int, int, Vector, Vector, Sequence[float]], float | None]
-# From a layer's index, its queries (heads, tokens, width) and keys: one logit per query head.
-Logits = Callable[[int, torch.Tensor, torch.Tensor], Sequence[Logit]]
-
-
-# --- Attention ------------------------------------------------------------------------------------
 
 
 def channel_pairs(x: torch.Tensor) -> list[list[complex]]:
@@ -44,101 +30,6 @@ def per_pair(groups: Sequence[Number], pairs: int) -> list[Number]:
     size = pairs // len(groups)
     assert size * len(groups) == pairs
     return [value for value in groups for _ in range(size)]
-
-
-def score(
-    query: Vector,
-    key: Vector,
-    relative: Number | Sequence[Number],
-    frequencies: Sequence[float],
-) -> float:
-    """Return the dot product of a query and a key at a relative position, or one per pair."""
-    each = relative if isinstance(relative, Sequence) else [relative] * len(frequencies)
-    return sum(
-        (q * k.conjugate() * cmath.exp(1j * theta * float(position))).real
-        for q, k, theta, position in zip(query, key, frequencies, each, strict=True)
-    )
-
-
-def moved(position: Position, scale: Callable[[int], float] | None = None) -> Logit:
-    """Return the logit of a position function; ``scale`` is the factor of a query's logits."""
-
-    def logit(m: int, n: int, q: Vector, k: Vector, frequencies: Sequence[float]) -> float | None:
-        relative = position(m, n)
-        if relative is None:
-            return None
-        return (1.0 if scale is None else scale(m)) * score(q, k, relative, frequencies)
-
-    return logit
-
-
-def blended(position: Blend) -> Logit:
-    """Return the logit between two relative positions, of which phi is the share of the second."""
-
-    def logit(m: int, n: int, q: Vector, k: Vector, frequencies: Sequence[float]) -> float:
-        below, above, phi = position(m, n)
-        one, other = (score(q, k, at, frequencies) for at in (below, above))
-        return float(1 - phi) * one + float(phi) * other
-
-    return logit
-
-
-def every_head(logit: Logit) -> Logits:
-    """Return the logits of a method that treats all layers and heads alike."""
-    return lambda _, q, __: [logit] * len(q)
-
-
-def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    frequencies: Sequence[float],
-    logits: Sequence[Logit],
-    scaling: float | None = None,
-) -> torch.Tensor:
-    """Return causal attention by the whole matrix, (query heads, tokens, width of v) in float64.
-
-    Args:
-        q: unrotated queries, (query heads, tokens, width).
-        k: unrotated keys, (key heads, tokens, width); consecutive query heads share one.
-        v: values, (key heads, tokens, width).
-        frequencies: radians per token of each channel pair, width / 2 of them.
-        logits: one function per query head; None where the query does not see the key.
-        scaling: factor of all logits, width**-0.5 if None.
-    """
-    scaling = q.shape[-1] ** -0.5 if scaling is None else scaling
-    out = torch.zeros(*q.shape[:2], v.shape[-1], dtype=torch.float64)
-    for head, logit in enumerate(logits):
-        group = head * len(k) // len(q)
-        keys = channel_pairs(k[group])
-        for m, query in enumerate(channel_pairs(q[head])):
-            row = [logit(m, n, query, keys[n], frequencies) for n in range(m + 1)]
-            seen = [n for n, value in enumerate(row) if value is not None]
-            values = torch.tensor([row[n] for n in seen], dtype=torch.float64)
-            out[head, m] = (values * scaling).softmax(0) @ v[group, seen].double()
-    return out
-
-
-@contextmanager
-def attending(model: Any, logits: Logits, frequencies: Sequence[float]) -> Iterator[Any]:
-    """Yield a float64 copy of a model that attends by ``attention``.
-
-    For models whose layers rotate all channels in halves, as Llama, Mistral, Qwen2 and Qwen3 do.
-    """
-    wide = deepcopy(model).double()
-    wide.set_attn_implementation("eager")
-    home = sys.modules[type(wide).__module__]
-
-    def attend(module: Any, q: Any, k: Any, v: Any, *_: Any, **kwargs: Any) -> Any:
-        each = logits(module.layer_idx, q[0], k[0])
-        found = attention(q[0], k[0], v[0], frequencies, each, kwargs["scaling"])
-        return found[None].transpose(1, 2).contiguous(), None
-
-    with (
-        patch.object(home, "apply_rotary_pos_emb", lambda q, k, *_, **__: (q, k)),
-        patch.object(home, "eager_attention_forward", attend),
-    ):
-        yield wide
 
 
 # --- Dual chunk attention, as Qwen serves it ------------------------------------------------------
@@ -337,34 +228,6 @@ def ms_poe_ranks(shares: Sequence[float], *, published: bool) -> list[int]:
 def ms_poe_ratios(ranks: Sequence[int], low: float = 1.2, high: float = 1.8) -> list[float]:
     """Return the compression ratio of every head. The high one itself is never reached."""
     return [low + (high - low) * rank / len(ranks) for rank in ranks]
-
-
-def ms_poe(
-    m: int, n: int, head: int, ratios: Sequence[float], shared: int = 1, *, published: bool
-) -> float:
-    """Return Ms-PoE's relative position in a head; ``shared`` query heads have one key head.
-
-    As published, a key takes the ratio of the first query head that shares it, so that with grouped
-    queries the result depends on m and n, not on their difference alone.
-    """
-    key = head - head % shared if published else head
-    return m / ratios[head] - n / ratios[key]
-
-
-def ms_poe_logits(*, first_layer: int = 2, published: bool) -> Logits:
-    """Return Ms-PoE's logits, with the ranks that each layer takes from its own last query."""
-
-    def logits(layer: int, q: torch.Tensor, k: torch.Tensor) -> list[Logit]:
-        if layer < first_layer:
-            return [moved(lambda m, n: m - n)] * len(q)
-        ratios = ms_poe_ratios(ms_poe_ranks(ms_poe_shares(q, k), published=published))
-        shared = len(q) // len(k)
-        return [
-            moved(partial(ms_poe, head=head, ratios=ratios, shared=shared, published=published))
-            for head in range(len(q))
-        ]
-
-    return logits
 
 
 # --- InfoScale ------------------------------------------------------------------------------------

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import math
-from copy import deepcopy
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
 
-from tests.banded import TOKEN, likelihoods, model_of
 from tests.naive_methods import (
     Position,
-    attending,
-    attention,
-    blended,
-    channel_pairs,
     dpe,
     dpe_key_pairs,
     dpe_top_k,
-    every_head,
     gali,
     gali_end,
     gali_ids,
@@ -34,26 +26,18 @@ from tests.naive_methods import (
     mesa_chunk,
     mesa_last_chunk,
     mesa_log_n,
-    moved,
-    ms_poe,
-    ms_poe_logits,
     ms_poe_ranks,
     ms_poe_ratios,
     ms_poe_shares,
     per_pair,
     qwen_dual_chunk,
     qwen_heat,
-    score,
     self_group_size,
     self_groups,
     self_logistic,
 )
 
 SMALL = {"length": 24, "mapped": 8, "head": 4, "tail": 3}
-
-
-def plain(m: int, n: int) -> int:
-    return m - n
 
 
 @pytest.mark.parametrize(
@@ -228,22 +212,6 @@ def test_chunks_of_gali_by_hand(m: int, prompt: int, end: int) -> None:
     assert gali_end(m, prompt, 8, 3) == end
 
 
-def test_gali_is_a_blend_of_two_rotations_of_the_key() -> None:
-    """(1 - phi) of the key at its position rounded up and phi of it rounded down: one key."""
-    torch.manual_seed(0)
-    (query, key), frequencies = channel_pairs(torch.randn(2, 6)), [1.0, 0.1, 0.01]
-    logit = blended(lambda m, n: gali(m, n, 20, 8, 0, 3000))
-    ids = gali_ids(20, 8, 0)
-    for m in range(8, 20):
-        for n in range(m + 1):
-            phi = (math.ceil(ids[m]) - ids[n]) % 1
-            up, down = (round_(ids[n]) for round_ in (math.ceil, math.floor))
-            at = math.ceil(ids[m])
-            wanted = (1 - phi) * Fraction(score(query, key, at - up, frequencies))
-            wanted += phi * Fraction(score(query, key, at - down, frequencies))
-            assert logit(m, n, query, key, frequencies) == pytest.approx(float(wanted), abs=1e-12)
-
-
 def test_ranks_and_ratios_of_ms_poe_by_hand() -> None:
     """Shares .1, .3, .2 rank 2, 0, 1; as published, the inverse permutation 1, 2, 0."""
     assert ms_poe_ranks([0.1, 0.3, 0.2], published=False) == [2, 0, 1]
@@ -259,14 +227,6 @@ def test_shares_of_ms_poe_by_hand() -> None:
     keys = torch.zeros(1, 4, 4)
     keys[0, 2, 0] = 1
     assert ms_poe_shares(queries, keys) == [0.25, 0]
-
-
-def test_ms_poe_by_hand() -> None:
-    """Heads 0 and 1 share a key: as published head 1 is rotated by 30 / 1.8 and 10 / 1.2."""
-    ratios = [1.2, 1.8]
-    assert ms_poe(30, 10, 1, ratios, 2, published=True) == pytest.approx(30 / 1.8 - 10 / 1.2)
-    assert ms_poe(30, 10, 1, ratios, 2, published=False) == pytest.approx(20 / 1.8)
-    assert ms_poe(30, 10, 1, ratios, 1, published=True) == pytest.approx(20 / 1.8)
 
 
 def test_infoscale_by_hand() -> None:
@@ -356,65 +316,3 @@ def test_a_pair_is_at_distance_zero_to_itself(method: str) -> None:
         assert position(m, m) in (0, [0] * 8)
         if m and method != "mesa":
             assert position(m, m - 1) in (1, [1] * 8)
-
-
-def test_attention_is_torchs() -> None:
-    """With no rotation at all, grouped queries and some keys hidden, torch's own attention."""
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(heads, 9, 6, dtype=torch.float64) for heads in (4, 2, 2))
-
-    def visible(m: int, n: int) -> int | None:
-        return 0 if (m + n) % 3 or m == n else None
-
-    mask = torch.tensor([[n <= m and visible(m, n) == 0 for n in range(9)] for m in range(9)])
-    found = attention(q, k, v, [1.0, 0.1, 0.01], [moved(visible)] * 4)
-    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
-    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
-
-
-def test_each_head_has_its_own_logit() -> None:
-    """Four heads that share two keys, each as if it were alone with its key."""
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(heads, 9, 6) for heads in (4, 2, 2))
-    frequencies = [1.0, 0.1, 0.01]
-    ratios = ms_poe_ratios([2, 0, 1, 3])
-    each = [
-        moved(partial(ms_poe, head=head, ratios=ratios, shared=2, published=True))
-        for head in range(4)
-    ]
-    whole = attention(q, k, v, frequencies, each)
-    for head, logit in enumerate(each):
-        key = head // 2
-        alone = attention(q[head, None], k[key, None], v[key, None], frequencies, [logit])
-        torch.testing.assert_close(whole[head], alone[0], rtol=0, atol=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_plain_positions_are_the_models_own(family: str) -> None:
-    """A whole model attends as transformers has it, up to its float32 angles."""
-    model, tokens = model_of(family), TOKEN[:, :40]
-    with attending(model, every_head(moved(plain)), frequencies_of(model)) as wide:
-        found = likelihoods(wide, tokens)
-    wanted = likelihoods(deepcopy(model).double(), tokens)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("published", [True, False])
-def test_a_model_of_one_ratio_is_interpolated(published: bool) -> None:
-    """Ms-PoE with both heads at a ratio of 1.2 divides the frequencies; its own differs."""
-    model, tokens = model_of("llama"), TOKEN[:, :40]
-    frequencies = frequencies_of(model)
-    slower = [theta / 1.2 for theta in frequencies]
-    with attending(model, every_head(moved(plain)), slower) as wide:
-        wanted = likelihoods(wide, tokens)
-    with attending(model, every_head(moved(lambda m, n: (m - n) / 1.2)), frequencies) as wide:
-        torch.testing.assert_close(likelihoods(wide, tokens), wanted, rtol=0, atol=1e-12)
-    logits = ms_poe_logits(first_layer=0, published=published)
-    with attending(model, logits, frequencies) as wide:
-        assert float((likelihoods(wide, tokens) - wanted).abs().max()) > 1e-3
-
-
-def frequencies_of(model: Any) -> list[float]:
-    return model.model.rotary_emb.inv_freq.double().tolist()  # type: ignore[no-any-return]
