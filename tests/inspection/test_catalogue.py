@@ -12,7 +12,6 @@ from tests import ROOT
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_page_of_methods_is_what_their_files_say() -> None:
-    """A method that was added or changed is in it: python -m harness.inspection.catalogue."""
     assert (ROOT / "scaling/methods.md").read_text(encoding="utf-8") == page()
 
 

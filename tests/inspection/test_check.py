@@ -17,11 +17,9 @@ from harness.cli.app import main
 from harness.inspection.check import (
     BAND_ROPES,
     BAND_WINDOWS,
-    LARGE,
     OWN,
     check_bands,
     check_frequencies,
-    moves_positions,
 )
 from harness.methods.findings import Finding
 from harness.plugins import load
@@ -73,7 +71,6 @@ def failed(method: Callable[..., Any], *windows: float) -> dict[str, str]:
 
 
 def test_a_good_method_passes_every_line() -> None:
-    """PI keeps the whole contract, and what it does is told in numbers."""
     found = findings(pi.frequencies)
     assert [line.about for line in found.values() if line.verdict == "passed"] == KEPT
     told_of = "equal to none, bit for bit, in the window of 32 tokens"
@@ -122,18 +119,10 @@ def test_rounding_is_not_another_reading_of_the_window() -> None:
     assert findings(partial(off, eps=1e-4))["inside the window"].verdict == "note"
 
 
-def test_the_windows_that_were_tried_are_named() -> None:
-    """A ✓ of what holds inside the window says of which windows."""
-    ropes = [Rope(4, 100.0, size) for size in (32, 64, 1024)]
-    found = {one.about: one.text for one in check(pi.frequencies, ropes, [1.0, 2.0])}
-    assert found["inside the window"].endswith("in windows of 32, 64 and 1,024 tokens, those tried")
-
-
 @pytest.mark.parametrize("method", ["yarn", "rerope"])
 def test_a_method_is_checked_at_the_geometry_of_a_model(
     method: str, tiny: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of its own window and head, up to the length that is asked for."""
     status, out, _ = ask(capsys, "check", method, "--model", tiny, "--length", "4x")
     assert status == 0, out
     if method == "yarn":
@@ -147,48 +136,33 @@ def test_a_method_is_checked_at_the_geometry_of_a_model(
     assert (status, "--length is for a model; give --model too" in err) == (2, True)
 
 
-def test_what_is_no_result_fails() -> None:
-    """A tensor in place of Frequencies is named by its type, and nothing else is claimed."""
-    found = check(lambda rope, _: rope.inv_freq(), ONE, [1.0, 2.0])
-    assert [(line.about, line.verdict) for line in found] == [
-        ("runs", "passed"),
-        ("result", "failed"),
-    ]
-    wanted = f"not in 2 of 2 calls: {AT} 32: it returned Tensor, not Frequencies"
-    assert found[1].text == wanted
-
-
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("returned", "about", "text"),
     [
-        (lambda f: f.double(), "inv_freq must be one row of float32, got torch.float64 (2,)"),
-        (lambda f: f[None], "inv_freq must be one row of float32, got torch.float32 (1, 2)"),
-        (lambda f: f * torch.nan, "inv_freq must be finite and not negative, got [nan, nan]"),
-        (lambda f: (f, 0.0), "attention_factor must be positive, got 0.0"),
-        (lambda f: -f / f, "inv_freq must be finite and not negative, got [-1.0, -1.0]"),
+        (lambda f: f, "result", "it returned Tensor, not Frequencies"),
+        (lambda f: Frequencies(f[1:]), "pairs", "1 frequencies for 2 channel pairs"),
+        (
+            lambda f: Frequencies(f.double()),
+            "numbers",
+            "inv_freq must be one row of float32, got torch.float64 (2,)",
+        ),
+        (
+            lambda f: Frequencies(-f / f),
+            "numbers",
+            "inv_freq must be finite and not negative, got [-1.0, -1.0]",
+        ),
+        (lambda f: Frequencies(f, 0.0), "numbers", "attention_factor must be positive, got 0.0"),
     ],
 )
-def test_bad_numbers_fail(change: Callable[[torch.Tensor], Any], text: str) -> None:
+def test_a_result_that_is_none_fails(
+    returned: Callable[[torch.Tensor], Any], about: str, text: str
+) -> None:
     """Each is found at every call, and the first is shown."""
-
-    def method(rope: Rope, _: int) -> Frequencies:
-        numbers = change(rope.inv_freq())
-        return Frequencies(*numbers) if isinstance(numbers, tuple) else Frequencies(numbers)
-
-    found = failed(method)
-    assert found == {"numbers": f"not in 3 of 3 calls: {AT} 32: {text}"}
-
-
-def test_a_missing_pair_fails() -> None:
-    """As many frequencies as channel pairs, no more and no fewer."""
-    found = failed(lambda rope, _: Frequencies(rope.inv_freq()[1:]))
-    assert found == {
-        "pairs": f"not in 3 of 3 calls: {AT} 32: 1 frequencies for 2 channel pairs"
-    }  # fmt: skip
+    found = failed(lambda rope, _: returned(rope.inv_freq()))
+    assert found == {about: f"not in 3 of 3 calls: {AT} 32: {text}"}
 
 
 def test_an_error_fails_with_its_line() -> None:
-    """An error other than a refusal names the file and the line, where it happens only far out."""
 
     def short_sighted(rope: Rope, length: int) -> Frequencies:
         return Frequencies(rope.inv_freq() / (1 if length < 100 else 0 // 0))
@@ -202,7 +176,6 @@ def test_an_error_fails_with_its_line() -> None:
 
 
 def test_a_refusal_is_a_note_and_refusing_all_a_failure() -> None:
-    """A method may say no to a geometry; one that says it always does nothing."""
 
     def refuse(rope: Rope, length: int) -> Frequencies:
         if rope.base > 50:
@@ -220,21 +193,7 @@ def test_a_refusal_is_a_note_and_refusing_all_a_failure() -> None:
     assert all(line.verdict != "failed" for line in found)
 
 
-def test_of_lengths_that_are_all_refused_nothing_is_said() -> None:
-    """A method for long inputs alone is not called plain inside the window."""
-
-    def long_only(rope: Rope, length: int) -> Frequencies:
-        if length <= rope.trained_length:
-            message = "too short"
-            raise ValueError(message)
-        return none.frequencies(rope, length)
-
-    assert findings(long_only, 1.0, 4.0)["inside the window"].text == "not known"
-    assert findings(long_only, 1.0, 4.0)["slowest pair"].text == "slowed by 1 at 4 windows"
-
-
 def test_another_answer_the_second_time_fails() -> None:
-    """Chance, memory of the longest length, and a buffer that is written again are found."""
     longest, buffer = [1], torch.zeros(2)
 
     def chance(rope: Rope, _: int) -> Frequencies:
@@ -264,7 +223,6 @@ def test_a_changed_rope_fails() -> None:
 
 
 def test_rising_frequencies_are_a_note() -> None:
-    """Nothing breaks, but the order of the channels is no longer what everyone expects."""
     found = findings(lambda rope, _: Frequencies(rope.inv_freq().flip(0)))["order"]
     text = f"a pair is faster than the one before it, first {AT} 32"
     assert found == Finding("order", "note", text)
@@ -276,24 +234,8 @@ def band_findings(method: Any) -> dict[str, tuple[str, str]]:
     return {f.about: (f.verdict, f.text) for f in check_bands(method, geometries, OWN[:7])}
 
 
-@pytest.mark.parametrize(
-    ("method", "moves"),
-    [
-        (rerope.bands, True),
-        (yarn.frequencies, False),
-        (log_n.bands, True),
-        (partial(self_extend.bands, window=1024), True),
-    ],
-)
-def test_it_is_known_by_what_it_returns(method: Any, moves: bool) -> None:
-    """A method that returns nothing but frequencies is checked as such."""
-    probes = [*product((BAND_ROPES[0], LARGE), BAND_WINDOWS)]
-    assert moves_positions(method, probes) is moves
-
-
 @pytest.mark.slow
 def test_it_says_where_positions_go() -> None:
-    """How far, whether in order, how many pairs are met, and what the trained window sees."""
     moved = band_findings(rerope.bands)
     assert moved["reach"][1].endswith("0.25 at 16 windows")
     assert moved["inside the window"][0] == "note"
@@ -331,17 +273,8 @@ def test_a_band_that_begins_inside_a_larger_window_is_found(
     assert same in text
 
 
-def test_the_windows_in_which_bands_do_nothing_are_named() -> None:
-    """A ✓ says how many windows were tried, and from which to which."""
-    verdict, text = band_findings(self_extend.bands)["inside the window"]
-    assert verdict == "passed"
-    assert "bit for bit, in" in text
-    assert "windows from 256 to 16,385 tokens, those tried" in text
-
-
 @pytest.mark.slow
 def test_other_bits_the_second_time_are_found() -> None:
-    """A method with a state is no method."""
     counter = count()
 
     def drifting(rope: Rope, length: int) -> Bands:
@@ -436,13 +369,6 @@ class TestCommands:
         found = mine.module.bands(rope, 300, window=25)
         assert found.fingerprint == rerope.bands(rope, 300, window=25).fingerprint
 
-    def test_the_folder_is_made(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """The file goes where --out says, and that is the path to go on with."""
-        folder = tmp_path / "methods"
-        status, out, _ = ask(capsys, "new", "method", "mine", "--out", folder)
-        assert (status, out.splitlines()[1]) == (0, f"  ropewalk check {folder}/mine.py")
-        assert (folder / "mine.py").read_text().startswith('"""mine: ')
-
     @pytest.mark.parametrize(
         ("words", "message"),
         [
@@ -460,7 +386,6 @@ class TestCommands:
         self, words: tuple[str, ...], message: str, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     ) -> None:  # fmt: skip
-        """A name that is none, is taken or is there already is one sentence."""
         monkeypatch.chdir(tmp_path)
         Path("here.py").write_text("mine")
         assert ask(capsys, "new", "method", *words) == (2, "", f"ropewalk: {message}\n")
@@ -469,26 +394,9 @@ class TestCommands:
     def test_a_failed_check_is_exit_1(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """The line that failed is crossed, and the count told."""
         file = tmp_path / "bad.py"
         file.write_text("def frequencies(rope, length):\n    return rope.inv_freq()\n")
         status, out, err = ask(capsys, "check", file)
         assert (status, err) == (1, "")
         assert "✗ result  not in 384 of 384 calls: at rotary_dim 16, base 1000, window" in out
         assert out.endswith("bad: 1 failed\n")
-
-    @pytest.mark.parametrize(
-        ("given", "message"),
-        [
-            ("gone.py", "plug-in file gone.py does not exist."),
-            ("yarm", "nothing is called 'yarm'; did you mean 'yarn'? known: "),
-            ("pi:factro=2", "pi has no option 'factro'; did you mean 'factor'? known: factor."),
-        ],
-    )
-    def test_a_method_that_cannot_be_read_is_refused(
-        self, given: str, message: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """As in a sweep: one sentence and exit status 2."""
-        status, out, err = ask(capsys, "check", given)
-        assert (status, out) == (2, "")
-        assert err.startswith(f"ropewalk: {message}")

@@ -6,18 +6,15 @@ import math
 import re
 import shutil
 from dataclasses import fields
-from io import StringIO
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from harness.cli.app import main
-from harness.cli.inspect import print_channels
-from harness.inspection.figures import draw_channels, draw_decay
+from harness.inspection.figures import draw_channels
 from harness.inspection.inspect import channel_frame, decay_frame, inspect
 from harness.inspection.scores import Curve
 from harness.methods.channels import channels, decay
@@ -72,12 +69,10 @@ class TestChannels:
         assert slow.wavelength == slow.wavelength_unscaled == pytest.approx(20 * math.pi)
 
     def test_a_slow_pair_meets_new_angles_past_the_window(self) -> None:
-        """Of two pairs only the one of half a turn has unseen angles, from the next token on."""
         assert [channel.unseen for channel in channels(SMALL, PLAIN, 32)] == [False, False]
         assert [channel.unseen for channel in channels(SMALL, PLAIN, 33)] == [False, True]
 
     def test_interpolated_pairs_stay_inside_what_was_seen(self) -> None:
-        """Interpolation by the stretch ends at the largest trained angle, not past it."""
         for length in (33, 64, 100, 31 * 32):
             for channel in channels(SMALL, pi.frequencies(SMALL, length), length):
                 assert (channel.change, channel.unseen) == ("in full", False)
@@ -95,7 +90,6 @@ class TestChannels:
         assert slow.wavelength == pytest.approx(80 * math.pi)
 
     def test_what_goes_beyond_interpolation_is_told_apart(self) -> None:
-        """Slower than by the stretch, at rest, and faster are three other things."""
         changed = Frequencies(torch.tensor([2.0, 0.1 / 5]))
         assert [c.change for c in channels(SMALL, changed, 128)] == ["faster", "beyond"]
         still = channels(SMALL, p_rope.frequencies(SMALL, 128, p=0.5), 128)[1]
@@ -157,7 +151,6 @@ class TestTables:
         assert start["bound"].tolist() == pytest.approx((16.5 * factor**2).tolist())
 
     def test_a_bin_holds_the_mean_of_its_distances(self) -> None:
-        """The first bin of several distances is the mean of their bounds."""
         _, table = frames("none", length=("1x",))
         row = table[table["distance_last"] > table["distance"]].iloc[0]
         inside = range(int(row["distance"]), int(row["distance_last"]) + 1)
@@ -182,30 +175,7 @@ def test_every_column_is_in_the_schema() -> None:
 class TestFigures:
     """What is drawn, by its data."""
 
-    @pytest.mark.slow
-    def test_panels_are_the_lengths_at_which_something_changes(self) -> None:
-        """Inside the window all methods are plain, so its panel is left out."""
-        for frame, draw in zip(
-            frames("none", "pi", "yarn"), (draw_channels, draw_decay), strict=True
-        ):
-            wanted = ["reference, 512 tokens (2×)", "reference, 2k tokens (8×)"]
-            assert titles(draw(frame)) == wanted
-
-    @pytest.mark.slow
-    def test_where_nothing_changes_all_lengths_are_drawn(self) -> None:
-        """The plain embedding alone has a figure too."""
-        for frame, draw in zip(frames("none"), (draw_channels, draw_decay), strict=True):
-            assert len(titles(draw(frame))) == 3
-
-    @pytest.mark.slow
-    def test_methods_that_coincide_are_one_line(self) -> None:
-        """Equal frequencies at all lengths share a line and a name."""
-        table, curves = frames("none", "ntk", "dynamic_ntk")
-        assert legend(draw_channels(table)) == ["none", "ntk = dynamic_ntk", "unseen angles"]
-        assert legend(draw_decay(curves)) == ["none", "ntk = dynamic_ntk"]
-
     def test_lines_are_the_rows_of_the_table(self) -> None:
-        """Turns across and ratios up, at eight windows."""
         table, _ = frames("pi", "yarn")
         rows = table[(table["scaling"] == "yarn") & (table["length"] == 2048)]
         [line] = [drawn for drawn in draw_channels(table).axes[-1].lines
@@ -224,23 +194,6 @@ class TestFigures:
             rows = table[table["length"] == length]
             inside = (rows["turns"] < 1) & (rows["ratio"] > 1.00001 * box.y0)
             assert inside.tolist() == rows["unseen"].tolist()
-
-    def test_channels_at_rest_are_marked_on_the_axis(self) -> None:
-        """A ratio of 0 has no place on the axis: 8 of 32 pairs are triangles, and the note says."""
-        table, _ = frames("p_rope", length=("2x",))
-        figure = draw_channels(table)
-        [rest] = [line for line in figure.axes[0].lines if line.get_label() == "_rest"]
-        assert len(rest.get_xdata()) == 8
-        assert "Triangles on the axis: not rotated." in figure.get_label()
-
-    def test_without_none_the_unscaled_curve_is_drawn_beside(self) -> None:
-        """Before and after are both seen, whatever was asked for."""
-        _, curves = frames("pi", length=("2x",))
-        figure = draw_decay(curves)
-        assert legend(figure) == ["pi", "unscaled"]
-        [line] = [line for line in figure.axes[0].lines if line.get_label() == "unscaled"]
-        wanted = curves.loc[curves["distance"] > 0, "bound_unscaled"].tolist()
-        assert list(line.get_ydata()) == wanted
 
 
 class TestCommand:
@@ -273,7 +226,6 @@ class TestCommand:
     def test_without_out_nothing_is_written(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """The table alone is printed: counts, attention factor, unseen pairs, wavelengths."""
         monkeypatch.chdir(tmp_path)
         words = ("--scaling", "none", "yarn", "p_rope:p=0.75", "--length", "8x")
         status, out, _ = ask(capsys, "inspect", *words)
@@ -285,18 +237,6 @@ class TestCommand:
             ["p_rope:p=0.75", "2048", "(8x)", "1", "24", "0", "0", "8", "11", "(13–23)", "∞"],
         ]
         assert list(tmp_path.iterdir()) == []
-
-    def test_eighty_columns_hold_the_table(self) -> None:
-        """In a common terminal no column is cut, and a method is known by its whole name."""
-        names = ("none", "yarn:factor=8", "p_rope")
-        spec = parse(None, {"scaling": names, "length": ("64x",), "model": "reference"})
-        console = Console(width=80, file=StringIO(), force_terminal=False)
-        print_channels(inspect(spec), console)
-        out = console.file.getvalue()
-        assert "…" not in out
-        [line] = [line for line in out.splitlines() if "yarn" in line]
-        assert line.split()[:4] == ["yarn:factor=8", "16384", "(64x)", "1.208"]
-        assert line.split()[-1] == "376,938"
 
     @pytest.mark.parametrize(
         ("words", "message"),
@@ -319,7 +259,6 @@ class TestCommand:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        """What a sweep refuses is refused in the same words."""
         monkeypatch.chdir(tmp_path)
         (tmp_path / "taken").touch()
         status, _, err = ask(capsys, "inspect", *words)

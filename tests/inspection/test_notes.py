@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoConfig
 
 from harness.cli.app import main
-from harness.inspection.notes import equal_to, notes, shipped
+from harness.inspection.notes import equal_to, notes
 from harness.methods.resolve import resolve
 from harness.patching.config import rope_of
 from harness.plugins import catalogue, load
@@ -155,7 +155,6 @@ def test_what_a_checkpoint_ships_and_what_a_method_acts_on(hub: Path) -> None:
 
 @pytest.mark.parametrize("hub", HUB, indirect=True)
 def test_native_is_the_method_that_is_named(hub: Path) -> None:
-    """What native is said to be gives its numbers to the bit, inside the window and far out."""
     rope = rope_of(AutoConfig.from_pretrained(hub))
     named = load("method", equal_to(rope))
     for length in (1, rope.trained_length, rope.trained_length + 1, 16 * rope.trained_length):
@@ -175,24 +174,15 @@ def test_native_is_the_method_that_is_named(hub: Path) -> None:
     ],
 )  # fmt: skip
 def test_every_shipped_option_is_in_the_name(more: dict[str, object], name: str) -> None:
-    """No digit is lost between what is shipped and what is written after --scaling."""
     rope = Rope(64, 1e4, 4096, {"rope_type": "yarn", "factor": 40, **more})
     assert equal_to(rope) == name
     wanted = native.frequencies(rope, 1).fingerprint
     assert resolve(load("method", name), rope, 1).fingerprint == wanted
 
 
-def test_native_of_a_plain_checkpoint_is_said_to_be_none() -> None:
-    """Who asks for what is shipped where nothing is, is told; nobody else is."""
-    rope = Rope(64, 1e4, 4096)
-    assert shipped("model", rope, requested=True) == "model ships no scaling: native is none."
-    assert shipped("model", rope) == ""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("hub", ["gpt-oss-20b", "Mistral-7B-v0.1"], indirect=True)
 def test_a_window_that_no_length_reaches_is_not_told(hub: Path) -> None:
-    """Up to the window a sliding layer sees all, and there is nothing to say."""
     config = AutoConfig.from_pretrained(hub)
     window = config.sliding_window
     count = len(told(config, lengths=(window,)))
@@ -202,7 +192,6 @@ def test_a_window_that_no_length_reaches_is_not_told(hub: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("hub", ["Llama-3.1-8B"], indirect=True)
 def test_a_method_on_another_one_says_what_stays_under_it(hub: Path) -> None:
-    """On native the shipped scaling is kept, on another method off; a plain model has none."""
     config = AutoConfig.from_pretrained(hub)
     rope = rope_of(config)
     for given, on, fate in (
@@ -230,15 +219,6 @@ def test_a_method_made_for_training_says_so() -> None:
     assert told(config, "abf:base=1000000") == [
         "abf:base=1000000 is made for training: the paper trains on at the new base. Here the "
         "weights are used without training."
-    ]
-
-
-def test_what_a_sweep_would_refuse_is_told_and_inspected_all_the_same() -> None:
-    """Where the layers are not understood the frequencies still are, and the line says which."""
-    config = AutoConfig.for_model("granite_swa")
-    assert told(config) == [
-        "Which layers rotate is unknown. GraniteSWAForCausalLM has 2 rotary modules "
-        "(model.rotary_emb, model.rotary_embs.0); one is supported."
     ]
 
 

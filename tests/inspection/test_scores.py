@@ -15,12 +15,11 @@ from harness.encodings import alibi
 from harness.encodings._config import config_of
 from harness.encodings._model import EncodingForCausalLM
 from harness.errors import UserError
-from harness.inspection.figures import draw_scores, draw_wavelengths
+from harness.inspection.figures import draw_wavelengths
 from harness.inspection.inspect import identities
-from harness.inspection.scores import Curve, frame, of_base, of_encoding, of_rotation, renamed
+from harness.inspection.scores import of_base, of_encoding, of_rotation
 from harness.methods.channels import channels, decay
 from harness.plugins import names
-from harness.reports.plots.style import REST
 from scaling import Frequencies, Rope, jet_long, pi
 from tests.command_line import Ropewalk
 
@@ -101,7 +100,6 @@ def test_a_curve_needs_no_memory_for_distances_between(tmp_path: Path) -> None:
 
 
 def test_an_encoding_without_scores_to_draw_is_refused(tmp_path: Path) -> None:
-    """An error of a user's file, and powers past the range of numbers, are a sentence each."""
     file = tmp_path / "mine.py"
     turned = "    def turn(self, query, key, angles, positions):\n        return query, {}\n"
     begun = '"""Mine."""\nfrom torch import nn\n\n\nclass Encoding(nn.Module):\n'
@@ -133,24 +131,8 @@ def test_two_curves_have_two_names(twice: tuple[str, ...], ropewalk: Ropewalk) -
     assert "twice" in done.err
 
 
-def test_an_encoding_and_a_scaling_of_one_name_are_two_lines() -> None:
-    """The encoding none has no rotation: beside the scaling none it has its own name and look."""
-    own = of_rotation("scaling, 64 tokens", "none", Frequencies(ROPE.inv_freq()), 64)
-    other = of_encoding("none", ROPE, 64, trusted=False)
-    table = frame([own, *renamed([other], {"none"})])
-    figure = draw_scores(table, trained_length=256)
-    shown = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert shown == ["none", "none (encoding)"]
-    colours = {str(line.get_label()): line.get_color() for a in figure.axes for line in a.lines}
-    assert colours["none"] == "black"
-    assert colours["none (encoding)"] != "black"
-    alone = draw_scores(frame([replace(own, name="pi"), other]), trained_length=256)
-    assert "black" not in {line.get_color() for a in alone.axes for line in a.lines}
-
-
 @pytest.mark.slow
 def test_inspect_draws_bases_and_encodings(tmp_path: Path, ropewalk: Ropewalk) -> None:
-    """Names, and the folder of a trained model with its own parameters and window."""
     model = EncodingForCausalLM(config_of("t5", vocab_size=32, max_position_embeddings=64))
     with torch.no_grad():
         model.model.encoding.bias -= torch.arange(32.0) / model.model.encoding.root
@@ -201,40 +183,3 @@ def test_a_trained_model_has_the_scores_of_its_own_first_layer(
     assert found.mean == pytest.approx(wanted.mean(0).tolist(), abs=1e-3)
     assert found.high == pytest.approx(wanted.quantile(0.95, 0).tolist(), abs=1e-3)
     assert max(found.mean) - min(found.mean) > 0.1
-
-
-def curves(panel: str, count: int, low: float = -1.0) -> list[Curve]:
-    """Return straight curves of other names, from 1 down to ``low``."""
-    at = list(range(256))
-    fall = [1 + (low - 1) * distance / 255 for distance in at]
-    return [Curve(panel, f"{panel} {n}", at, fall, fall, fall) for n in range(count)]
-
-
-def test_the_axis_ends_where_the_scores_do() -> None:
-    """A curve that falls far below the cut leaves no room above the highest one."""
-    figure = draw_scores(frame(curves("encodings", 1, low=-250.0)), trained_length=256)
-    for axes in figure.axes:
-        low, high = axes.get_ylim()
-        assert low == -15
-        assert 0 < high < 2
-
-
-def test_curves_of_one_figure_are_told_apart() -> None:
-    """Of more than there are looks the first of each kind have one, the others are thin grey."""
-    every = [*curves("scaling, 256 tokens", 28), *curves("encodings", 2)]
-    figure = draw_scores(frame(every), trained_length=256)
-    lines = {
-        str(line.get_label()): (line.get_color(), line.get_marker(), line.get_linestyle())
-        for axes in figure.axes
-        for line in axes.get_lines()
-        if " " in str(line.get_label())
-    }
-    assert len(lines) == 30
-    own = {name: look for name, look in lines.items() if look[0] != REST.color}
-    assert len(own) == len(set(own.values())) == 6 + 2
-    assert {"encodings 0", "encodings 1"} <= own.keys()
-    shown = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert shown == [*own, "22 others"]
-    assert "22 others, in scores.csv" in figure.get_label()
-    twelve = draw_scores(frame(curves("encodings", 12)), trained_length=256)
-    assert len(twelve.legends[0].get_texts()) == 12
