@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import socket
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -200,7 +199,6 @@ def test_a_form_that_the_config_class_refuses_is_not_written(scaling: str, tmp_p
 def test_a_method_of_ones_own_may_be_called_yarn(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its options are not those of the built-in method of that name."""
     (tmp_path / "ours").mkdir()
     (tmp_path / "ours" / "yarn.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -253,7 +251,6 @@ def test_a_modelling_file_computes_what_was_measured(
 def test_sliding_layers_are_no_part_of_the_modelling_file(
     family: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Its attention sees the whole context: it is refused where a layer sees less of it."""
     model = save_tiny(tmp_path / "m", family, sliding_window=32, **changes)
     with pytest.raises(UserError, match="sliding layers, which see 32 tokens"):
         rw.export(model, scaling="rerope", length="4x", to="hf-code")
@@ -261,7 +258,6 @@ def test_sliding_layers_are_no_part_of_the_modelling_file(
 
 @pytest.mark.slow
 def test_a_gguf_file_is_rewritten(tmp_path: Path) -> None:
-    """Keys and factors are those that llama.cpp reads, and no other byte of data is changed."""
     from gguf import GGUFReader
 
     file = save_gguf(tmp_path / "tiny.gguf", "Q4_1")
@@ -373,41 +369,11 @@ def test_a_config_inside_of_another_is_changed_in_a_folder_alone(to: str, tmp_pa
     assert "rope_parameters" not in line
 
 
-@pytest.mark.parametrize("to", ["vllm", "sglang", "mlx"])
-def test_a_place_with_a_space_is_one_word_of_the_command(to: str, tiny: Path) -> None:
-    """The line can be pasted."""
-    found = rw.export(tiny, scaling="yarn:factor=4", length="4x", to=to)
-    assert "a model" in shlex.split(found.text("a model").splitlines()[-1])
-
-
-@pytest.mark.parametrize(("scaling", "to", "told"), [
-    ("ntk", "vllm", "ntk at 256 tokens for vllm: the plain embedding at another base\n"),
-    ("none", "vllm", "none at 256 tokens for vllm: the plain embedding as it is\n"),
-    ("pi:factor=1", "gguf", "pi:factor=1 at 256 tokens for gguf: the plain embedding as it is\n"),
-    ("self_extend", "hf-code", 'from_pretrained("NEW", trust_remote_code=True), where --out NEW'),
-    ("pi", "gguf", "llama-server -m NEW.gguf -c 256, where --out NEW.gguf is written from the "
-     "model's GGUF file, which llama.cpp's convert_hf_to_gguf.py makes"),
-])  # fmt: skip
-def test_the_text_names_the_form_and_what_must_be_written_first(
-    scaling: str, to: str, told: str, tiny: Path
-) -> None:
-    """Another base or none, and what a folder that is not there yet stands for."""
-    assert told in rw.export(tiny, scaling=scaling, length="4x", to=to).text()
-
-
-def test_a_copy_needs_a_folder(tiny: Path, ropewalk: Ropewalk) -> None:
-    """Without --out nothing is written, and the flag was passed over."""
-    asked = ("--scaling", "yarn", "--length", "4x", "--to", "vllm", "--copy")
-    done = ropewalk("export", tiny, *asked)
-    assert (done.status, "the folder of --out; name one" in done.err) == (2, True), done.out
-
-
 @pytest.mark.parametrize(("to", "flag"), [
     ("transformers", ", trust_remote_code=True)"), ("vllm", " --trust-remote-code"),
     ("sglang", " --trust-remote-code"), ("mlx", " --trust-remote-code"),
 ])  # fmt: skip
 def test_a_model_with_its_own_code_is_served_with_it(to: str, flag: str, tiny: Path) -> None:
-    """Each engine asks for a flag, in the folder that is written too."""
     for trusted in (True, False):
         found = rw.export(tiny, scaling="yarn", length="4x", to=to, trust_remote_code=trusted)
         for place in (None, "written"):
@@ -425,7 +391,6 @@ def test_a_model_with_its_own_code_is_served_with_it(to: str, flag: str, tiny: P
 def test_a_line_to_type_next_is_one_that_runs(
     family: str, scaling: str, told: str, saved: Callable[[str], Path]
 ) -> None:
-    """For a family outside the list of hf-code none is printed, and why."""
     folder = saved(family)
     spec = parse(None, {"model": str(folder)})
     found = resolve(load("method", scaling), Rope(16, 1e4, WINDOW, {}, 2), LENGTH)
@@ -435,7 +400,6 @@ def test_a_line_to_type_next_is_one_that_runs(
 
 
 def test_a_line_to_type_next_serves_no_model_without_its_adapter(tiny: Path) -> None:
-    """An export has none: the line names the merged model, and how to make it is said."""
     spec = parse(None, {"model": str(tiny), "adapter": "lora", "trust_remote_code": True})
     rotation = none.frequencies(Rope(16, 1e4, WINDOW), LENGTH)
     line, words = serving_command(spec, "none", rotation, LENGTH)
@@ -464,7 +428,6 @@ def test_a_model_with_slots_is_served_by_transformers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("to", ["transformers", "vllm", "sglang", "mlx"])
 def test_a_yarn_that_is_shipped_says_all_that_an_engine_reads(to: str, tmp_path: Path) -> None:
-    """A checkpoint with yarn exports it with all that an engine reads; none removes it."""
     shipped = {
         "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "mscale": 1.0,
         "mscale_all_dim": 1.0, "original_max_position_embeddings": WINDOW,
