@@ -40,7 +40,6 @@ def frame(kept: dict[str, float], lengths: tuple[int, ...] = (128, 512)) -> pd.D
 
 
 def test_the_points_are_the_cells_beyond_the_window() -> None:
-    """One panel for the one length beyond it, a point a method at perplexity and accuracy."""
     kept = dict(zip(METHODS, (0.0, 1.0, 0.8, 0.6, 0.4, 0.2), strict=True))
     (axes,) = agreement.make(frame(kept)).axes
     points = {line.get_label(): line.get_xydata()[0] for line in axes.get_lines()}
@@ -51,7 +50,6 @@ def test_the_points_are_the_cells_beyond_the_window() -> None:
 
 
 def test_two_tasks_of_perplexity_have_panels_of_their_own() -> None:
-    """Perplexities of other targets are no points of one panel: a method has one in each."""
     one = frame(dict(zip(METHODS, (0.0, 1.0, 0.8, 0.6, 0.4, 0.2), strict=True)))
     other = one[one["task"] == "perplexity"].assign(task="perplexity:tail=1024")
     other["score"] = 2000 - other["score"]  # another order: rho has the other sign
@@ -73,7 +71,6 @@ def test_the_interval_of_a_rank_correlation_by_hand() -> None:
 
 @pytest.mark.parametrize(("count", "said"), [(4, "too few"), (5, "ρ = -1.00")])
 def test_few_methods_have_no_correlation(count: int, said: str) -> None:
-    """Of four methods a rank correlation says nothing."""
     rows = pd.DataFrame({"score": range(count), "kept": range(count, 0, -1)})
     rows["frequencies"] = rows["score"].astype(str)
     assert said in correlation(rows)
@@ -94,7 +91,6 @@ def test_methods_that_coincide_at_a_length_count_once_there() -> None:
 
 @pytest.mark.slow
 def test_without_retrieval_or_beyond_no_window_the_report_says_so() -> None:
-    """One sentence says what the sweep lacks."""
     whole = frame(dict.fromkeys(METHODS, 0.5))
     for lacking in (whole[whole["task"] == "perplexity"], whole[whole["length"] == 128]):
         with pytest.raises(ValueError, match="beyond the trained window"):

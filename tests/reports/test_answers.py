@@ -112,7 +112,6 @@ def test_a_method_within_the_margin_is_as_good_and_the_plainest_is_used() -> Non
 
 
 def test_what_a_server_can_run_is_used_and_the_best_is_named_beside_it() -> None:
-    """A method that moves positions has the lowest score, and needs code."""
     cells = [documents("yarn", 1024, 0.1), documents("rerope", 1024, 0), documents("pi", 1024, 1)]
     made = frame(*cells)
     made["needs_code"] = made["scaling"] == "rerope"
@@ -166,7 +165,6 @@ def test_the_cost_inside_the_window_is_that_of_the_form_that_is_used() -> None:
 
 
 def test_every_method_has_its_bound() -> None:
-    """One row per method: the best has none to fear, the others at least what they lag behind."""
     table = regret.make(SWEEP)
     read = rows(table, task="perplexity", length=1024).set_index("scaling")
     assert read["verdict"].to_dict() == {
@@ -192,7 +190,6 @@ def test_methods_that_coincide_are_one_place() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_two_documents_give_no_bound(count: int) -> None:
-    """Too few to say how wrong it may be: the lowest is used, and the sentence says so."""
     few = SWEEP[~SWEEP["unit"].isin([f"d{i}" for i in range(count, 20)])].copy()
     read = few["task"] == "perplexity"
     for _, cells in few[read].groupby(["scaling", "length"]):
@@ -232,7 +229,6 @@ def test_effective_length_by_hand() -> None:
 
 
 def test_lengths_of_other_protocols_are_not_compared() -> None:
-    """With protocol=prefix other tokens are scored at every length: nothing can be said."""
     other = SWEEP[SWEEP["task"] == "perplexity"].assign(protocol="prefix")
     with pytest.raises(ValueError, match="no length can be judged: it needs"):
         effective_length.make(other)
@@ -258,7 +254,6 @@ def test_differences_are_paired_and_corrected() -> None:
 
 
 def test_a_baseline_that_is_not_there_is_named() -> None:
-    """The message has what there is."""
     with pytest.raises(ValueError, match="with 'pi': the sweep has none, far, near"):
         differences.make(SWEEP, baseline="pi")
 
@@ -287,15 +282,6 @@ def test_inside_the_window_equal_frequencies_cost_nothing() -> None:
     assert (cost["verdict"], cost["difference"]) == ("worse", pytest.approx(math.exp(0.05) - 1))
 
 
-def test_differences_have_no_column_beside_those_that_are_documented() -> None:
-    """Where a method is the same as the baseline, an empty column `value` stood in the file."""
-    same = frame(documents("none", 1024, 0), documents("far", 1024, 0))
-    same["frequencies"] = "alike"
-    table = differences.make(same)
-    assert table["same"].all()
-    assert "value" not in table
-
-
 def test_the_cost_of_every_model_is_against_that_model_as_it_was_trained() -> None:
     """One has `none`, another only `native`, what it ships: both have a row."""
     shipped = [{**row, "model": "shipped"} for row in documents("native", 256, 0)]
@@ -309,7 +295,6 @@ def test_the_cost_of_every_model_is_against_that_model_as_it_was_trained() -> No
 
 
 def test_a_score_that_is_no_mean_of_its_samples_is_not_compared() -> None:
-    """A user's task may score as it likes; then the table says so and invents no interval."""
     own = SWEEP[SWEEP["task"] == "passkey"].assign(metric="mine")
     own["score"] = own["score"] ** 2 + 0.01
     table = best.make(own)
@@ -386,7 +371,6 @@ def test_a_method_that_failed_on_documents_is_not_called_better() -> None:
 
 
 def test_a_method_without_any_score_is_named_beside_the_best() -> None:
-    """It failed on every document: it has no rank, and is not passed over in silence."""
     gone = [{**row, "status": "failed", "value": math.nan, "score": math.nan}
             for row in documents("gone", 1024, 0)]  # fmt: skip
     said = best.summary(best.make(frame(documents("none", 1024, 0), gone)))[0]
@@ -406,7 +390,6 @@ def test_a_reach_says_on_how_many_documents() -> None:
 
 
 def test_a_method_with_few_documents_is_set_apart() -> None:
-    """It does not shrink what the others are compared on, and its count is told."""
     few = lost(documents("slow", 1024, -1), [f"d{i}" for i in range(3, 20)], "not_measured")
     table = best.make(frame(documents("none", 1024, 0), documents("near", 1024, 0.3), few))
     [row] = table.to_dict("records")
@@ -435,7 +418,6 @@ def test_a_name_may_have_a_comma_and_a_space() -> None:
 
 @pytest.mark.slow
 def test_best_and_differences_agree() -> None:
-    """What may be the best is not significantly worse than the best in a comparison of its own."""
     chosen = best.make(SWEEP)
     for row in chosen.to_dict("records"):
         beside = differences.make(SWEEP, baseline=str(row["best"]))
@@ -481,7 +463,6 @@ def test_windows_of_a_document_are_one_unit() -> None:
 
 
 def test_curves_show_what_truncation_gives() -> None:
-    """A line beyond the window at the unscaled model's score inside it, in that panel alone."""
     figure = curves.make(SWEEP)
     read, keys = figure.axes
     level = math.exp(

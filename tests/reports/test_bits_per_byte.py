@@ -38,16 +38,7 @@ def test_bits_per_byte_by_hand() -> None:
     assert (row["tokens"], row["bytes"], row["n"]) == (200, 800, 2)
 
 
-def test_people_read_three_digits_and_what_a_token_is() -> None:
-    """0.75 / ln 2 is 1.082, its interval 0.721 to 1.443; 800 bytes over 200 tokens are 4 each."""
-    table = bits_per_byte.make(frame())
-    (shown,) = bits_per_byte.display(table).values()
-    assert shown.to_numpy().tolist() == [["none", "1.082 [0.721, 1.443]"]]
-    assert bits_per_byte.notes(table) == ["Bytes of the scored text per token: 4.00 (m)."]
-
-
 def test_a_cell_of_which_a_sample_lacks_its_bytes_has_no_row() -> None:
-    """Its perplexity is of all tokens: the bytes of half of them say nothing of it."""
     mixed = frame(bytes_b=math.nan).assign(scaling="yarn")
     table = bits_per_byte.make(pd.concat([frame(), mixed]))
     assert table["scaling"].tolist() == ["none"]
@@ -64,7 +55,6 @@ def test_samples_without_bytes_are_said_to_have_none() -> None:
 
 @pytest.mark.slow
 def test_a_run_tells_bits_per_byte(tiny: Path, docs: Path, tmp_path: Path) -> None:
-    """From the command to the table: the bytes of a sample are those of the text it scored."""
     words = ["run", "--model", tiny, "--docs", docs, "--task", "perplexity:tail=16"]
     words += ["--scaling", "none", "--length", "1x", "2x", "--out", tmp_path]
     for command in (words, ["report", tmp_path, "--report", "bits_per_byte"]):

@@ -39,7 +39,6 @@ def compared_once() -> Iterator[None]:
 
 
 def test_a_checkpoint_is_compared_method_by_method() -> None:
-    """On the same documents, less the same method of the first model."""
     table = differences.make(FRAME)
     rows = table[table["baseline"] == "base"]
     assert set(rows["model"]) == {"tuned"}
@@ -59,7 +58,6 @@ def test_a_checkpoint_is_compared_method_by_method() -> None:
 
 
 def test_the_best_is_chosen_among_the_methods_of_all() -> None:
-    """A row of both together, whose best score is the lowest of all."""
     table = best.make(FRAME)
     assert list(table["model"].unique()) == ["base", "tuned", "base and tuned"]
     both = table[(table["model"] == "base and tuned") & (table["task"] == PERPLEXITY)]
@@ -87,7 +85,6 @@ def test_models_of_other_windows_have_lengths_in_tokens_alone(first: str) -> Non
 
 
 def test_models_of_other_tokens_are_not_paired() -> None:
-    """Other documents or another tokenizer: every model alone, as ever."""
     frame = asked(sweep(**SMALL), other="tuned")
     assert alike(frame) == []
     assert set(best.make(frame)["model"]) == {"base", "tuned"}
@@ -95,29 +92,7 @@ def test_models_of_other_tokens_are_not_paired() -> None:
     assert together(frame.drop(columns="question")).empty
 
 
-def test_two_groups_of_many_models_stay_apart() -> None:
-    """Four models of one tokenizer and four of another are two groups, whatever their number."""
-    one, other = (asked(sweep(models=tuple(names)), other="") for names in ("abcd", "efgh"))
-    other = other.assign(question="other " + other["question"])
-    made = together(pd.concat([one, other], ignore_index=True))
-    assert set(made["model"]) == {"a and 3 more", "e and 3 more"}
-
-
-def test_figures_set_checkpoints_on_one_scale() -> None:
-    """Panels of one task have one axis of scores; differences are drawn from model to model."""
-    figure = curves.make(FRAME)
-    limits: dict[str, set[tuple[float, float]]] = {}
-    for axes in figure.axes:
-        limits.setdefault(axes.get_ylabel(), set()).add(axes.get_ylim())
-    assert all(len(found) == 1 for found in limits.values())
-    titles = [
-        axes.get_title(loc="left") for axes in differences.draw(FRAME, differences.make(FRAME)).axes
-    ]
-    assert any("tuned less base" in title for title in titles)
-
-
 def test_models_of_one_method_each_are_compared_as_methods() -> None:
-    """One panel a task has a line a model; the first is the baseline; the numbers are the same."""
     alone = FRAME[FRAME["scaling"] == "none"]
     frame = compared(alone, None)
     assert set(frame["scaling"]) == {"base", "tuned"}
@@ -138,7 +113,6 @@ def test_models_of_one_method_each_are_compared_as_methods() -> None:
 
 
 def test_models_of_several_methods_are_compared_as_methods_where_that_is_asked() -> None:
-    """A method of a model that has several has the name of both."""
     mixed = FRAME[(FRAME["model"] == "base") | (FRAME["scaling"] == "none")]
     assert compared(mixed, None) is mixed
     assert compared(FRAME[FRAME["scaling"] == "none"], False)["model"].nunique() == 2
@@ -156,7 +130,6 @@ def test_seeds_are_still_models() -> None:
 
 
 def test_models_of_other_lengths_are_not_compared_as_methods() -> None:
-    """A length that one model alone has is in the report: it stays beside, and is not left out."""
     alone = FRAME[FRAME["scaling"] == "none"]
     more = alone[(alone["model"] == "base") | (alone["length"] == 256)]
     assert compared(more, None) is more
@@ -166,7 +139,6 @@ def test_models_of_other_lengths_are_not_compared_as_methods() -> None:
 
 @pytest.mark.parametrize("other", ["tokens", "windows"])
 def test_other_questions_or_windows_are_not_compared_as_methods(other: str) -> None:
-    """They stay models where nothing was asked, and are refused where it was."""
     frame = asked(sweep(models=("base", "tuned")), other="tuned" if other == "tokens" else "")
     if other == "windows":
         frame = frame.assign(trained_length=frame["model"].map({"base": 256, "tuned": 1024}))

@@ -99,7 +99,6 @@ def test_a_naive_loop_over_all_tokens_gives_the_same(seed: int, drop: float, mos
     ],
 )
 def test_what_has_no_key_tokens_says_why(changes: dict[str, object], words: str) -> None:
-    """Means of runs, no sample, or one length inside the window: one sentence with what to do."""
     texts = {("none", length): {"a": [1.0, 2.0]} for length in LENGTHS}
     with pytest.raises(ValueError, match=words):
         key_tokens.make(frame(texts, **changes))
@@ -170,7 +169,6 @@ def test_the_evaluator_may_be_another_model(seed: int, same: bool) -> None:
 
 
 def test_another_tokenizer_needs_places_and_common_text() -> None:
-    """Old samples, a text that only one scores, an unknown model: one sentence each."""
     judge = of_model("judge", [4, 4], {64: [9.0, 9.0], 256: [1.0, 1.0]})
     own = of_model("m", [3, 5], {512: [1.0, 1.0]})
     for samples, of, told in (
@@ -186,7 +184,6 @@ def test_another_tokenizer_needs_places_and_common_text() -> None:
 
 
 def test_samples_say_where_their_targets_stand(small: Path) -> None:
-    """Begin and sizes of the targets add up to the bytes that are scored."""
     rows = make_frame([small])
     rows = rows[rows["metric"] == "perplexity"]
     for row in rows.to_dict("records"):

@@ -26,7 +26,6 @@ from harness.reports.writing.tables import RenderedTable, csv
 from harness.runs.frame import make_frame
 from harness.runs.provenance import command, documents, facts
 from harness.runs.store import read_run
-from harness.stats.checkpoints import as_methods
 from scaling import native
 from scaling.types import Rope
 from tests import ROOT
@@ -88,15 +87,6 @@ def test_a_page_is_small_and_names_no_other_place(made: Path) -> None:
     assert "default-src 'none'" in unescape(own)
 
 
-def test_a_page_of_models_asks_which_model() -> None:
-    """Models that are compared as methods have no scaling to choose; many are a number."""
-    for count, title in ((2, "m0 and m1"), (5, "5 models compared")):
-        every = sweep(models=[f"m{n}" for n in range(count)], scalings=("none",))
-        text = html(as_methods(every.assign(question=every["unit"])), best)
-        assert f"<h1>Which of {title} is best at 2,048 tokens, 8× its window?</h1>" in text
-        assert "Which scaling" not in text
-
-
 def test_names_are_text_and_never_markup(made: Path) -> None:
     """A name that would end a script or load a picture is escaped wherever it stands."""
     text = made.read_text(encoding="utf-8")
@@ -114,7 +104,6 @@ def test_names_are_text_and_never_markup(made: Path) -> None:
 def test_a_run_has_its_page_beside_its_tables(
     ropewalk: Ropewalk, small: Path, tmp_path: Path
 ) -> None:
-    """The page is written with all reports, or where it is asked for, also of runs together."""
     done = ropewalk("report", small, "--out", tmp_path / "files")
     assert done.status == 0
     text = (tmp_path / "files" / "index.html").read_text(encoding="utf-8")
@@ -159,7 +148,6 @@ def test_a_command_is_one_that_runs(asked: dict[str, Any], more: dict[str, Any],
 
 
 def test_a_config_holds_the_frequencies_that_were_measured() -> None:
-    """Every servable method of a run: transformers' own computation gives the recorded numbers."""
     run = read_run(ROOT / "results" / "reference")
     window, dim = (run["model"][key] for key in ("trained_length", "rotary_dim"))
     forms = set()
@@ -242,7 +230,6 @@ def test_a_page_is_silent(opened: Opened, made: Path) -> None:
 
 
 def test_a_button_saves_the_csv_of_the_report(opened: Opened, frame: pd.DataFrame) -> None:
-    """Byte by byte."""
     opened.tab.locator("summary", has_text="Every table").click()
     opened.tab.locator("details[data-table=scores] > summary").click()
     assert opened.saved("details[data-table=scores]", "scores.csv") == csv(scores.make(frame))
@@ -252,7 +239,6 @@ def test_a_button_saves_the_csv_of_the_report(opened: Opened, frame: pd.DataFram
 def test_the_first_screen_has_the_answer_its_figure_and_how_to_use_it(
     browser: Any, width: int, height: int, tmp_path: Path
 ) -> None:
-    """The committed run: question, method with its bound, figure, command and config."""
     run = ROOT / "results" / "reference"
     every = make_frame([run])
     file = tmp_path / "page.html"
@@ -275,7 +261,6 @@ def test_the_first_screen_has_the_answer_its_figure_and_how_to_use_it(
 
 
 def test_a_table_sorts_and_filters(opened: Opened) -> None:
-    """A click on a head sorts by its numbers, a second turns the order; a filter keeps rows."""
     ranking = opened.tab.locator("details[data-table=scores]")
     place = ranking.locator("th").all_inner_texts().index("score")
     head = ranking.locator("th button").nth(place)
@@ -288,24 +273,6 @@ def test_a_table_sorts_and_filters(opened: Opened) -> None:
     assert ranking.locator("th[aria-sort=descending]").count() == 1
     ranking.get_by_role("searchbox").fill("yarn")
     assert 0 < ranking.locator("tbody tr").count() < len(rising)
-
-
-def test_a_page_fits_a_tablet_and_paper(browser: Any, made: Path) -> None:
-    """Nothing is wider than the screen; on paper the tables for people are open, and fit it."""
-    opened = Opened(browser, made, 820)
-    assert opened.tab.evaluate("document.documentElement.scrollWidth") <= 820
-    assert opened.told == []
-    opened.tab.set_viewport_size({"width": 718, "height": 900})
-    opened.tab.emulate_media(media="print")
-    opened.tab.evaluate("dispatchEvent(new Event('beforeprint'))")
-    tables = "[...document.querySelectorAll('details[data-print] table')]"
-    assert opened.tab.evaluate(f"{tables}.length") > 2
-    assert opened.comes(f"{tables}.every(e => e.getBoundingClientRect().right <= 718)")
-    opened.tab.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert opened.tab.locator("details[data-print][open]").count() == 0
-    unnamed = "[...document.querySelectorAll('summary')].filter(e => !e.ariaLabel && !e.innerText)"
-    assert opened.tab.evaluate(f"{unnamed}.length") == 0
-    opened.tab.close()
 
 
 @pytest.fixture(scope="module")
@@ -343,7 +310,6 @@ def test_a_large_sweep_opens_at_once_and_fits_a_phone(browser: Any, large: Path)
 
 
 def test_tasks_with_other_winners_have_one_method_with_its_bound() -> None:
-    """Where every task has another best, the page names one method, and how wrong it may be."""
     frame = sweep(scalings=("none", "yarn"), lengths=(256, 2048))
     other = frame["scaling"].map({"none": "yarn", "yarn": "none"})
     turned = frame.assign(scaling=frame["scaling"].where(frame["task"] == PERPLEXITY, other))

@@ -87,20 +87,12 @@ def test_a_caption_is_beside_its_figure(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_only_some_methods_are_drawn_in_their_order_and_under_other_names() -> None:
-    """A name stands for those that coincide with it too; the colour is the one asked for."""
     asked = Paper(only=("yarn", "dynamic_ntk", "none"), names={"yarn": "YaRN", "ntk": "NTK"},
                   colours={"yarn": "#aa3377"})  # fmt: skip
     figure = made(curves, asked)
     assert names(figure) == ["YaRN", "NTK = dynamic_ntk", "none"]
     [line] = [line for line in figure.axes[0].get_lines() if line.get_label() == "YaRN"]
     assert to_hex(line.get_color()) == "#aa3377"
-
-
-@pytest.mark.slow
-def test_an_order_draws_all() -> None:
-    """Methods that the order does not name follow in that of the sweep."""
-    drawn = made(curves, Paper(order=("mine", "yarn")))
-    assert names(drawn) == ["mine", "yarn", "none", "pi", "ntk = dynamic_ntk"]
 
 
 @pytest.mark.slow
@@ -132,18 +124,7 @@ def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path: Path) -> No
     assert requested_figures(tmp_path / "none", {}) == Figures()
 
 
-def test_the_style_paper_is_one_column(tmp_path: Path) -> None:
-    """By the flag or the file; a width that is given as well wins."""
-    for flags, width in (({"style": Path("paper")}, COLUMN),
-                         ({"style": Path("paper"), "width": "page"}, PAGE)):  # fmt: skip
-        asked = requested_figures(tmp_path, flags)
-        assert (asked.width, asked.style) == (width, None)
-    (tmp_path / "figures.toml").write_text('style = "paper"\n')
-    assert requested_figures(tmp_path, {}).width == COLUMN
-
-
 def test_a_wrong_width_is_blamed_on_who_gave_it(tmp_path: Path) -> None:
-    """On the flag, or on the file where the flag was not given."""
     with pytest.raises(UserError, match=r"^--width broad: write 'page', 'column' or"):
         requested_figures(tmp_path, {"width": "broad"})
     (tmp_path / "figures.toml").write_text('width = "broad"\n')
@@ -152,14 +133,6 @@ def test_a_wrong_width_is_blamed_on_who_gave_it(tmp_path: Path) -> None:
     (tmp_path / "figures.toml").write_text('rename = "YaRN"\n')
     with pytest.raises(UserError, match="figures.toml: rename: .* known: width"):
         requested_figures(tmp_path, {"rename": ["yarn=YaRN"]})
-
-
-@pytest.mark.parametrize("width", ["3.3", 3.3, "12"])
-def test_a_width_may_be_in_inches(tmp_path: Path, width: str | float) -> None:
-    """By the flag or the file."""
-    assert requested_figures(tmp_path, {"width": width}).width == float(width)
-    (tmp_path / "figures.toml").write_text(f"width = {width}\n")
-    assert requested_figures(tmp_path, {}).width == float(width)
 
 
 @pytest.mark.parametrize("width", ["nan", "inf", "1", "21", "1e999", "-3"])
@@ -208,7 +181,6 @@ def test_a_file_of_a_foreign_run_has_values_from_fixed_lists(
     ],
 )
 def test_a_wrong_wish_is_one_sentence(tmp_path: Path, flags: dict[str, Any], word: str) -> None:
-    """It says what was given and what is allowed."""
     with pytest.raises(UserError, match=word):
         paper(requested_figures(tmp_path, flags), FRAME)
 
@@ -249,20 +221,6 @@ def test_the_flags_reach_the_figures(
     assert f'width="{72 * COLUMN:.1f}pt"' in text
     done = ropewalk("report", many, *words, "--only", "abf")
     assert (done.status, "no method of these runs" in done.err) == (2, True)
-
-
-def test_a_latex_caption_is_the_title_and_the_sentences_are_notes() -> None:
-    """Under the rows of the last part there is what a caption of 200 words had."""
-    notes = "The first `a:b=1` is 5 % better. Not so <the second>."
-    (title, table), *_ = wide(scores.make(MANY)).items()
-    one = latex(table, f"{title}. {notes}")
-    long = latex(pd.concat([table] * 9), f"{title}. {notes}")
-    for text, parts in ((one, 1), (long, 3)):
-        captions = [line for line in text.splitlines() if line.startswith(r"\caption")]
-        assert len(captions) == parts
-        assert not any("better" in caption for caption in captions)
-        assert text.count("5 \\% better. Not so \\ensuremath{<}the second\\ensuremath{>}.") == 1
-        assert text.index("better") > text.rindex(r"\end{tabular}")
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")

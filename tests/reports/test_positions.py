@@ -33,7 +33,6 @@ def test_positions_by_hand() -> None:
 
 
 def test_of_the_tail_every_loss_is_kept() -> None:
-    """The targets of tail are the same at every length: the loss of each is in the sample."""
     nll = tuple(0.1 * i for i in range(128))
     for protocol, kept in (("tail", 128), ("prefix", 32)):
         question = Loglikelihood(range(256), 128, doc_id="a", metadata={"protocol": protocol})
@@ -56,7 +55,6 @@ def test_the_runs_add_up_to_the_whole_loss(nll: list[float]) -> None:
 
 @pytest.mark.slow
 def test_a_measured_sample_has_its_losses(tiny: Path, docs: Path, tmp_path: Path) -> None:
-    """Through the engine, the store and the frame: the runs of a window give its value."""
     run = run_sweep(tiny, docs, tmp_path / "run", "--task", "perplexity:protocol=prefix")
     frame = make_frame([run])
     for row in frame.to_dict("records"):

@@ -49,7 +49,6 @@ def test_values_are_those_of_the_papers() -> None:
 
 
 def test_every_value_stands_once_and_has_its_source() -> None:
-    """A table is found by its name, and no cell of it has two values."""
     frame = read_tables()
     assert list(frame["table"].unique()) == TABLES
     cell = ["table", "model", "scaling", "tuned", "length", "metric"]
@@ -90,7 +89,6 @@ def test_the_methods_of_lceg_are_those_of_its_code() -> None:
 
 
 def test_an_unknown_table_is_answered_with_the_known() -> None:
-    """The message has the nearest name and all others."""
     with pytest.raises(
         UserError, match=r"called 'lceg_pg19'; did you mean 'lceg-pg19'\? known: chunkllama3"
     ):
@@ -188,7 +186,6 @@ def test_rows_of_a_tuned_model_are_taken_only_when_asked_for() -> None:
 
 @pytest.mark.parametrize("name", sorted(bundled()))
 def test_a_carried_sweep_is_found_in_its_table(name: str) -> None:
-    """What a sweep measures under its model's name is what its table is compared by."""
     for spec in parse_all(Path(name), {}):
         labels = [load("method", entry).label for entry in spec.scaling]
         cells = pd.DataFrame(
@@ -211,7 +208,6 @@ def test_a_carried_sweep_is_found_in_its_table(name: str) -> None:
 def test_what_is_not_comparable_is_refused_unless_told(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another protocol or trained length, an unknown model, and no value in common: a sentence."""
 
     def compare(*more: str) -> tuple[int, str]:
         capsys.readouterr()
@@ -238,7 +234,6 @@ def test_what_is_not_comparable_is_refused_unless_told(
 def test_the_command_prints_and_writes_the_comparison(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against a table of its own value the run agrees, against twice that it does not."""
     score = float(make_frame([run])["score"].iloc[0])
     own = (
         read_table("dca")

@@ -41,7 +41,6 @@ def test_a_run_cut_short_is_of_the_trials_of_one_length() -> None:
 
 
 def test_a_method_without_a_score_where_reach_begins_is_left_out() -> None:
-    """Measured at half a window alone, it has no reach, none is claimed, and others have theirs."""
     cells = [found("none", 512, 1024, 2048), found("yarn", 512)]
     table, _ = reach(*cells)
     assert table["effective_length"].to_dict() == {"none": 2048}

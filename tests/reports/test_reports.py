@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,11 +18,9 @@ from matplotlib.lines import Line2D
 import harness.reports
 from harness.plugins import names
 from harness.reports import curves, retrieval, scores
-from harness.reports.plots import style
-from harness.reports.plots.style import SIZE, folded, letter
 from harness.reports.writing.tables import markdown, wide
 from harness.stats.cells import shared
-from tests.frames import LENGTHS, PASSKEY, PERPLEXITY, TWELVE, Row, sweep
+from tests.frames import PASSKEY, PERPLEXITY, TWELVE, Row, sweep
 
 FOLDER = Path(harness.reports.__path__[0])
 NAMES = names("report")
@@ -113,15 +110,6 @@ def test_make_returns_a_table_or_a_figure_or_says_why_not(name: str, frame: pd.D
     pd.testing.assert_frame_equal(frame, before)
 
 
-@pytest.mark.slow
-def test_figures_leave_no_trace() -> None:
-    """Settings of the notebook are as they were, and no figure is kept alive by pyplot."""
-    before, frame = dict(mpl.rcParams), sweep(scalings=("none",), lengths=(256, 512))
-    curves.make(frame).draw_without_rendering()
-    retrieval.draw(frame, frame).draw_without_rendering()
-    assert dict(mpl.rcParams) == before
-
-
 # Tables.
 
 GOLDEN = """\
@@ -156,19 +144,16 @@ def small() -> pd.DataFrame:
 
 
 def test_scores_is_one_row_a_cell() -> None:
-    """Names keep the order of the frame, lengths rise, a lost cell keeps its status."""
     assert scores.make(small()).to_csv(index=False) == GOLDEN
 
 
 def test_two_scores_for_one_cell_are_refused() -> None:
-    """Runs that disagree about a cell are named, not averaged."""
     other = small().assign(run="b", score=1.0)
     with pytest.raises(ValueError, match=r"length 512 has several scores \(40.5, 1\) in a, b"):
         scores.make(pd.concat([small(), other]))
 
 
 def test_wide_puts_score_and_interval_in_one_text() -> None:
-    """People read scalings down and lengths across, and see why a cell is empty."""
     perplexity, passkey = (wide(scores.make(small()))[title] for title in TITLES)
     assert markdown(perplexity) == (
         "| scaling   | 128 (0.5×)        | 512 (2×)      |\n"
@@ -201,7 +186,6 @@ def test_scalings_with_equal_frequencies_share_a_line(drawn: Figure) -> None:
 
 @pytest.mark.slow
 def test_scalings_that_coincide_only_in_places_stay_apart() -> None:
-    """All are equal inside the trained window, which does not make them one method."""
     apart = FRAME[FRAME["scaling"] != "mine"].copy()  # which is lost at the last length
     apart.loc[cell(apart, "ntk", PASSKEY, 2048), "frequencies"] = "other"
     assert named(curves.make(apart)) == ["none", "pi", "ntk", "dynamic_ntk", "yarn"]
@@ -209,7 +193,6 @@ def test_scalings_that_coincide_only_in_places_stay_apart() -> None:
 
 @pytest.mark.slow
 def test_a_lost_cell_is_a_gap_and_a_mark(drawn: Figure) -> None:
-    """Out of memory breaks the line, is marked over the panel, and named in the note."""
     axes = drawn.axes[0]
     gap = np.isnan(np.asarray(line(axes, "mine").get_ydata(), dtype=float))
     assert gap.tolist() == [False, False, False, True]
@@ -220,47 +203,7 @@ def test_a_lost_cell_is_a_gap_and_a_mark(drawn: Figure) -> None:
 
 
 @pytest.mark.slow
-def test_a_length_lost_to_all_has_one_mark() -> None:
-    """Where every scaling failed there is one grey mark, not a row of them."""
-    frame = FRAME.copy()
-    lost = (frame["task"] == PERPLEXITY) & (frame["length"] == 2048)
-    frame.loc[lost, "status"] = "out_of_memory"
-    frame.loc[lost, ["value", "score", "low", "high", "n"]] = math.nan
-    mark = line(curves.make(frame).axes[0], "_out_of_memory")
-    assert mark.get_color() == style.GREY
-
-
-@pytest.mark.parametrize(("ratio", "scale"), [(2.9, "linear"), (3.1, "log")])
-def test_perplexity_turns_logarithmic_from_a_ratio_of_three(ratio: float, scale: str) -> None:
-    """The axis is logarithmic when what it shows differs threefold, with plain numbers on it."""
-    frame = small()
-    frame = frame[frame["task"] == "perplexity"].assign(low=math.nan, high=math.nan)
-    frame.loc[frame["length"] == 512, "score"] = 20.0 * ratio
-    frame.loc[frame["scaling"] == "mine", "score"] = math.nan
-    [axes] = curves.make(frame).axes
-    assert axes.get_yscale() == scale
-    if scale == "log":
-        ticks = axes.yaxis.get_major_formatter().format_ticks([20.0, 1000.0])
-        assert ticks == ["20", "1,000"]
-
-
-@pytest.mark.slow
-def test_ticks_are_the_measured_lengths(drawn: Figure) -> None:
-    """Every length has its tick and no other has one; accuracy runs from 0 to 100 %."""
-    perplexity, passkey = drawn.axes
-    for axes in (perplexity, passkey):
-        assert axes.get_xticks().tolist() == list(LENGTHS)
-        names = [label.get_text() for label in axes.get_xticklabels()]
-        assert names == ["256\n1×", "512\n2×", "1k\n4×", "2k\n8×"]
-        assert len(axes.get_xticks(minor=True)) == 0
-    assert passkey.yaxis.get_major_formatter().format_ticks([0, 1]) == ["0", "100"]
-    assert passkey.get_ylim()[0] < 0
-    assert passkey.get_ylim()[1] > 1
-
-
-@pytest.mark.slow
 def test_the_trained_window_ends_at_the_trained_length() -> None:
-    """Shade and line end where the model's own window does, measured there or not."""
     for trained_length in (256, 4096):
         frame = sweep(scalings=("none",), trained_length=trained_length)
         axes = curves.make(frame).axes[0]
@@ -269,16 +212,6 @@ def test_the_trained_window_ends_at_the_trained_length() -> None:
             trained_length
         )
         assert axes.get_xlim()[0] < trained_length < axes.get_xlim()[1]
-
-
-def test_looks_differ_in_colour_and_marker_and_follow_the_name() -> None:
-    """Twelve methods differ in both; a method looks the same whatever others a run has."""
-    found = style.looks(TWELVE, distinct=TWELVE, plain=["none"])
-    assert len({look.color for look in found.values()}) == len(TWELVE)
-    assert len({look.marker for look in found.values()}) == len(TWELVE)
-    assert (found["none"].color, found["none"].linestyle) == ("black", "--")
-    few = style.looks(["self_extend", "pi"], distinct=["self_extend", "pi"])
-    assert few["pi"] == found["pi"]
 
 
 # The map of keys.
@@ -303,7 +236,6 @@ def test_the_map_holds_the_share_of_keys_found(mapped: Figure) -> None:
 
 @pytest.mark.slow
 def test_answers_in_another_format_have_a_map_of_their_own() -> None:
-    """They are counted as lost in one map and as found in the one beside it."""
     keys = FRAME[FRAME["depth"].notna() & (FRAME["scaling"] == "pi")]
     other = keys.assign(found=keys["value"].map({1.0: "exact", 0.0: "format"}))
     figure = retrieval.draw(other, other)
@@ -315,22 +247,6 @@ def test_answers_in_another_format_have_a_map_of_their_own() -> None:
     # Of a text that says the number anywhere, as niah's, it counts.
     counted = keys.assign(found=keys["value"].map({1.0: "format", 0.0: "wrong"}))
     assert list(maps(retrieval.draw(counted, counted))) == ["pi"]
-
-
-@pytest.mark.slow
-def test_maps_of_coinciding_scalings_are_one(mapped: Figure) -> None:
-    """A map per scaling, but one for those whose frequencies agree in all cells."""
-    assert list(maps(mapped)) == ["none", "pi", MERGED, "yarn", "mine"]
-
-
-@pytest.mark.slow
-def test_the_line_stands_between_trained_and_longer() -> None:
-    """The line follows the last column inside the window, at the edge if none is."""
-    for trained_length, place in ((300, 0.5), (1024, 2.5), (100, -0.5), (9999, 3.5)):
-        frame = sweep(scalings=("none",), trained_length=trained_length)
-        axes = maps(retrieval.draw(frame, frame))
-        marks = next(iter(axes.values())).get_lines()
-        assert [list(np.asarray(mark.get_xdata())) for mark in marks] == [[place, place]] * 2
 
 
 @pytest.mark.slow
@@ -350,16 +266,7 @@ def test_a_missing_cell_keeps_its_column(mapped: Figure) -> None:
 
 @pytest.mark.parametrize("without", ["samples", "column"])
 def test_a_sweep_without_keys_is_told_what_to_do(without: str) -> None:
-    """The message names the task to add."""
     frame = FRAME[FRAME["task"] == PERPLEXITY]
     frame = frame.drop(columns="depth") if without == "column" else frame
     with pytest.raises(ValueError, match="add niah, ruler or passkey"):
         retrieval.make(frame)
-
-
-def test_titles_break_where_options_begin() -> None:
-    """A spec too long for its panel is broken after a colon or comma, not inside a name."""
-    text = "reference, perplexity:protocol=prefix,stride=256"
-    lines = folded(text, 24 * letter(SIZE)).split("\n")
-    assert lines == ["reference, perplexity:", "protocol=prefix,", "stride=256"]
-    assert "".join(lines).replace(" ", "") == text.replace(" ", "")

@@ -81,7 +81,6 @@ def test_a_change_from_the_window_is_paired_by_seed(frame: pd.DataFrame) -> None
 def test_the_figure_has_the_means_and_the_range_of_single_seeds(
     frame: pd.DataFrame, table: pd.DataFrame
 ) -> None:
-    """A thick line is the mean of the seeds; a thin one each seed's own scores."""
     panel = curves.make(frame, seeds=True).axes[0]
     row = table[(table.task == PERPLEXITY) & (table.model == "rope") & (table.scaling == "yarn")]
     assert panel.get_title(loc="left").startswith("3 seeds: Perplexity")
@@ -104,22 +103,12 @@ def test_the_figure_has_the_means_and_the_range_of_single_seeds(
 
 @pytest.mark.slow
 def test_a_cell_that_a_seed_lacks_has_no_score(frame: pd.DataFrame) -> None:
-    """Two seeds of three are not the mean of three."""
     lost = (frame.model == "rope-seed2") & (frame.length == 2048) & (frame.task == PERPLEXITY)
     broken = frame.assign(status=frame.status.mask(lost, "out_of_memory"))
     table = seeds.make(broken).set_index(["model", "task", "scaling", "length"])
     assert pd.isna(table.loc[("rope", PERPLEXITY, "none", 2048), "score"])
     assert table.loc[("rope", PERPLEXITY, "none", 2048), "status"] == "out_of_memory"
     assert table.loc[("rope", PERPLEXITY, "none", 1024), "status"] == "ok"
-
-
-@pytest.mark.slow
-def test_tables_name_both_intervals(table: pd.DataFrame) -> None:
-    """A reader sees three tables per task."""
-    titles = list(seeds.display(table))
-    assert len(titles) == 6
-    assert sum("over documents or trials" in title for title in titles) == 2
-    assert sum("change from the trained window" in title for title in titles) == 2
 
 
 def test_one_seed_each_is_no_report(frame: pd.DataFrame) -> None:
@@ -143,7 +132,6 @@ def test_a_model_of_another_window_or_without_a_number_is_no_seed(frame: pd.Data
 def test_seeds_that_were_asked_other_questions_have_no_mean(
     frame: pd.DataFrame, table: pd.DataFrame
 ) -> None:
-    """Trials of two sweeps with other seeds have equal names, and are other trials."""
     asked = frame.assign(question=frame.unit)
     same = table.assign(questions=seeds.make(asked).questions)
     pd.testing.assert_frame_equal(seeds.make(asked), same)
@@ -155,7 +143,6 @@ def test_seeds_that_were_asked_other_questions_have_no_mean(
 
 
 def test_models_that_were_asked_other_questions_are_not_compared(frame: pd.DataFrame) -> None:
-    """Other tokens have perplexities of another unit: no best, no panel and no rank together."""
     mine = frame[frame.scaling == "none"]
     other = mine.model.str.startswith("alibi")
     asked = mine.assign(question=mine.unit.where(~other, "other " + mine.unit))
@@ -166,21 +153,6 @@ def test_models_that_were_asked_other_questions_are_not_compared(frame: pd.DataF
         axes.get_title(loc="left").split(":")[0] for axes in curves.make(asked, seeds=True).axes
     }
     assert titles == {"3 seeds, alibi", "3 seeds, rope"}
-
-
-def test_the_best_models_are_those_of_all_numbers_of_seeds(frame: pd.DataFrame) -> None:
-    """A model alone with its number of seeds was in colour as the best of its panel, always."""
-    one = (frame.scaling == "none") & (frame.model == "rope-seed1")
-    rows = [
-        frame[one].assign(model=f"m{worse}-seed{seed}", score=frame[one].score + worse)
-        for worse in range(15)
-        for seed in range(3 if worse == 14 else 2)
-    ]
-    for worse, of in enumerate(rows):
-        of["value"] += 64 * math.log(1 + worse) * (of.task == PERPLEXITY)
-    figure = curves.make(pd.concat(rows).query("task == @PERPLEXITY"), seeds=True)
-    (legend,) = figure.legends
-    assert "m14" not in [text.get_text() for text in legend.get_texts()]
 
 
 @pytest.mark.slow
@@ -196,16 +168,6 @@ def test_what_all_seeds_lost_is_counted(frame: pd.DataFrame) -> None:
     left = 24 - frame.unit[lost].nunique()
     assert left < 24
     assert set(rows.status[rows.model == "rope"]) == {f"{left} of 24 ok"}
-
-
-@pytest.mark.slow
-def test_models_of_other_windows_have_tables_of_their_own(frame: pd.DataFrame) -> None:
-    """A length is another multiple of another window, and is headed and compared by it."""
-    window = frame.model.str.startswith("rope").map({True: 256, False: 512})
-    table = seeds.make(frame.assign(trained_length=window))
-    shown = seeds.display(table)
-    assert len(shown) == 12
-    assert all(("2048 (8×)" in one) == ("of 256" in title) for title, one in shown.items())
 
 
 def test_differences_over_seeds_are_paired_by_seed(frame: pd.DataFrame) -> None:
@@ -241,7 +203,6 @@ def test_differences_over_seeds_are_paired_by_seed(frame: pd.DataFrame) -> None:
 
 
 def test_differences_over_seeds_know_their_verdicts(frame: pd.DataFrame) -> None:
-    """One that is lower by nearly as much with every seed is better; other questions are none."""
     rope = frame[(frame.scaling == "none") & frame.model.str.startswith("rope")]
     better = rope.assign(model=rope.model.str.replace("rope", "lower"))
     by_seed = better.model.str[-1].astype(float) / 1000
@@ -283,7 +244,6 @@ def test_differences_equal_with_every_seed_have_no_interval() -> None:
 
 
 def test_seeds_that_a_comparison_lacks_are_counted(frame: pd.DataFrame) -> None:
-    """A seed that is in one model, or that both lost at a length, is one of those that lack."""
     mine = frame[(frame.scaling == "none") & (frame.task == PERPLEXITY)]
     both = mine.model.str.endswith("seed3") & (mine.length == 2048)
     each = mine.model.isin(["rope-seed2", "alibi-seed1"]) & (mine.length == 256)
@@ -331,13 +291,6 @@ def test_one_that_failed_on_what_is_left_out_is_not_called_better(
             marked = status == "not_finite"
             assert shown.iloc[0, 1].endswith("†") == marked
             assert ("†" in differences.notes(table)[0]) == marked
-
-
-def test_what_is_not_compared_says_why_it_may_be(frame: pd.DataFrame) -> None:
-    """Scores that samples do not show, of every model, are no difference and no traceback."""
-    table = differences.make(frame.assign(score=frame.score * 1.01), seeds=True)
-    assert set(table.verdict) == {"not compared"}
-    assert "scores that are made of these" in differences.notes(table)[0]
 
 
 def test_methods_that_are_one_measurement_are_corrected_as_one_comparison(

@@ -12,16 +12,13 @@ import pytest
 from rich.console import Console
 
 from harness import plugins
-from harness.api.report import Reports
-from harness.cli import outcome
 from harness.cli.tables import print_words, show
 from harness.errors import UserError
 from harness.reports import _write
 from harness.reports._write import save_csv, write_reports
 from harness.reports.writing.sentences import text
-from harness.reports.writing.tables import latex, wide
+from harness.reports.writing.tables import wide
 from harness.stats.cells import cells
-from harness.stats.checkpoints import as_methods
 from tests import small_runs
 from tests.frames import sweep
 
@@ -53,7 +50,6 @@ def test_no_number_is_broken_in_a_narrow_terminal(terminal: Console) -> None:
 
 
 def test_a_sentence_is_not_broken_inside_an_interval(terminal: Console) -> None:
-    """Percent signs and the ends of an interval stay with their numbers."""
     for start in range(20):
         print_words(
             {"best": ["x" * start + " words 13.5 [9.7, 18.7], 26.8 % [19.6, 33.4]" * 4]}, terminal
@@ -63,44 +59,7 @@ def test_a_sentence_is_not_broken_inside_an_interval(terminal: Console) -> None:
     assert not any(line.strip().startswith("%") for line in lines)
 
 
-def test_the_verdict_stands_before_the_tables(terminal: Console) -> None:
-    """What is best is read first."""
-    written = write_reports(FRAME, None, ["differences", "best"])
-    outcome.print_whole(Reports(FRAME.assign(reason=None), written), terminal)
-    lines = printed(terminal)
-    [table] = (i for i, line in enumerate(lines) if line.startswith("perplexity:protocol=tail ["))
-    assert lines.index("best") < table
-
-
-@pytest.mark.slow
-def test_reports_that_are_requested_are_what_is_shown(terminal: Console) -> None:
-    """Each has its sentences, its tables and what their marks mean, and no other is shown."""
-    written = write_reports(FRAME, None, ["regret", "differences"])
-    outcome.print_chosen(Reports(FRAME.assign(reason=None), written), terminal)
-    lines = printed(terminal)
-    begin = [i for i, line in enumerate(lines) if line.startswith("perplexity:protocol=tail")]
-    assert len(begin) == 2
-    assert lines.index("regret") < begin[0] < lines.index("differences") < begin[1]
-    assert "?: no significant difference" in " ".join(" ".join(lines[begin[1] :]).split())
-
-
-def test_models_that_are_compared_as_methods_are_headed_models(
-    tmp_path: Path, terminal: Console
-) -> None:
-    """A table of models has no column "scaling": on the screen, in Markdown and in LaTeX."""
-    models = sweep(models=("rope", "alibi"), scalings=("none",))
-    frame = as_methods(models.assign(question=models["unit"]))
-    written = write_reports(frame, tmp_path, ["scores"])
-    outcome.brief(frame, written, terminal)
-    outcome.print_whole(Reports(frame.assign(reason=None), written), terminal)
-    heads = [line.split()[0] for line in printed(terminal) if re.match("(scaling|model) ", line)]
-    assert set(heads) == {"model"}
-    assert "| model " in (tmp_path / "scores.md").read_text()
-    assert "scaling" not in (tmp_path / "scores.tex").read_text()
-
-
 def test_what_is_missing_is_empty_on_the_screen(terminal: Console) -> None:
-    """None is not taken for the method of that name, nor is a number that is none printed."""
     show({"title": pd.DataFrame({"best at": [None, "8192"], "gap": [math.nan, 0.5]})}, terminal)
     text = "\n".join(printed(terminal))
     assert "8192" in text
@@ -116,32 +75,7 @@ def test_a_small_score_keeps_its_digits() -> None:
 
 
 @pytest.mark.slow
-def test_every_model_has_its_sentences_with_its_tables(tmp_path: Path) -> None:
-    """In LaTeX and Markdown the words of a model stand with its own tables."""
-    write_reports(
-        sweep(models=("m-one", "m-two"), scalings=("none", "pi"), lengths=(256, 512)),
-        tmp_path,
-        ["best"],
-    )
-    for suffix, mark in ((".tex", "table"), (".md", "###")):
-        text = (tmp_path / f"best{suffix}").read_text()
-        assert mark in text
-        halves = text.index("m-two"), text.rindex("m-one")
-        assert text.count("Inside the window") >= 2
-        if suffix == ".tex":
-            assert halves[1] < halves[0]
-
-
-def test_signs_of_sentences_are_those_of_latex() -> None:
-    """A "less than" is one, in captions as in cells; the text fonts of LaTeX have another there."""
-    text = latex(pd.DataFrame({"a": ["p < 0.001"]}), "m. It leads (p < 0.001) by 5 %, `a_b`.")
-    assert text.count(r"p \ensuremath{<} 0.001") == 2
-    assert r"5 \%, \texttt{a\_b}" in text
-
-
-@pytest.mark.slow
 def test_a_backtick_in_a_name_opens_no_markup(tmp_path: Path) -> None:
-    """A method may be called anything: in its sentence it stays the code it is set in."""
     evil = "a`<img src=x>"
     frame = sweep(scalings=("none", evil), models=("m <b>*x*</b>", "two"), lengths=(256, 512))
     write_reports(frame, tmp_path, ["best", "differences"])
@@ -165,7 +99,6 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
 
 
 def test_a_run_writes_three_reports_and_those_that_its_folder_has(tmp_path: Path) -> None:
-    """Others are made on request; on a later call they are made again, for samples may be new."""
     defaults = {"scores", "best", "curves"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_write, "DEFAULT", small_runs.DEFAULT)
