@@ -74,7 +74,6 @@ def test_an_adapter_changes_the_model_as_peft_does(
 def test_what_is_not_merged_gives_the_same_numbers(
     tiny: Path, adapters: Callable[[str], Path]
 ) -> None:
-    """Under a device map the adapter stays in layers of its own, and the record says so."""
     merged = opened(tiny, adapters("lora"))
     beside = opened(tiny, adapters("lora"), device="auto", device_map="auto")
     assert (merged.adapter.merged, beside.adapter.merged) == (True, False)
@@ -105,7 +104,6 @@ def test_an_adapter_of_tied_embeddings_changes_what_it_was_trained_on(
 
 @pytest.mark.slow
 def test_the_adapter_is_in_the_fingerprint(tiny: Path, tmp_path: Path) -> None:
-    """The base, two adapters, one of them with another strength: four models."""
     one, two = (save(tiny, tmp_path / str(seed), seed=seed) for seed in (0, 1))
     found = [opened(tiny, adapter).fingerprint for adapter in (None, one, two)]
     config = json.loads((one / "adapter_config.json").read_text())
@@ -165,7 +163,6 @@ def test_what_does_not_fit_is_refused_before_weights(
     kind: str, hurt: Callable[[Path], Any], words: str, tiny: Path, tmp_path: Path,
     adapters: Callable[[str], Path],
 ) -> None:  # fmt: skip
-    """Another base, other tensors, a kind that no weights hold: one sentence, when planned."""
     folder = Path(shutil.copytree(adapters(kind), tmp_path / kind))
     hurt(folder)
     with pytest.raises(UserError, match=words) as refused:
@@ -176,20 +173,10 @@ def test_what_does_not_fit_is_refused_before_weights(
 def test_pickled_adapters_are_read_where_they_are_trusted(
     tiny: Path, tmp_path: Path, adapters: Callable[[str], Path]
 ) -> None:
-    """With the flag for other weights, the numbers are the same."""
     folder = Path(shutil.copytree(adapters("lora"), tmp_path / "lora"))
     plain = losses(load_weights(opened(tiny, folder)))
     _no_weights(folder)
     assert torch.equal(losses(load_weights(opened(tiny, folder, allow_pickle=True))), plain)
-
-
-def test_without_the_package_it_is_named(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ropewalk: Ropewalk
-) -> None:
-    """Status 2, and what to install."""
-    monkeypatch.setattr("harness.models.adapter.find_spec", lambda _: None)
-    ended = ropewalk("run", "--model", tiny, "--adapter", tmp_path, "--dry-run")
-    assert (ended.status, "pip install 'ropewalk[peft]'" in ended.err) == (2, True)
 
 
 @pytest.mark.usefixtures("scored")
@@ -197,7 +184,6 @@ def test_without_the_package_it_is_named(
 def test_a_model_is_measured_with_and_without_its_adapter(
     tiny: Path, docs: Path, tmp_path: Path, adapters: Callable[[str], Path], ropewalk: Ropewalk
 ) -> None:
-    """In one sweep, by one flag; the record has the adapter, and measuring again finds it moved."""
     words = sweep(tiny, docs, tmp_path / "run", task=["perplexity:tail=16"], scaling=["pi"])
     done = ropewalk(*words, "--adapter", "none", adapters("lora"))
     assert done.status == 0, done.err
@@ -218,7 +204,6 @@ def test_a_model_is_measured_with_and_without_its_adapter(
 def test_a_loaded_peft_model_is_measured(
     tiny: Path, docs: Path, tmp_path: Path, adapters: Callable[[str], Path]
 ) -> None:
-    """Its layers hold the adapter; one that adds to the prompt is refused."""
     from peft import PeftModel
 
     tokenizer = AutoTokenizer.from_pretrained(tiny)
@@ -244,19 +229,7 @@ def test_a_loaded_peft_model_is_measured(
         score("prefix", loaded("prefix"), tokenizer=tokenizer)
 
 
-def test_an_adapter_has_the_name_of_its_folder(
-    tiny: Path, adapters: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whole, also with a sign of a revision in it, and also of the folder one is in."""
-    shutil.copytree(adapters("lora"), tmp_path / "lora@2" / "sub")
-    shutil.copytree(adapters("lora"), tmp_path / "lora@2", dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path / "lora@2" / "sub")
-    for given, name in ((tmp_path / "lora@2", "lora@2"), (Path(), "sub"), (Path(".."), "lora@2")):
-        assert opened(tiny, given).label == f"llama+{name}"
-
-
 def test_an_adapter_has_a_hub_name(tiny: Path, adapters: Callable[[str], Path]) -> None:
-    """What the hub's cache has of it is the same adapter, at its revision too."""
     repository = Path(constants.HF_HUB_CACHE) / "models--ropewalk-tests--lora"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text(COMMIT)
@@ -265,19 +238,3 @@ def test_an_adapter_has_a_hub_name(tiny: Path, adapters: Callable[[str], Path]) 
     for name in ("ropewalk-tests/lora", f"ropewalk-tests/lora@{COMMIT}"):
         found = opened(tiny, Path(name))
         assert (found.label, found.fingerprint) == (local.label, local.fingerprint)
-
-
-@pytest.mark.slow
-def test_the_price_of_a_found_method_is_that_of_the_adapted_model(
-    ropewalk: Ropewalk, tiny: Path, docs: Path, adapters: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """The command that is printed measures the model with its adapter, as the search did."""
-    lora = adapters("lora")
-    done = ropewalk(
-        "tune", "--model", tiny, "--adapter", lora, "--docs", docs, "--length", "2x",
-        "--task", "perplexity:tail=16", "--against", "pi", "--trials", "1",
-        "--out", tmp_path / "out",
-    )  # fmt: skip
-    assert done.status == 0, done.err
-    assert f" --docs {docs} --adapter {lora} --scaling none " in done.out
-    assert f"To serve what was better held out: merge the adapter {lora} into" in done.out

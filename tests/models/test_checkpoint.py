@@ -113,7 +113,6 @@ def test_a_longrope_checkpoint_is_read_natively_at_every_length() -> None:
 def test_a_scaling_that_is_not_known_is_refused_before_the_weights(
     tiny: Path, tmp_path: Path, docs: Path
 ) -> None:
-    """What native cannot read, no other method is measured on either; the type is named."""
     folder = Path(shutil.copytree(tiny, tmp_path / "odd"))
     config = tiny_config("llama", rope_parameters={"rope_type": "proportional", "rope_theta": 1e4})
     config.save_pretrained(folder)
@@ -122,14 +121,12 @@ def test_a_scaling_that_is_not_known_is_refused_before_the_weights(
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, docs: Path) -> None:
-    """A token the model does not have is told before anything is loaded."""
     folder = save_tiny(tmp_path / "small", vocab_size=100)
     with pytest.raises(UserError, match=r"gives token \d+, its model has 100: they do not belong"):
         make_plan(Spec(model=str(folder), docs=str(docs), task=("perplexity:tail=16",)))
 
 
 def test_a_repeated_text_is_measured_once(tiny: Path, tmp_path: Path) -> None:
-    """Three copies of one text are one document: no narrow interval out of nothing."""
     text = "some words of a text " * 40
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(text)
@@ -172,7 +169,6 @@ def test_text_that_goes_on_has_no_stray_space(sentencepiece: Callable[[str], lis
 
 
 def test_control_tokens_in_a_text_are_letters() -> None:
-    """A document that says <s> does not begin a new window."""
     from harness.data.corpus import make_context
 
     source = make_context(tiny_tokenizer(), list, WINDOW)

@@ -79,7 +79,6 @@ def with_keys(name: str, keys: dict[str, Any]) -> Callable[[Path], Any]:
 
 
 def test_a_config_of_any_values_is_read_or_refused(tiny: Path) -> None:
-    """Whatever types and numbers its keys have, within memory and time."""
 
     @given(of_config)
     @example({"attention_dropout": 2**31})
@@ -103,7 +102,6 @@ def with_header(place: Path, keys: dict[str, Any], name: str, length: int | None
 
 
 def test_a_safetensors_header_of_any_values_is_read_or_refused(tiny: Path) -> None:
-    """Of a tensor that the model has, of one that it has not, and a length of the header."""
     keys = st.fixed_dictionaries(
         {},
         optional={
@@ -124,7 +122,6 @@ def test_a_safetensors_header_of_any_values_is_read_or_refused(tiny: Path) -> No
 
 
 def test_a_tokenizer_of_any_values_is_read_or_refused(tiny: Path) -> None:
-    """Its parts, what is added to it, and the keys of its config."""
     parts = st.sampled_from(
         ["normalizer", "pre_tokenizer", "post_processor", "decoder", "model", "added_tokens",
          "truncation", "padding", "version"]
@@ -178,7 +175,6 @@ FIELDS: list[tuple[int, bytes]] = [  # the number of a GGUF type, and a value of
 def test_a_gguf_header_of_any_values_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """One more or another value of a fact, and numbers of facts and tensors that are not there."""
     whole = save_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", "F32").read_bytes()
     counts = st.sampled_from([None, None, None, 0, 1, 2**31, 2**62])
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from importlib.util import find_spec
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +39,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_file_is_the_model_of_its_weights(file: Path) -> None:
-    """Geometry, tokens, every weight and every loss are those of a folder with the same weights."""
     found, plain = opened(file), opened(file.parent / "plain")
     assert (found.rope.base, found.rope.trained_length, found.rope.rotary_dim) == (BASE, WINDOW, 16)
     assert (found.label, found.quantized, found.dtype) == ("tiny-Q4_1", "Q4_1", "float32")
@@ -85,17 +82,6 @@ def test_a_file_is_dequantised_once(
         for name, tensor in first.state_dict().items():
             assert tensor.dtype == model.state_dict()[name].dtype
             assert torch.equal(tensor, model.state_dict()[name])
-
-
-def test_several_processes_may_keep_the_same_weights(file: Path, cache: Path) -> None:
-    """One of them writes the folder, and it is whole."""
-    found, plain = opened(file), load_weights(opened(file.parent / "plain"))
-    folder = weights._cache_of(found)
-    assert folder is not None
-    with ThreadPool(4) as pool:
-        pool.starmap(gguf.keep, [(plain, str(file), found.fingerprint, folder)] * 4)
-    assert list(cache.iterdir()) == [folder]
-    assert torch.equal(load_weights(found).lm_head.weight, plain.lm_head.weight)
 
 
 @pytest.mark.parametrize("full", [True, False])
@@ -162,7 +148,6 @@ def test_a_sweep_names_the_kind_of_weights(
 
 @pytest.mark.slow
 def test_the_fingerprint_is_that_of_the_bytes(file: Path, tmp_path: Path) -> None:
-    """A copy elsewhere is the same model, whatever lies beside it; one byte makes another."""
     copy = tmp_path / "other.gguf"
     copy.write_bytes(file.read_bytes())
     (tmp_path / "tokenizer.json").write_text("{}")
@@ -190,7 +175,6 @@ def test_the_fingerprint_is_that_of_the_bytes(file: Path, tmp_path: Path) -> Non
 def test_what_transformers_would_leave_out_is_an_error(
     facts: dict[str, Any], extra: str, words: str, tmp_path: Path
 ) -> None:
-    """A scaling, a factor, a window or a tensor that is not read gives other numbers: refused."""
     made = save_gguf(tmp_path / "m.gguf", "F32", facts=facts, extra=extra)
     with pytest.raises(UserError, match=f"does not read {words}.* give the folder or hub name"):
         opened(made)
@@ -198,7 +182,6 @@ def test_what_transformers_would_leave_out_is_an_error(
 
 @pytest.mark.parametrize("base", [-1.0, 0.0, float("nan")])
 def test_a_base_that_no_frequency_has_is_an_error(base: float, tmp_path: Path) -> None:
-    """It gave frequencies that are not numbers."""
     made = save_gguf(tmp_path / "m.gguf", "F32", facts={"rope.freq_base": base})
     with pytest.raises(UserError, match="rope_theta"):
         opened(made)
@@ -275,16 +258,6 @@ def test_what_is_no_model_is_a_sentence(file: Path, ropewalk: Ropewalk, tmp_path
         assert ended.status == 2
         assert words in " ".join(ended.err.split())
         assert "Traceback" not in ended.err
-
-
-def test_the_package_is_named_where_it_lacks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the package gguf one sentence says how to install it."""
-    find: Callable[..., Any] = find_spec
-    monkeypatch.setattr(
-        "harness.models.gguf.find_spec", lambda name: None if name == "gguf" else find(name)
-    )
-    with pytest.raises(UserError, match=r"pip install 'ropewalk\[gguf\]'"):
-        opened(file)
 
 
 @pytest.mark.slow

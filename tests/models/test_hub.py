@@ -37,7 +37,6 @@ def run(*words: str) -> int:
 
 @pytest.mark.slow
 def test_a_hub_model_is_recorded_by_its_commit(hub_name: str, docs: Path, tmp_path: Path) -> None:
-    """A branch may move; the record and the keys hold the commit it stood for."""
     words = ["--model", hub_name, "--docs", str(docs), "--task", "perplexity:tail=32"]
     words += ["--scaling", "none", "pi", "--length", "1x", "2x", "--out", str(tmp_path / "run")]
     assert run(*words) == 0

@@ -108,7 +108,6 @@ def split(hub: Hub) -> None:
 def test_a_second_run_downloads_nothing_and_an_offline_run_asks_nothing(
     hub: Hub, run: Run, tmp_path: Path
 ) -> None:
-    """The plan downloads no weights, the run downloads them; then the cache will do."""
     split(hub)
     assert run("--dry-run").status == 0
     assert hub.requests("GET", "tokenizer.json")
@@ -136,7 +135,6 @@ def test_a_second_run_downloads_nothing_and_an_offline_run_asks_nothing(
 def test_a_download_that_breaks_off_goes_on_where_it_stopped(
     hub: Hub, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that drops in mid-file costs no byte twice."""
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
     hub.faults = [Fault("GET /cdn.*safetensors", after=60_000)]
     size = hub.files(MODEL, "models")["model.safetensors"]
@@ -178,7 +176,6 @@ def test_a_hub_that_limits_requests_is_waited_for_in_words(
 
 @pytest.mark.slow
 def test_what_is_gated_says_what_to_do(hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model and a data set: where the conditions are, and how to log in; then it is read."""
     hub.gated = {MODEL, BOOKS}
     told = refused(run("--dry-run", model="reference", docs=f"{BOOKS}:count=1"))
     assert f"accept its conditions at {constants.ENDPOINT}/datasets/org/books" in told
@@ -207,7 +204,6 @@ def test_what_is_gated_says_what_to_do(hub: Hub, run: Run, monkeypatch: pytest.M
 )
 @pytest.mark.usefixtures("hub")
 def test_a_wrong_name_is_one_sentence(run: Run, change: dict[str, str], told: str) -> None:
-    """Of a repository, a revision, a split, a configuration, a field."""
     assert told in run("--dry-run", **change).err
 
 
@@ -219,15 +215,8 @@ def test_a_wrong_name_is_one_sentence(run: Run, change: dict[str, str], told: st
     ],
 )
 def test_a_file_that_the_hub_has_not_is_named(hub: Hub, run: Run, removed: str, told: str) -> None:
-    """What is asked of the hub by name and is not there."""
     (hub.folder(MODEL) / removed).unlink()
     assert told in refused(run())
-
-
-def test_an_adapter_on_the_hub_is_refused_with_what_to_do(hub: Hub, run: Run) -> None:
-    """It is given beside its base model."""
-    (hub.folder(MODEL) / "config.json").rename(hub.folder(MODEL) / "adapter_config.json")
-    assert "holds an adapter (adapter_config.json): give its base" in refused(run("--dry-run"))
 
 
 @pytest.mark.slow
@@ -266,14 +255,12 @@ def test_offline_the_file_that_the_cache_lacks_is_named(hub: Hub, run: Run, file
 @pytest.mark.slow
 @pytest.mark.usefixtures("online", "waits")
 def test_a_hub_that_is_not_reached_is_one_sentence(run: Run) -> None:
-    """Nothing answers at its address: which it is, and that the cache may do."""
     told = refused(run("--dry-run"))
     assert f"the hub ({constants.ENDPOINT}) cannot be reached; --offline" in told
 
 
 @pytest.mark.slow
 def test_a_set_of_many_files_is_not_downloaded_whole(hub: Hub, run: Run) -> None:
-    """Of five files with two documents each, three documents need two."""
     assert run("--dry-run", model="reference", docs=f"{BOOKS}:count=3").status == 0
     read = {line.split()[1] for line in hub.requests("GET /cdn/datasets")}
     assert len(read) == 2

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from harness.errors import UserError
 from harness.models.structure import Layers, layers_of
 from tests.families import INDEXING, SUPPORTED, TOKENS, build, each, tiny
 
@@ -75,14 +74,7 @@ def test_a_dynamic_checkpoint_is_asked_too() -> None:
     assert layers_of(config).rotated == Counter(full=2)
 
 
-def test_a_rotary_module_that_is_not_understood_is_refused() -> None:
-    """Two rotary modules are named, without weights."""
-    with pytest.raises(UserError, match="GraniteSWAForCausalLM has 2 rotary modules"):
-        layers_of(tiny("granite_swa"))
-
-
 def test_asking_leaves_the_config_as_it_was() -> None:
-    """The shipped scaling stays in the config that was given."""
     config = tiny("llama")
     config.rope_parameters.update(rope_type="linear", factor=2.0)
     before = dict(config.rope_parameters)

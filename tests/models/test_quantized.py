@@ -67,7 +67,6 @@ def test_a_quantised_model_is_measured_as_it_is(
     config: Callable[[], Any], kind: str, shares: bool, docs: Path, tmp_path: Path,
     ropewalk: Ropewalk,
 ) -> None:  # fmt: skip
-    """The patch is proved on it; what it shares is tried; an adapter on it is not merged."""
     base = save_tiny(tmp_path / "base", hidden_size=64, intermediate_size=64)
     model = AutoModelForCausalLM.from_pretrained(
         base, quantization_config=config(), dtype=torch.float32, device_map="cpu"

@@ -9,7 +9,6 @@ import os
 import pickle
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,9 +24,8 @@ from harness.cli.app import main
 from harness.data import documents, embedded
 from harness.errors import UserError
 from harness.models.checkpoint import open_checkpoint
-from harness.sweep.spec import Spec, parse_all, read_sweep_file
+from harness.sweep.spec import Spec, parse_all
 from scaling import pi
-from tests import ROOT
 from tests.child import in_child
 from tests.tiny import save_tiny
 
@@ -79,7 +77,6 @@ class TestNoCode:
     def test_code_of_a_model_repository_is_not_run(
         self, docs: Path, tmp_path: Path, marker: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """A model that needs its own code is refused in a sentence; asked for, the code runs."""
         folder = self.coded(tmp_path / "own", marker)
         words = ["run", "--model", folder, "--docs", docs, "--out", tmp_path / "run"]
         assert call(*words) == 2
@@ -93,7 +90,6 @@ class TestNoCode:
     def test_weights_that_are_pickles_are_not_opened(
         self, tiny: Path, docs: Path, tmp_path: Path, marker: Path
     ) -> None:
-        """A pickle that runs code on loading is not loaded, whatever its name is."""
 
         class Loud:
             def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
@@ -108,7 +104,6 @@ class TestNoCode:
         assert not marker.exists()
 
     def test_code_of_a_data_set_is_not_run(self, tmp_path: Path, marker: Path) -> None:
-        """A loading script beside the data is not executed."""
         folder = tmp_path / "books"
         folder.mkdir()
         (folder / "books.py").write_text(LOUD.format(marker=marker))
@@ -136,7 +131,6 @@ class TestNoCode:
     def test_a_task_of_ones_own_is_reported_when_it_is_named(
         self, tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """The run that names it reports it; later the file is named again, and must be the same."""
         own = tmp_path / "mine.py"
         own.write_text('"""Mine."""\nfrom tasks.perplexity import *\nMETRIC = "mine"\n')
         words = ["--model", tiny, "--docs", docs, "--task", f"{own}:tail=16", "--length", "1x"]
@@ -177,45 +171,14 @@ def ask_the_hub() -> None:
 class TestOffline:
     """``--offline`` asks the hub for nothing."""
 
-    LATE = """
-import sys
-from harness.hub import go_offline
-go_offline()
-import socket
-socket.socket.connect = lambda *_: sys.exit("asked the network")
-from harness.data.documents import open_documents
-from harness.errors import UserError
-from huggingface_hub import constants  # by which transformers asks
-assert constants.is_offline_mode()
-assert "torch" not in sys.modules
-try:
-    list(open_documents("nobody/nothing:count=1").read())
-except UserError as error:
-    print(error)
-"""
-
     def test_libraries_that_were_imported_online_ask_nothing(self) -> None:
-        """Before, documents and a model each try a connection; afterwards neither does."""
         done = in_child(ask_the_hub)
         assert (done.status, done.out.split()) == (0, [*["True"] * 2, *["False"] * 2]), done.err
-
-    @pytest.mark.slow
-    def test_libraries_that_are_imported_later_ask_nothing(self, tmp_path: Path) -> None:
-        """No connection is tried."""
-        kept = {k: v for k, v in os.environ.items() if "OFFLINE" not in k}
-        done = subprocess.run(
-            [sys.executable, "-c", self.LATE],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-            env={**kept, "HF_HOME": str(tmp_path)},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert "cannot be read" in done.stdout
 
     @pytest.mark.slow
     def test_it_is_a_flag_and_a_setting(
         self, measured: Path, tiny: Path, docs: Path, tmp_path: Path
     ) -> None:
-        """Given either way it is on record, and changes no number."""
         file = tmp_path / "sweep.yaml"
         file.write_text("offline: true\nscaling: [none, pi]\nlength: 1x\n")
         words = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16"]
@@ -261,21 +224,6 @@ class TestNames:
         assert "](http" not in table.replace("\\](http", "")
         assert (run / "reports" / "curves.png").exists()
 
-    @pytest.mark.slow
-    def test_names_are_no_places(self, tiny: Path, docs: Path, tmp_path: Path) -> None:
-        """A model called .. or . is swept into a folder of its own name below --out."""
-        inner = shutil.copytree(tiny, tmp_path / "models" / "inner")
-        other = save_tiny(tmp_path / "models" / "other", seed=3)
-        words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
-        words += ["--scaling", "none", "--out", tmp_path / "out"]
-        assert call("run", "--model", f"{inner}/../inner/.", f"{other}/", *words) == 0
-        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-            "inner",
-            "other",
-            "reports",
-        ]
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["models", "out"]
-
 
 # What a hand or a disk may leave in a file of JSON or YAML.
 leaves = (
@@ -316,14 +264,6 @@ def answered(ask: Callable[[], object]) -> Sequence[str]:
 class TestFuzz:
     """Whatever a file holds, the answer is a sentence."""
 
-    @pytest.mark.slow
-    @fuzzing
-    @given(st.dictionaries(st.sampled_from(sorted(Spec.model_fields)), junk, max_size=4))
-    def test_flags_of_any_value(self, flags: dict[str, Any]) -> None:
-        """A spec is made, or refused by a UserError, each of whose sentences is one line."""
-        refused = answered(lambda: parse_all(None, flags))
-        assert all("\n" not in sentence for sentence in refused)
-
     @fuzzing
     @given(
         st.binary(max_size=60)
@@ -335,7 +275,6 @@ class TestFuzz:
         ).map(lambda parts: " ".join(parts).encode())
     )
     def test_sweep_files_of_any_bytes(self, tmp_path: Path, content: bytes) -> None:
-        """A sweep file is read, or refused by sentences of one line that name it."""
         file = tmp_path / "sweep.yaml"
         file.write_bytes(content)
         for refused in answered(lambda: parse_all(file, {})):
@@ -359,7 +298,6 @@ class TestFuzz:
         ],
     )
     def test_sweep_files_made_to_hurt(self, tmp_path: Path, content: str) -> None:
-        """Bombs, loops, depths and lengths are refused in short sentences."""
         file = tmp_path / "sweep.yaml"
         file.write_text(content)
         with pytest.raises(UserError) as caught:
@@ -453,19 +391,6 @@ class TestFuzz:
         told = capsys.readouterr().err
         assert ("is not UTF-8; rename" in told) == (status == 2)
 
-    @pytest.mark.slow
-    @settings(fuzzing, max_examples=6)
-    @given(content=st.binary(max_size=40) | junk.map(lambda value: json.dumps(value).encode()))
-    @pytest.mark.parametrize("name", ["run.json", "samples.jsonl"])
-    def test_records_of_any_bytes(self, measured: Path, name: str, content: bytes) -> None:
-        """A file replaced by anything: a report, or status 2."""
-        before = measured.with_name(f"{name}.before")
-        if not before.exists():
-            shutil.copy(measured / name, before)
-        (measured / name).write_bytes(content + b"\n")
-        assert call("report", measured, "--report", "scores") in (0, 1, 2)
-        shutil.copy(before, measured / name)
-
     @pytest.mark.parametrize("command", ["run", "reproduce"])
     def test_what_a_record_says_is_quoted_without_its_signs(
         self,
@@ -475,7 +400,6 @@ class TestFuzz:
         docs: Path,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        """A refusal that quotes a foreign record sends no terminal a command."""
         record = json.loads((measured / "run.json").read_text())
         record["model"]["shipped"] = "\x1b[2J"
         (measured / "run.json").write_text(json.dumps(record))
@@ -485,30 +409,3 @@ class TestFuzz:
         told = capsys.readouterr().err
         assert "\x1b" not in told
         assert "\\x1b[2J" in told
-
-    def test_a_name_has_a_bound(self, measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """A model called by 100,000 characters is refused before anything is drawn of it."""
-        record = json.loads((measured / "run.json").read_text())
-        record["model"]["name"] = "x" * 100_000
-        (measured / "run.json").write_text(json.dumps(record))
-        assert call("report", measured) == 2
-        assert "model.name: String should have at most 4096 characters" in capsys.readouterr().err
-
-    def test_a_damaged_record_stops_a_sweep_in_a_sentence(
-        self, measured: Path, tiny: Path, docs: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """Going on in such a folder is refused, and what lies there is left alone."""
-        record = json.loads((measured / "run.json").read_text())
-        del record["model"]["name"]
-        (measured / "run.json").write_text(json.dumps(record))
-        words = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
-        assert call("run", *words, "--out", measured) == 2
-        assert "run.json is damaged: model.name: Field required." in capsys.readouterr().err
-        assert json.loads((measured / "run.json").read_text()) == record
-
-
-def test_a_sheet_is_read_in_full_before_it_is_refused(tmp_path: Path) -> None:
-    """A file of settings alone is a sheet, whatever its last line lacks."""
-    file = tmp_path / "sweep.yaml"
-    file.write_text("\ufeffseed: 1", encoding="utf-8")
-    assert read_sweep_file(file).settings == {"seed": "1"}
