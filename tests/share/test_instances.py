@@ -156,7 +156,6 @@ def test_a_line_has_the_question_that_the_model_read(
 def test_a_generated_text_is_the_output(
     published: Callable[..., tuple[Any, Lines]], run: Path
 ) -> None:
-    """As the record has it, which says where it may be cut; its tokens are not counted."""
     rows = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
     long = iter(row["facts"] for row in rows if row["task"] == TEXT)
     kept = ["x" * 399, "x" * 400, shown("x" * 401)]
@@ -195,7 +194,6 @@ def test_in_a_chat_the_question_is_the_message(published: Callable[..., tuple[An
 def test_without_the_option_no_text_is_published(
     run: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """Neither model nor documents are read, and the scores are the same but for the file's name."""
     gone = changed(run, tmp_path / "gone", lambda r: r["asked"].update(model="gone", docs="gone"))
     assert ropewalk("publish", gone, "--to", "every-eval-ever", "--out", tmp_path / "a").status == 0
     assert [file.name for file in (tmp_path / "a").iterdir()] == ["evaluation.json"]
@@ -205,7 +203,6 @@ def test_without_the_option_no_text_is_published(
 def test_a_question_that_is_another_now_is_an_error(
     run: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """Of changed documents or another model: one sentence, and nothing is written."""
     other = Path(shutil.copytree(docs, tmp_path / "other"))
     for file in other.iterdir():
         file.write_text(f"more {file.read_text()}")
@@ -229,28 +226,9 @@ def test_a_tokenizer_is_enough(
     assert published("--model", moved, "--docs", docs, of=gone)[1]
 
 
-def test_documents_that_no_answered_question_reads_may_be_gone(
-    run: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
-    """Those of perplexity are not asked for; those that a question is made of are."""
-    gone = str(tmp_path / "gone" / "books")
-
-    def moved(record: Any) -> None:
-        given = record["asked"]["docs"]
-        record["asked"]["docs"] = dict.fromkeys(record["tasks"], given)
-        record["asked"]["docs"]["perplexity:tail=16"] = gone
-
-    words = (*WORDS, "--out", tmp_path / "out")
-    assert ropewalk("publish", changed(run, tmp_path / "one", moved), *words).status == 0
-    whole = changed(run, tmp_path / "all", lambda record: record["asked"].update(docs=gone))
-    done = ropewalk("publish", whole, *words[:-1], tmp_path / "other")
-    assert (done.status, "do not exist" in " ".join(done.err.split())) == (2, True)
-
-
 def test_names_of_the_machine_are_left_out(
     published: Callable[..., tuple[Any, Lines]], run: Path, docs: Path, tmp_path: Path
 ) -> None:
-    """With the text of documents no folder, host or cluster is published either."""
     secret = changed(run, tmp_path / "secret", private)
     lines = (secret / SAMPLES).read_text().replace('"said": "', '"said": "/home/jane/')
     (secret / SAMPLES).write_text(lines)
@@ -263,7 +241,6 @@ def test_names_of_the_machine_are_left_out(
 def test_your_own_task_runs_when_it_is_named(
     tiny: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the options of the record; targets are the answers of a task that does not say."""
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(Path(passkey.__file__).read_text())
     words = ("--task", "./mine.py:depths=1,trials=2", "--length", "640")
@@ -278,7 +255,6 @@ def test_your_own_task_runs_when_it_is_named(
 
 
 def test_a_record_makes_no_code_run(run: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
-    """The code of a model's repository has to be asked for."""
     coded = changed(run, tmp_path / "coded", lambda r: r["asked"].update(trust_remote_code=True))
     done = ropewalk("publish", coded, *WORDS, "--out", tmp_path / "out")
     assert (done.status, "add --run-code" in " ".join(done.err.split())) == (2, True)
@@ -300,7 +276,6 @@ def test_what_has_no_samples_to_publish_is_said(
 
 
 def test_the_answers_of_ruler_are_those_of_its_parts() -> None:
-    """Of a list each word counts, of a question each line, which may have a comma."""
     one = Loglikelihood([1, 2], 1, doc_id="unit", metadata={"answer": "a, b"})
     other = Loglikelihood([1, 2], 1, doc_id="unit", metadata={"answer": "a, b\nc", "query": "?"})
     source: Any = None

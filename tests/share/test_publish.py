@@ -68,19 +68,6 @@ def test_a_card_reads_back_to_the_table(small: Path, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read[COLUMNS], scored, check_dtype=False, check_exact=True)
 
 
-@pytest.mark.slow
-def test_a_card_has_intervals_documents_and_command(
-    small: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
-    done = ropewalk("publish", small, "--to", "card", "--out", tmp_path / "card")
-    assert (done.status, done.err) == (0, "")
-    text = (tmp_path / "card/README.md").read_text()
-    assert "[95 % interval]" in text
-    for document in read_run(small)["documents"]["read"]:
-        assert f"| {document['sha256']}" in text
-    assert "ropewalk run --model llama --scaling pi --task perplexity:tail=16" in text
-
-
 def test_every_eval_ever_reads_back_to_the_table(small: Path, tmp_path: Path) -> None:
     """The JSON is of the published schema, and has every score and interval to the last bit."""
     frame = sweep(scalings=("none", "pi", "mine"))
@@ -106,7 +93,6 @@ def test_every_eval_ever_reads_back_to_the_table(small: Path, tmp_path: Path) ->
     [("books", ("passkey", [])), ({PERPLEXITY: "books", "passkey": "essays"}, ("essays", ["c"]))],
 )
 def test_a_task_has_the_documents_that_it_read(given: Any, passkey: tuple[str, list[str]]) -> None:
-    """Documents by a task's label or name are its own, and trials have none of another task's."""
     read = [{"name": "document 0", "sha256": "a"}, {"name": "not asked", "sha256": "b"}]
     if isinstance(given, dict):
         read = [{**one, "docs": "books"} for one in read]
@@ -146,7 +132,6 @@ def test_a_folder_is_a_run_with_a_page(small: Path, tmp_path: Path, ropewalk: Ro
 def test_nothing_of_machine_or_user_is_published(
     small: Path, tmp_path: Path, ropewalk: Ropewalk, to: str
 ) -> None:
-    """No folder of the machine, no host and no cluster is in any file, the page included."""
     run, out = changed(small, tmp_path / "run", private), tmp_path / "public"
     assert ropewalk("publish", run, "--to", to, "--out", out).status == 0
     for file in out.rglob("*.*"):
@@ -181,7 +166,6 @@ def test_nothing_of_machine_or_user_is_published(
 def test_a_name_is_published_and_no_place(
     kind: Callable[[Any], Any], given: Any, left: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a path the last name, of a data set on the hub all of it, of a sentence all or nothing."""
     monkeypatch.chdir(ROOT)
     assert kind(given) == left
 
@@ -194,7 +178,6 @@ places = st.builds("{}{}jane{}{}{}.txt".format, st.sampled_from(
 
 @given(places, st.data())
 def test_no_place_in_any_field_is_published(small: Path, place: str, data: st.DataObject) -> None:
-    """Whatever signs the folder's name has, wherever a record or a sample may hold a path."""
     record, (sample, *_) = read_run(small), read_samples(small).values()
     told = f"it failed: {place}"
     mine = f"mine:file={place.replace(',', '')}"
@@ -242,11 +225,3 @@ def test_what_cannot_be_published_is_said_first(run: Path, ropewalk: Ropewalk) -
     ):
         done = ropewalk("publish", *words)
         assert (done.status, told in done.err) == (2, True), done.err
-
-
-def test_the_library_of_a_run_of_workers_is_theirs() -> None:
-    """Its session has the versions under each worker; the version was called unknown."""
-    worker = {"host": "node17", "versions": {"ropewalk": "0.9"}}
-    record = {"sessions": [{"started": "2026-01-01", "workers": [worker]}]}
-    assert every_eval_ever._version(record) == "0.9"
-    assert every_eval_ever._version({"sessions": []}) == "unknown"

@@ -18,9 +18,6 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from harness.api.observer import LOG
-from harness.api.tracking import tracked
-from harness.errors import UserError
 from harness.plugins import load
 from harness.runs.frame import make_frame
 from harness.runs.store import read_run
@@ -141,7 +138,6 @@ def test_scores_are_steps_and_ends_are_metrics() -> None:
 
 
 def test_settings_are_those_of_the_record_without_places(small: Path, tmp_path: Path) -> None:
-    """Model, methods, tasks, versions and command; no folder, host or cluster."""
 
     def private(record: dict[str, Any]) -> None:
         record["asked"] |= {"docs": "/home/jane/my books", "cluster": "10.0.0.7:6379"}
@@ -162,7 +158,6 @@ def test_settings_are_those_of_the_record_without_places(small: Path, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.usefixtures("scored")
 def test_a_run_is_sent_once_and_continued(small: Path, tmp_path: Path, fake: Path) -> None:
-    """Settings, scores, files, end; a second time the same run, and no score twice."""
     run = Path(shutil.copytree(small, tmp_path / "run"))
     whole, told = sent(run, fake)
     assert (whole, told) == (True, ["fake: a new run: nowhere"])
@@ -180,7 +175,6 @@ def test_a_run_is_sent_once_and_continued(small: Path, tmp_path: Path, fake: Pat
 
 
 def test_what_was_not_sent_is_sent_later(small: Path, tmp_path: Path, fake: Path) -> None:
-    """A server that goes in the middle is one warning; the next time the rest is sent."""
     run = Path(shutil.copytree(small, tmp_path / "run"))
     (fake.parent / "scores").touch()
     whole, told = sent(run, fake)
@@ -203,19 +197,9 @@ def test_a_killed_measurement_is_a_stopped_run(small: Path, tmp_path: Path, fake
 def test_a_refused_run_sends_nothing_of_what_its_folder_had(
     small: Path, tmp_path: Path, fake: Path
 ) -> None:
-    """A folder of another sweep, or one that another process writes, is not begun and stopped."""
     run = Path(shutil.copytree(small, tmp_path / "run"))
     assert sent(run, fake, "stopped\n", written_at(run)) == (True, [])
     assert not (fake.parent / "calls.jsonl").exists()
-
-
-def test_a_folder_whose_name_no_system_takes_is_refused_in_its_own_words(
-    tmp_path: Path, fake: Path
-) -> None:
-    """The error of the run is told, not one of asking whether its folder is there."""
-    folder, message = tmp_path / ("x" * 300), "the error of the run"
-    with pytest.raises(UserError, match=message), tracked(str(fake), folder, (), LOG):
-        raise UserError(message)
 
 
 # On the command line.
@@ -242,7 +226,6 @@ def test_a_tracker_that_raises_costs_no_sample(
 def test_a_finished_run_is_sent_by_publish(
     run: Path, fake: Path, ropewalk: Ropewalk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No module that lies in the current directory is run."""
     (tmp_path / "shlex.py").write_text("raise SystemExit('run')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -262,17 +245,8 @@ def test_what_was_not_sent_is_an_exit_status(small: Path, fake: Path, ropewalk: 
     [("mlfow", "did you mean 'mlflow'"), ("wandb:projet=x", "project"), ("absent.py", "exist")],
 )
 def test_a_wrong_tracker_is_one_sentence(ropewalk: Ropewalk, given: str, word: str) -> None:
-    """Before a model is opened."""
     done = ropewalk("run", "--model", "absent", "--track", given)
     assert (done.status, word in done.err) == (2, True), done.err
-
-
-def test_a_tracker_that_is_not_installed_is_named(
-    ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("harness.api.tracking.find_spec", lambda _: None)
-    done = ropewalk("run", "--track", "wandb")
-    assert (done.status, "pip install 'ropewalk[wandb]'" in done.err) == (2, True)
 
 
 # The libraries, each without a network, in a process of its own as for a user.
@@ -326,7 +300,6 @@ def library(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
 
 
 def test_mlflow_continues_the_run_whose_settings_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run is known before its settings are sent, so a second try creates no second run."""
     mlflow = library(monkeypatch, "mlflow")
     mlflow.exceptions.MlflowException = ZeroDivisionError
     mlflow.utils.validation = SimpleNamespace(
@@ -361,7 +334,6 @@ def test_a_run_that_mlflow_has_no_more_is_a_new_one(monkeypatch: pytest.MonkeyPa
 
 
 def test_wandb_is_continued_by_its_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The length is the axis of every chart, and a stopped run has a status of its own."""
     wandb = library(monkeypatch, "wandb")
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     run = load("tracker", "wandb").module.begin("run", {"seed": "0"}, "one")
