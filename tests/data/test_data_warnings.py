@@ -11,7 +11,6 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from harness.cli.app import main
 from harness.data import corpus, embedded, readers
 from harness.data.corpus import Corpora, make_corpora, open_all
 from harness.data.data_warnings import is_html, notes, warnings
@@ -35,7 +34,6 @@ def read(given: object) -> Corpora:
 
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
 def test_line_ends_are_those_of_unix_and_that_is_said(end: str, tmp_path: Path) -> None:
-    """A book gives the same tokens whatever editor saved it; the record and a line say so."""
     (tmp_path / "a.txt").write_bytes(PROSE.encode())
     (tmp_path / "b.txt").write_bytes(PROSE.replace("\n", end).encode())
     (tmp_path / "rows.jsonl").write_text(json.dumps({"text": PROSE.replace("\n", end)}))
@@ -69,7 +67,6 @@ def test_the_beginning_of_a_text_is_the_same_whatever_its_line_ends(
 
 
 def test_a_web_page_is_a_warning(tmp_path: Path) -> None:
-    """HTML is recognized by its tags, in any file; prose and the embedded documents are not it."""
     (tmp_path / "page.txt").write_text(f"<html><body>{'<p>A paragraph of it.</p>' * 40}</html>")
     (entry,) = read(tmp_path / "page.txt").entries()
     assert entry["markup"] == "html"
@@ -91,20 +88,7 @@ def test_a_text_with_zeros_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
-def test_a_warning_stands_below_the_tables(
-    tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """What makes the scores doubtful is said again where the scores are seen."""
-    page = tmp_path / "page.html"
-    page.write_text(f"<html><body>{'<p>A paragraph of it.</p>' * 40}</html>")
-    words = ["--docs", page, "--scaling", "none", "--task", "perplexity:tail=16", "--length", "64"]
-    with pytest.raises(SystemExit):
-        main(list(map(str, ["run", "--model", tiny, *words, "--out", tmp_path / "run"])))
-    assert capfd.readouterr().err.rstrip().endswith("Extract the text first.")
-
-
 def test_a_text_of_unknown_tokens_is_a_warning() -> None:
-    """Where a tenth of a document or more is unknown its score is doubtful; less is a note."""
     known = {"name": "a.txt", "tokens": 1000, "unknown": 5}
     strange = {"name": "b.txt", "tokens": 1000, "unknown": 500}
     assert warnings([known]) == []
@@ -126,31 +110,6 @@ def test_a_null_row_is_left_out_and_counted(tmp_path: Path) -> None:
         assert any(note.startswith("2 rows have null") for note in notes((), found.left_out()))
     (tmp_path / "b.jsonl").write_text('{"text": null}\n')
     assert "has no text" in refused(tmp_path / "b.jsonl")
-
-
-def test_rows_in_a_folder_of_texts_are_said_to_be_left_out(tmp_path: Path) -> None:
-    """By their kind and number; a glob reads both."""
-    (tmp_path / "a.txt").write_text(PROSE)
-    for name in ("b.jsonl", "c.jsonl", "d.csv"):
-        (tmp_path / name).write_text(json.dumps({"text": f"{name} {PROSE}"}))
-    found = read(tmp_path)
-    assert found.left_out() == {".jsonl files": 2, ".csv files": 1}
-    assert (
-        "2 .jsonl files in a folder of texts are left out; a glob (FOLDER/*) reads both."
-        in notes(found.entries(), found.left_out())
-    )
-    assert len(found.entries()) == 1
-    (tmp_path / "d.csv").unlink()
-    assert len(read(f"{tmp_path}/*").entries()) == 3
-
-
-@pytest.mark.parametrize(
-    "given", ["https://host/book.txt", "hf://datasets/a/b", "s3://bucket/a.txt:field=body"]
-)
-def test_a_web_address_is_answered_with_what_there_is(given: str) -> None:
-    """An address is no file and no data set's name; nothing is asked of it."""
-    with pytest.raises(UserError, match="not web addresses; download"):
-        open_documents(given)
 
 
 def test_an_encrypted_archive_is_one_sentence(tmp_path: Path) -> None:
@@ -207,7 +166,6 @@ def test_other_columns_of_an_arrow_file_are_not_unpacked(name: str, tmp_path: Pa
 def test_all_documents_together_have_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A small archive may hold a library: it is told which options take a part of it."""
     monkeypatch.setattr(corpus, "LARGEST", 3000)
     for index in range(4):
         (tmp_path / f"{index}.txt").write_text(f"{index}{PROSE}")

@@ -43,7 +43,6 @@ def test_held_out_documents_are_many_and_long(held_out: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_training_shares_no_passage_with_held_out(held_out: dict[str, str]) -> None:
-    """No three lines of a held-out document are in the texts the reference model learned from."""
     training = dict(embedded.training())
     assert len(training) > 200
     assert not set(training) & set(held_out)
@@ -58,7 +57,6 @@ def test_embedded_documents_are_the_held_out_ones(held_out: dict[str, str]) -> N
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_data_set_in_memory_is_its_rows(streamed: bool) -> None:
-    """One that is streamed too; a column is an iterable of texts."""
     rows: Any = datasets.Dataset.from_dict(ROWS)
     rows = rows.to_iterable_dataset() if streamed else rows
     wanted = [(f"rows[{i}]", text) for i, text in enumerate(ROWS["text"])]
@@ -83,7 +81,6 @@ def test_texts_in_memory_are_documents() -> None:
 
 @pytest.mark.slow
 def test_texts_are_measured_as_their_files_are(tiny: Path, docs: Path, tmp_path: Path) -> None:
-    """The same samples, for one task or each of several; the record says where they come from."""
     settings = {"model": str(tiny), "scaling": "none", "length": "2x"}
     tasks = ["perplexity:tail=16", "perplexity:tail=8"]
     texts = [path.read_text() for path in sorted(docs.iterdir())]
@@ -99,19 +96,11 @@ def test_texts_are_measured_as_their_files_are(tiny: Path, docs: Path, tmp_path:
 
 
 def test_a_folder_is_read_in_depth_and_in_order(tmp_path: Path) -> None:
-    """Text files below a folder are documents named by their path; other files are not read."""
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "deep.md").write_text("deep")
     (tmp_path / "a.txt").write_text("first")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     assert read(tmp_path) == [("a.txt", "first"), ("b/deep.md", "deep")]
-
-
-def test_a_limit_takes_the_first_texts_of_a_folder(tmp_path: Path) -> None:
-    """With a limit a folder of texts has the same documents, as many as the limit says."""
-    for name in ("a", "b", "c"):
-        (tmp_path / f"{name}.txt").write_text(f"{name}: first line\nsecond line")
-    assert read(f"{tmp_path}:limit=2") == read(tmp_path)[:2]
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
@@ -122,12 +111,6 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_the_embedded_documents_have_no_options_of_a_set() -> None:
-    """A split that they do not have is refused, as files refuse it."""
-    with pytest.raises(UserError, match="--docs embedded has no option 'split'; .* count, limit"):
-        open_documents("embedded:split=test")
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -136,7 +119,6 @@ def test_the_embedded_documents_have_no_options_of_a_set() -> None:
     ],
 )  # fmt: skip
 def test_a_path_that_does_not_exist_is_refused_at_once(given: str) -> None:
-    """What looks like a path is refused before anything is read."""
     with pytest.raises(UserError) as caught:
         open_documents(given)
     assert str(caught.value) == (
@@ -158,18 +140,9 @@ def test_a_path_that_does_not_exist_is_refused_at_once(given: str) -> None:
     ],
 )
 def test_a_bad_option_is_refused_at_once(options: str, message: str) -> None:
-    """Options of a data set are checked before anything is read."""
     with pytest.raises(UserError) as caught:
         open_documents(f"some/set:{options}")
     assert str(caught.value) == message
-
-
-def test_a_data_set_that_cannot_be_had_is_refused() -> None:
-    """A hub name without a network is one sentence with the split that was looked for."""
-    assert refused("nobody/nothing").startswith(
-        "there is no file or folder nobody/nothing, and data set nobody/nothing (split test) "
-        "cannot be read"
-    )
 
 
 @pytest.fixture(scope="module")
@@ -208,15 +181,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_documents_are_the_rows_of_a_split(folder: Path, given: str, texts: list[str]) -> None:
-    """Every row of the split is a document, named by the data set and its number."""
     name = given.partition(":")[0]
     assert read(folder / given) == [(f"{name}[{i}]", text) for i, text in enumerate(texts)]
-
-
-def test_a_relative_name_is_a_folder_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bare name is the folder here before it is a data set on the hub."""
-    monkeypatch.chdir(folder)
-    assert read("lines:field=story") == [("lines[0]", "third")]
 
 
 @pytest.mark.parametrize(
@@ -240,5 +206,4 @@ def test_a_relative_name_is_a_folder_first(folder: Path, monkeypatch: pytest.Mon
     ],
 )  # fmt: skip
 def test_a_mistake_is_answered_word_for_word(folder: Path, given: str, message: str) -> None:
-    """The sentence names the data set, what it lacks and what it has."""
     assert refused(folder / given) == message.format(folder)

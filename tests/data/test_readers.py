@@ -48,7 +48,6 @@ WRITERS: dict[str, Callable[[Path, bytes], object]] = {
 
 @pytest.mark.parametrize("suffix", WRITERS)
 def test_a_compressed_text_is_the_text(suffix: str, tmp_path: Path) -> None:
-    """Named alone, in a folder, or cut short: every letter as it was written, line ends too."""
     path = tmp_path / f"tale.txt{suffix}"
     WRITERS[suffix](path, TEXT.encode())
     assert read(path) == read(tmp_path) == [(path.name, TEXT)]
@@ -81,7 +80,6 @@ def write_rows(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.json", "a.parquet", "stream.arrow", "file.arrow"])
 def test_a_file_of_rows_is_read_row_by_row(name: str, tmp_path: Path) -> None:
-    """Rows come in order, whatever groups the file is written in, and a field is asked for."""
     write_rows(tmp_path / name)
     assert read(tmp_path / name) == [(f"{name}[{row['id']}]", row["text"]) for row in ROWS]
     assert refused(f"{tmp_path / name}:field=id") == f"{name}[0]: field 'id' is int, not text."
@@ -93,7 +91,6 @@ def test_a_file_of_rows_is_read_row_by_row(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [suffix for suffix in WRITERS if suffix])
 def test_files_of_rows_and_archives_may_be_compressed(suffix: str, tmp_path: Path) -> None:
-    """They are unpacked into a temporary file, and keep the names of their rows and members."""
     for name in ("a.parquet", "stream.arrow"):
         write_rows(tmp_path / name)
         WRITERS[suffix](tmp_path / (name + suffix), (tmp_path / name).read_bytes())
@@ -115,7 +112,6 @@ def test_a_compressed_file_that_unpacks_to_far_too_much_is_refused(
 
 @pytest.mark.parametrize("name", ["a:b.txt", "12:30.jsonl", "a:limit=1.txt", "x:*.txt"])
 def test_a_name_with_colons_takes_options(name: str, tmp_path: Path) -> None:
-    """A name that is there is taken whole; the options are behind its last colon."""
     file = tmp_path / name.replace("*", "y")
     file.write_text('{"text": "long"}\n{"text": "b"}' if ".jsonl" in name else "long")
     texts = ["long", "b"] if ".jsonl" in name else ["long"]
@@ -123,18 +119,7 @@ def test_a_name_with_colons_takes_options(name: str, tmp_path: Path) -> None:
     assert [text for _, text in read(f"{tmp_path / name}:limit=1,max_chars=2")] == ["lo"]
 
 
-def test_a_table_without_rows_has_no_text(tmp_path: Path) -> None:
-    """A Parquet file of no rows is as empty as any other, alone and among files with rows."""
-    for name, rows in (("a.parquet", ROWS[:0]), ("b.parquet", ROWS[:1])):
-        schema = pyarrow.schema({"text": pyarrow.string()})
-        parquet.write_table(pyarrow.Table.from_pylist(rows, schema), tmp_path / name)
-    alone = tmp_path / "a.parquet"
-    assert refused(alone) == f"--docs {alone} has no text."
-    assert read(f"{tmp_path}/*.parquet") == [("b.parquet[0]", ROWS[0]["text"])]
-
-
 def test_an_archive_is_its_text_files(tmp_path: Path) -> None:
-    """Members are documents by their place in the archive; what is no text is not read."""
     with zipfile.ZipFile(tmp_path / "books.zip", "w") as archive:
         archive.writestr("b/two.md", "second")
         archive.writestr("../one.txt", "first")
@@ -142,19 +127,6 @@ def test_an_archive_is_its_text_files(tmp_path: Path) -> None:
     wanted = [("books.zip/../one.txt", "first"), ("books.zip/b/two.md", "second")]
     assert read(tmp_path / "books.zip") == read(tmp_path) == wanted
     assert [path.name for path in tmp_path.iterdir()] == ["books.zip"]
-
-
-def test_a_folder_that_changes_while_it_is_listed_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder in it that is gone by then, as those of processes are, is one sentence."""
-
-    def gone(*_: object) -> None:
-        raise FileNotFoundError(2, "No such file or directory", "/proc/1")
-
-    monkeypatch.setattr(Path, "rglob", gone)
-    with pytest.raises(UserError, match=f"^{tmp_path} cannot be read: No such file or directory.$"):
-        readers.in_folder(tmp_path)
 
 
 def test_what_is_hidden_is_no_document(tmp_path: Path) -> None:
@@ -215,7 +187,6 @@ def hub_like(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_documents_are_taken_by_length_and_count(hub_like: Path) -> None:
-    """The first that are long enough are taken, in order, and the record says which."""
     read = corpora(f"{hub_like}:split=train,min_tokens=100,count=3")
     passages = read.context("perplexity").documents()
     assert [p.name for p in passages] == ["books[2]", "books[3]", "books[4]"]
@@ -234,7 +205,6 @@ def test_no_more_of_a_set_is_read_than_is_taken(hub_like: Path) -> None:
 def test_a_seed_draws_the_same_documents_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files, saved sets and streams: a seed is a draw, repeated it is the same one."""
     # The library waits so many seconds after every drawn stream.
     monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
     texts = {f"{index:02}.txt": f"text {index}" for index in range(20)}
@@ -254,7 +224,6 @@ def test_a_seed_draws_the_same_documents_again(
 
 
 def test_a_drawn_saved_row_keeps_its_number(tmp_path: Path) -> None:
-    """The name of a document leads to its row, whatever the order it was drawn in."""
     rows = datasets.Dataset.from_dict({"text": [f"text {index}" for index in range(9)]})
     rows.save_to_disk(tmp_path / "saved")
     drawn = read(f"{tmp_path}/saved:seed=4")
@@ -315,7 +284,6 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_broken_is_one_sentence(name: str, tmp_path: Path) -> None:
-    """The file, and the line where there are lines, and what is wrong with it."""
     content, told = BROKEN[name]
     (tmp_path / name).write_bytes(content)
     message = refused(tmp_path / name)
@@ -366,20 +334,6 @@ def test_a_giant_of_one_line_is_refused_in_bounded_memory(
     assert read(f"{tmp_path}/a.txt:max_chars=9") == [("a.txt", "\0" * 9)]
 
 
-def test_repeated_texts_of_a_table_are_measured_row_by_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A column that Arrow keeps as a dictionary is no giant because all of its texts are one."""
-    monkeypatch.setattr(readers, "GIANT", 2**20)
-    texts = ["a" * 2**19, "b" * 2**19, "c" * 2**19]
-    rows = pyarrow.table({"text": pyarrow.array(texts).dictionary_encode()})
-    parquet.write_table(rows, tmp_path / "c.parquet")
-    with pyarrow.ipc.new_stream(tmp_path / "d.arrow", rows.schema) as stream:
-        stream.write_table(rows)
-    for name in ("c.parquet", "d.arrow"):
-        assert [text for _, text in read(tmp_path / name)] == texts
-
-
 class TestCache:
     """Tokens of long texts are read from disk, and never wrongly."""
 
@@ -402,25 +356,12 @@ class TestCache:
         return arm
 
     def test_a_text_is_tokenized_once(self, text: str, unread: Callable[[], None]) -> None:
-        """A second process finds the same tokens and bytes."""
         first = make_reader(tiny_tokenizer())(text)
         assert first == tokenize(tiny_tokenizer(), text)
         unread()
         assert make_reader(tiny_tokenizer())(text) == first
 
-    def test_many_short_documents_are_tokenized_once(
-        self, unread: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A folder of chapters is planned again without its tokenizer: so short a text is kept."""
-        monkeypatch.undo()
-        monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(self.cache))
-        texts = [f"{number} " + "word " * 500 for number in range(20)]
-        first = list(map(make_reader(tiny_tokenizer()), texts))
-        unread()
-        assert list(map(make_reader(tiny_tokenizer()), texts)) == first
-
     def test_texts_and_tokenizers_are_kept_apart(self, text: str, tmp_path: Path) -> None:
-        """Another text or another tokenizer is another file; a short text is none."""
         other = tiny_tokenizer()
         other.add_tokens(["abc"])
         readers = [make_reader(tiny_tokenizer()), make_reader(other)]
@@ -430,7 +371,6 @@ class TestCache:
 
     @pytest.mark.slow
     def test_a_damaged_file_is_written_anew(self, text: str, tmp_path: Path) -> None:
-        """Cut anywhere, with a byte changed anywhere, or of another shape: the tokens are right."""
         right = make_reader(tiny_tokenizer())(text)
         (file,) = tmp_path.rglob("*.tokens")
         whole = file.read_bytes()
@@ -446,7 +386,6 @@ class TestCache:
     def test_no_cache_costs_only_time(
         self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where nothing can be written, the tokens are the same."""
         (tmp_path / "taken").touch()
         monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "taken"))
         assert make_reader(tiny_tokenizer())(text) == tokenize(tiny_tokenizer(), text)
