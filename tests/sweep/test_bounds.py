@@ -15,7 +15,6 @@ from harness.sweep.spec import LONGEST, parse
 from tasks import perplexity
 from tasks._protocols import PROTOCOLS, Layout, Protocol, count, fitting
 from tasks.types import Document, Loglikelihood, TaskContext
-from tests.tiny import save_tiny
 
 
 def refused(**given: Any) -> str:
@@ -32,23 +31,12 @@ def test_a_length_has_a_bound(tiny: Path, length: str) -> None:
     assert f"{LONGEST:,}" in told
 
 
-def test_a_length_of_no_token_is_refused(tiny: Path) -> None:
-    """A thousandth of a window of 64 tokens is none."""
-    assert "0 tokens" in refused(model=str(tiny), length=("0.001x",))
-
-
 def test_cells_have_a_bound() -> None:
     """Methods x tasks x lengths are counted before a model is opened."""
     grid = tuple(f"pi:factor={factor}" for factor in range(1, 1001))
     lengths = tuple(str(length) for length in range(1, 101))
     told = refused(model="absent", scaling=grid, length=lengths)
     assert "1,000 methods x 2 tasks x 100 lengths are 200,000 cells" in told
-
-
-def test_trials_have_a_bound(tiny: Path) -> None:
-    """A number of twenty digits is refused at once."""
-    task = f"passkey:trials={10**20 - 1}"
-    assert "10000 a length" in refused(model=str(tiny), task=(task,), length=("8x",))
 
 
 def test_questions_have_a_bound(tiny: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +58,6 @@ def test_windows_are_counted_before_they_are_made(protocol: Protocol) -> None:
 
 
 def test_windows_a_token_apart_are_refused_at_once() -> None:
-    """Of a million tokens none is made; the sentence has their number."""
     book = Document("book", range(1_000_000))
     source = TaskContext(lambda _: [], lambda _: "", 0, 512, lambda: [book])
     with pytest.raises(ValueError, match="999,488 windows .* at most 300,000"):
@@ -85,9 +72,3 @@ def test_tokens_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> N
         tally.add(Loglikelihood(text[first : first + 50], 1, doc_id="window"))
     with pytest.raises(UserError, match="more than 100 tokens"):
         tally.add(Loglikelihood(range(50), 1, doc_id="prompt"))
-
-
-def test_a_window_is_not_negative(tmp_path: Path) -> None:
-    """A config with a negative window is refused by its field."""
-    folder = save_tiny(tmp_path / "negative", max_position_embeddings=-64)
-    assert "trained length" in refused(model=str(folder))

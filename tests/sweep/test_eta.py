@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +44,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 SLOWNESS = {"none": 2e-7, "rerope": 1e-6}  # seconds per operation on some machine
 
 
-def test_a_machine_without_a_gpu_times_the_workers_of_others(tiny: Path, docs: Path) -> None:
-    """Where only a cluster has GPUs, nothing here is asked of one."""
-    given = {"model": str(tiny), "docs": str(docs), "length": "64", "task": "perplexity:tail=16"}
-    elsewhere = make_plan(parse(None, given), elsewhere="cuda")
-    found = initial_eta(elsewhere, elsewhere.work(set()), "2 workers of 1 threads, cuda")
-    assert found.seconds_left() is None
-
-
 def seconds(eta: ETA) -> float:
     return sum(cost.total * SLOWNESS.get(method, 2e-7) for method, cost in eta.left.values())
 
@@ -78,7 +69,6 @@ def test_the_time_left_is_that_of_the_operations_left(plan: Plan, clock: list[fl
 
 
 def test_speeds_are_kept_for_the_next_sweep(plan: Plan, clock: list[float]) -> None:
-    """On a machine that measured this model the time is known before; on another it is not."""
     eta = ETA(plan, plan.work(set()), {})
     whole = seconds(eta)
     assert eta.seconds_left() is None
@@ -90,18 +80,7 @@ def test_speeds_are_kept_for_the_next_sweep(plan: Plan, clock: list[float]) -> N
     assert initial_eta(plan, plan.work(set()), "another machine").seconds_left() is None
 
 
-def test_what_only_the_first_forward_takes_is_no_speed(plan: Plan, clock: list[float]) -> None:
-    """Half a second until kernels are loaded does not make minutes of a sweep that takes one."""
-    eta = ETA(plan, plan.work(set()), {}, guess=2e-11)
-    whole = eta.seconds_left()
-    eta.begin()
-    clock[0] += 0.5
-    eta.answer(plan.work(set())[0].items[0], 0.0)
-    assert whole / 2 < (eta.seconds_left() or 0.0) < 3 * whole
-
-
 def test_a_long_sample_has_a_time_left(plan: Plan, clock: list[float]) -> None:
-    """Before the first answer the layers that are done tell the speed, and time runs down."""
     eta = ETA(plan, plan.work(set()), {})
     eta.begin()
     clock[0] += 40
@@ -114,7 +93,6 @@ def test_a_long_sample_has_a_time_left(plan: Plan, clock: list[float]) -> None:
 
 @pytest.mark.slow
 def test_a_log_has_times_and_a_repeat_is_complete(plan: Plan, tmp_path: Path) -> None:
-    """Lines say what goes on first, each cell with the clock, the rate and the time left."""
     for wanted in (r"^\d\d:\d\d:\d\d Loading the weights", r"^\d\d:\d\d:\d\d Complete: nothing"):
         text = io.StringIO()
         progress = Measuring(Console(file=text, width=200), "test")
@@ -127,26 +105,10 @@ def test_a_log_has_times_and_a_repeat_is_complete(plan: Plan, tmp_path: Path) ->
             assert all("tokens/s" in line and "left" in line for line in lines[1:])
 
 
-def test_a_log_says_once_that_weights_are_loaded(plan: Plan, tmp_path: Path) -> None:
-    """Parts of one plan load their weights once, so the lines of the second begin otherwise."""
-    keys = [item.key for batch in plan.work(set()) for item in batch.items]
-    text = io.StringIO()
-    progress = Measuring(Console(file=text, width=200), "test")
-    session = Session(tmp_path / "run", ThisProcess("cpu", progress.passing))
-    for key in keys[:2]:
-        part = replace(plan, only={key})
-        (sample,) = progress(part, session.measure(part))
-        assert (sample["cell"], sample["question"]) == key
-    lines = text.getvalue().splitlines()
-    assert sum("Loading the weights" in line for line in lines) == 1
-    assert sum("Measuring; " in line for line in lines) == 1
-
-
 @pytest.mark.slow
 def test_a_dry_run_says_how_long(
     tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a machine that measured nothing a product is timed; a complete sweep has nothing left."""
     monkeypatch.setattr(eta.constants, "HF_ASSETS_CACHE", str(tmp_path / "no speeds"))
     words = f"run --model {tiny} --docs {docs} --length 1x --scaling none --task perplexity:tail=16"
     run = [*words.split(), "--out", tmp_path / "run"]

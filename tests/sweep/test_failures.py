@@ -41,7 +41,6 @@ def statuses() -> dict[tuple[str, int], str]:
 
 
 def test_a_method_that_fails_at_one_length_fails_there_alone(run: Callable[..., Any]) -> None:
-    """Its other cells are measured, the table has a status, and a sentence says why at the end."""
     Path("mine.py").write_text(PICKY)
     changes = {"scaling": ["none", "./mine.py:factor=2"]}
     told = (
@@ -72,7 +71,6 @@ def test_a_method_that_fails_at_one_length_fails_there_alone(run: Callable[..., 
 
 @pytest.mark.usefixtures("weightless")
 def test_a_method_that_fails_at_every_length_is_refused(run: Callable[..., Any]) -> None:
-    """Nothing of it could be measured, so its options or its file are wrong: no weight is read."""
     Path("mine.py").write_text(PICKY)
     done = run(scaling=["none", "./mine.py"], length=["5x"])
     assert done.status == 2
@@ -88,7 +86,6 @@ def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any]) -> None:
-    """The sample has a status and the sentence, the others count, and it is graded again later."""
     names = write_task(
         lambda text: text.replace(
             "    each =", '    1 / (request.doc_id != "document-1.txt")\n    each ='
@@ -111,7 +108,6 @@ def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any
 
 
 def test_a_grade_that_is_no_number_is_a_failure(run: Callable[..., Any]) -> None:
-    """What no file of numbers can hold, one a document, is not averaged and costs only its task."""
     values = "{'document-0.txt': math.nan, 'document-1.txt': math.inf}.get(request.doc_id, 'x')"
     names = write_task(
         lambda text: text.replace("doc_id, math.fsum(response.nll),", f"doc_id, {values},")
@@ -126,7 +122,6 @@ def test_a_grade_that_is_no_number_is_a_failure(run: Callable[..., Any]) -> None
 def test_a_task_that_cannot_score_fails_its_cells_alone(
     run: Callable[..., Any], ropewalk: Ropewalk
 ) -> None:
-    """Tables and curves are made of the other tasks, now and from the files, and it is told why."""
     before = "    return Score(*ratio"
     names = write_task(lambda text: text.replace(before, f"    1 / 0\n{before}"))
     for done in (run(task=names), ropewalk("report", "run", "--task", "./mine.py")):
@@ -141,7 +136,6 @@ def test_a_task_that_cannot_score_fails_its_cells_alone(
 def test_a_model_that_fails_on_one_input_fails_there_alone(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the libraries raise over one document costs that document, and is told."""
     answers = machine.answers
 
     def fails(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
@@ -165,7 +159,6 @@ def test_a_model_that_fails_on_one_input_fails_there_alone(
 def test_a_record_says_whether_a_sample_was_shared(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """True of what the engine computed together, false of what was asked again alone."""
     answers = machine.answers
 
     def fails(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
@@ -183,7 +176,6 @@ def test_a_record_says_whether_a_sample_was_shared(
 def test_a_task_is_graded_with_its_own_documents(
     tiny: Path, docs: Path, ropewalk: Ropewalk
 ) -> None:
-    """Of two tasks with documents each, every grade reads the passages of its own."""
     grade = '"tokens": len(response.nll), **losses}'
     named = grade.replace("}", ', "read": context.documents()[0].name}')
     write_task(lambda text: text.replace(grade, named))
@@ -204,7 +196,6 @@ def test_a_task_is_graded_with_its_own_documents(
 def test_a_loss_without_a_number_is_told_with_its_place(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Document, position and what stood there are in the record and in the last lines."""
     answers = machine.answers
 
     def infinite(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:

@@ -35,7 +35,6 @@ def test_less_memory_gives_the_same_numbers(
 def test_too_little_memory_is_refused_before_weights_are_read(
     tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """One sentence says what was given, what is needed, and what to do."""
     words = ("--max-memory", "100KB", "--out", tmp_path, "--dry-run")
     done = ropewalk(*sweep(tiny, docs), *words)
     assert done.status == 2

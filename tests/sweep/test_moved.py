@@ -49,7 +49,6 @@ def test_inside_the_window_what_changes_nothing_is_measured_once(moved: Path) ->
 
 
 def test_the_record_tells_what_was_moved(moved: Path) -> None:
-    """Bands, attended pairs and the largest relative position, beside the frequencies."""
     run = json.loads((moved / RUN).read_text())
     cells = {(cell["scaling"], cell["length"]): cell["frequencies"] for cell in run["cells"]}
     told = run["frequencies"][cells["rerope", 320]]
@@ -61,7 +60,6 @@ def test_the_record_tells_what_was_moved(moved: Path) -> None:
 
 @pytest.mark.slow
 def test_modes_of_dynamic_ntk_are_measured_apart(tiny: Path, docs: Path, tmp_path: Path) -> None:
-    """frozen, per_query and transformers: one number inside the window, three beyond it."""
     modes = [
         "dynamic_ntk",
         *(f"dynamic_ntk:mode={m},block=8" for m in ("per_query", "transformers")),
@@ -73,7 +71,6 @@ def test_modes_of_dynamic_ntk_are_measured_apart(tiny: Path, docs: Path, tmp_pat
 
 
 def test_lengths_of_one_attention_share_it(tiny: Path, docs: Path, tmp_path: Path) -> None:
-    """With fixed options a shorter context runs under the bands of the longest one."""
     spec = Spec(
         model=str(tiny), docs=str(docs), scaling=("rerope", "dynamic_ntk:mode=per_query"),
         task=("perplexity:tail=32",), length=("320", "512"), out=tmp_path,

@@ -19,7 +19,6 @@ from harness.sweep.spec import parse
 def test_parts_of_a_plan_load_the_weights_once(
     tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each part adds its samples to the run, of which the rest is not measured, here nor again."""
     loaded: list[Any] = []
     own = backend.ready
 

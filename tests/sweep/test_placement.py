@@ -53,7 +53,6 @@ def test_layers_on_disk_change_no_bit(
     ropewalk: Ropewalk,
     spread: list[Any],
 ) -> None:
-    """Every method's patch is verified under accelerate's hooks, and gives the plain numbers."""
     settings = {**SETTINGS, "scaling": SETTINGS["scaling"][: 3 if family == "llama" else 2]}
     words = sweep(saved(family), docs, tmp_path / "plain", **settings)
     assert ropewalk(*words).status == 0
@@ -70,7 +69,6 @@ def test_layers_on_disk_change_no_bit(
 
 
 def test_what_fits_one_device_is_left_whole(tiny: Path, docs: Path) -> None:
-    """With room enough the map is of one place, and nothing hooks into the forward."""
     spec = Spec(model=str(tiny), docs=str(docs), device_map="auto", length=("1x",), scaling=("pi",))
     model = ready(make_plan(spec.model_copy(update={"task": ("perplexity:tail=16",)})).checkpoint)
     assert not hasattr(model, "_hf_hook")
@@ -79,7 +77,6 @@ def test_what_fits_one_device_is_left_whole(tiny: Path, docs: Path) -> None:
 def test_folders_that_a_kill_left_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next process removes them; those that are held, new, or links stay."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     held = Path(weights.spread()["offload_folder"])
     left, new, linked = (tmp_path / f"{weights.PREFIX}{n}" for n in ("left", "new", "linked"))
@@ -92,13 +89,3 @@ def test_folders_that_a_kill_left_are_removed(
     weights.spread()
     assert [path.exists() for path in (left, held, new, linked)] == [False, True, True, True]
     assert (new / "layer.safetensors").exists()
-
-
-def test_a_map_and_a_device_are_one_too_many(
-    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
-    """A sentence says which to leave out."""
-    done = ropewalk(*sweep(tiny, docs, tmp_path / "run"), "--device-map", "auto")
-    assert (done.status, done.err) == (
-        2, "ropewalk: --device-map auto uses every device; leave --device out.\n"
-    )  # fmt: skip

@@ -136,7 +136,6 @@ def test_what_is_written_for_others_is_whole_or_not_there(
     place: str, words: tuple[str, ...], *, there: bool, tiny: Path, small: Path, tmp_path: Path,
     ropewalk: Ropewalk,
 ) -> None:  # fmt: skip
-    """After a kill and on a full disk no file has its name; then the same command writes all."""
     out = tmp_path / "out"
     if there:
         out.mkdir()
@@ -185,7 +184,6 @@ class TestDisk:
         ropewalk: Ropewalk,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """The line that did not fit is taken back, and with more room the same command goes on."""
 
         def limited(file: Any, record: Any) -> None:
             # A file may grow to 2000 bytes: as on a full disk, the last write is cut short.
@@ -212,7 +210,6 @@ class TestDisk:
         assert samples(tmp_path) == samples(many)
 
     def test_a_file_that_cannot_be_replaced_stays(self, tmp_path: Path) -> None:
-        """A table or record is there whole, as it was or as it is to be, and nothing half."""
         (tmp_path / "table").write_text("old")
         message = f"{tmp_path / 'table'} cannot be written: No space left on device."
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -222,7 +219,6 @@ class TestDisk:
         assert (tmp_path / "table").read_text() == "old"
 
     def test_a_last_line_without_its_letters_is_torn(self, tmp_path: Path) -> None:
-        """A power cut may leave the length of a line and zeros in it; it is measured again."""
         record = {"cell": "c", "question": "q", "status": "ok"}
         with writing(tmp_path) as file:
             append(file, record)
@@ -256,28 +252,6 @@ def test_a_batch_systems_end_is_an_interrupt(
     assert len(samples(tmp_path)) == 1
 
 
-@pytest.mark.parametrize(
-    ("place", "told"),
-    [("api.run.make_plan", ""), ("sweep.backend.load_weights", "; nothing was measured yet")],
-)
-def test_an_interrupt_promises_what_there_is(
-    place: str,
-    told: str,
-    tiny: Path,
-    docs: Path,
-    tmp_path: Path,
-    ropewalk: Ropewalk,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Where nothing was measured, none is said to be kept."""
-
-    def ended(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(f"harness.{place}", ended)
-    assert ropewalk(*sweep(tiny, docs, tmp_path)).err.endswith(f"Interrupted{told}.\n")
-
-
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_an_end_before_anything_is_measured_is_an_interrupt(
     name: str,
@@ -287,7 +261,6 @@ def test_an_end_before_anything_is_measured_is_an_interrupt(
     ropewalk: Ropewalk,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While a sweep is planned, too, the exit status says interrupted; after nohup it goes on."""
     planned = plan.make_plan
 
     def ended(*words: Any, **more: Any) -> Any:
@@ -304,12 +277,6 @@ def test_an_end_before_anything_is_measured_is_an_interrupt(
     finally:
         signal.signal(getattr(signal, name), before)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-def in_ascii(words: list[str]) -> None:
-    """Call the command line where stdout has no other letters, as PYTHONIOENCODING=ascii does."""
-    sys.stdout.reconfigure(encoding="ascii")
-    main(words)
 
 
 class TestScreen:
@@ -336,14 +303,6 @@ class TestScreen:
     def test_a_reader_that_is_gone(self) -> None:
         """What it did not read was not completed, and that is no mishap to be told."""
         assert self.ended("list | true") == (130, "")
-
-    @pytest.mark.slow
-    def test_a_terminal_that_lacks_a_letter(self, many: Path, tmp_path: Path) -> None:
-        """Tables are shown with what there is; the files have every letter."""
-        words = ["report", str(many), "--report", "scores", "--out", str(tmp_path)]
-        done = in_child(in_ascii, words)
-        assert (done.status, done.err) == (0, "")
-        assert "perplexity" in done.out
 
 
 def take_free_heap(size: int = 16 * 2**20) -> None:
@@ -424,7 +383,6 @@ def test_too_little_memory_is_tried_again_then_told_and_never_wrong(
 def test_of_several_models_one_is_in_memory(
     tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The weights of a model are given up before the next is loaded, and not some time later."""
     seen: list[weakref.ref[Any]] = []
     ready = backend.ready
 

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.cli.app import main
-from harness.data.documents import open_documents
 from harness.errors import UserError
-from harness.plugins import load, split_options
+from harness.plugins import split_options
 from harness.sweep.spec import bundled, expand, parse, parse_all
 from tests.tiny import save_tiny
 
@@ -73,13 +72,11 @@ def run(*words: object) -> int:
 def test_a_mistake_is_told_with_its_line(
     sheet: Callable[[str], Path], text: str, line: int, message: str
 ) -> None:
-    """The sentence begins with the file and the line to look at."""
     file = sheet(text)
     assert refused(file).startswith(f"{file}, line {line}: {message}")
 
 
 def test_a_flag_that_wins_is_blamed_alone(sheet: Callable[[str], Path]) -> None:
-    """A mistake in a flag names no line; a mistake in the file that a flag covers is none."""
     file = sheet("seed: often\nlength: [4q]\n")
     assert parse(file, {"seed": 1, "length": ("1x",)}).seed == 1
     assert refused(file, seed=1, length=("x",)).startswith("length: 'x' is not a length")
@@ -104,7 +101,6 @@ def test_a_flag_that_wins_is_blamed_alone(sheet: Callable[[str], Path]) -> None:
     ],
 )
 def test_a_grid_is_every_combination(entry: str, entries: list[str]) -> None:
-    """Lists of values stand for one entry each, the last varying fastest; names are left alone."""
     assert expand(entry) == entries
 
 
@@ -114,7 +110,6 @@ values = st.text("0123456789.", min_size=1, max_size=4)
 
 @given(st.dictionaries(names, st.lists(values, min_size=1, max_size=3), min_size=1, max_size=3))
 def test_grids_expand_to_the_product_of_their_options(options: dict[str, list[str]]) -> None:
-    """Read back by the reader of options, the entries are the product of the lists, in order."""
     written = ",".join(f"{key}=[{','.join(chosen)}]" for key, chosen in options.items())
     found = [split_options("yarn", entry.partition(":")[2]) for entry in expand(f"yarn:{written}")]
     assert found == [
@@ -123,7 +118,6 @@ def test_grids_expand_to_the_product_of_their_options(options: dict[str, list[st
 
 
 def test_grids_are_taken_from_flags_and_files(sheet: Callable[[str], Path]) -> None:
-    """The same words mean the same on the command line and in a file."""
     wanted = ("none", "yarn:factor=4", "yarn:factor=8")
     file = sheet("scaling:\n- none\n- yarn:factor=[4,8]\n")
     assert parse(file, {}).scaling == wanted
@@ -134,7 +128,6 @@ def test_grids_are_taken_from_flags_and_files(sheet: Callable[[str], Path]) -> N
 
 
 def test_models_come_one_spec_each(sheet: Callable[[str], Path]) -> None:
-    """Several models are several sweeps of the same settings, each at its own revision."""
     file = sheet("model: [own/one, own/two@v2, ./here@home]\nseed: 3\n")
     specs = parse_all(file, {})
     assert [(s.model, s.revision, s.seed) for s in specs] == [
@@ -151,7 +144,6 @@ def test_models_come_one_spec_each(sheet: Callable[[str], Path]) -> None:
 def test_several_models_are_measured_and_reported_together(
     tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each model has a run folder of its own under --out; the tables are of all of them."""
     other = save_tiny(tmp_path / "other", seed=7)
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--scaling", "none", "--length", "1x"]
     words = ["--model", tiny, other, *words]
@@ -206,7 +198,6 @@ def test_two_models_of_one_name_are_refused(
 def test_a_task_may_have_documents_of_its_own(
     tiny: Path, docs: Path, tmp_path: Path, sheet: Callable[[str], Path]
 ) -> None:
-    """Perplexity reads one set and the filler of the pass keys another; the record tells both."""
     (tmp_path / "filler.txt").write_text("The rope is long. " * 40, encoding="utf-8")
     file = sheet(
         f"model: {tiny}\nlength: 320\nscaling: none\nout: {tmp_path / 'run'}\n"
@@ -226,25 +217,6 @@ def test_a_task_may_have_documents_of_its_own(
     assert {line["unit"] for line in lines if line["task"].startswith("perplexity")} == {
         f"document-{index}.txt" for index in range(3)
     }
-
-
-@pytest.mark.parametrize(
-    ("docs", "message"),
-    [
-        ("{passkey: embedded}", "docs names no documents for task perplexity; add perplexity: … "),
-        ("{perplexty: embedded}", "docs names a task 'perplexty' that the sweep does not have; "),
-    ],
-)
-def test_documents_of_a_task_are_named_in_full(
-    docs: str,
-    message: str,
-    tiny: Path,
-    sheet: Callable[[str], Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """No task falls back to other documents than it was given, and no name is left unused."""
-    assert run(sheet(f"model: {tiny}\nlength: 1x\ndocs: {docs}\n"), "--dry-run") == 2
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -268,7 +240,6 @@ def test_documents_of_a_task_are_named_in_full(
 def test_a_name_in_a_file_is_refused_on_its_line(
     text: str, told: str, sheet: Callable[[str], Path]
 ) -> None:
-    """Methods, tasks, options, documents and tables that are not there are told by their line."""
     with pytest.raises(UserError, match=re.escape(told)):
         parse_all(sheet(text), {})
 
@@ -276,7 +247,6 @@ def test_a_name_in_a_file_is_refused_on_its_line(
 def test_all_mistakes_are_told_at_once(
     tiny: Path, sheet: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Values, names and what only a plan finds: one line each, with its remedy."""
     text = f"model: {tiny}\nscaling: [none, yran]\ntask: [niah, qa, passkey]\nlength: [1x, 4q]\n"
     file = sheet(text)
     assert run(file, "--dry-run") == 2
@@ -292,24 +262,6 @@ def test_all_mistakes_are_told_at_once(
     assert [line[: len(one)] for line, one in zip(lines, beginnings, strict=True)] == beginnings
     assert run("--model", tiny, "--task", "niah", "qa", "--length", "1x") == 2
     assert capsys.readouterr().err.startswith("ropewalk: 2 problems with this sweep:\n  task niah")
-
-
-def test_a_flag_in_its_place_spares_a_name(sheet: Callable[[str], Path]) -> None:
-    """What a flag replaces in the file is not looked at."""
-    [spec] = parse_all(sheet("scaling: yran\nlength: 1x"), {"scaling": ["yarn"]})
-    assert spec.scaling == ("yarn",)
-
-
-@pytest.mark.parametrize("name", sorted(bundled()))
-def test_a_carried_sweep_can_be_planned(name: str) -> None:
-    """Every method, task and documents' name of a bundled sweep is one that is there."""
-    for spec in parse_all(Path(name), {}):
-        assert [load("method", entry).label for entry in spec.scaling] == list(spec.scaling)
-        assert [load("task", entry).label for entry in spec.task] == list(spec.task)
-        assert isinstance(spec.docs, str)
-        open_documents(spec.docs)
-        assert spec.published
-        assert spec.lengths(4096)
 
 
 @pytest.mark.slow
@@ -340,7 +292,6 @@ def test_a_carried_sweep_is_run_by_its_name_and_flags_win(
 def test_an_unknown_sweep_is_answered_with_those_bundled(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A name that is no file is met with the nearest bundled sweep."""
     assert run("pi_papper") == 2
     told = capsys.readouterr().err
     assert (
