@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from harness.reports import regret
 from harness.runs.frame import NUMBERS, SAMPLE, kept_samples, make_frame
 from harness.runs.record import LINE, check_sample
 from harness.runs.store import SAMPLES, each_sample
-from harness.stats.cells import once, shared
 from tasks import passkey
 from tests.frames import sweep
 from tests.tiny import tiny_tokenizer
@@ -45,7 +42,6 @@ def frame() -> pd.DataFrame:
 def test_a_frame_is_that_of_a_dictionary_a_row(
     frame: pd.DataFrame, records: list[dict[str, Any]]
 ) -> None:
-    """Columns made one by one have the values, the types and the order of rows made one by one."""
     found = {(record["cell"], record["question"]): record for record in records}
     run = json.loads((REFERENCE / "run.json").read_text())
     keys = {(c["task"], c["scaling"], c["length"]): c["key"] for c in run["cells"]}
@@ -61,7 +57,6 @@ def test_a_frame_is_that_of_a_dictionary_a_row(
 
 @pytest.mark.slow
 def test_samples_take_a_fraction_of_their_records(records: list[dict[str, Any]]) -> None:
-    """Equal texts are one object, and what a cell says is not kept with each sample."""
     assert records
     tracemalloc.start()
     held: Any = kept_samples(REFERENCE)
@@ -86,14 +81,12 @@ WRONG: list[dict[str, Any]] = [
 def test_a_damaged_sample_is_rejected(
     change: dict[str, Any], records: list[dict[str, Any]]
 ) -> None:
-    """Every field that reports read is of its type and within its bounds."""
     with pytest.raises(UserError, match="is damaged"):
         check_sample("here", {**records[0], **change})
 
 
 @pytest.mark.parametrize("end", [b'{"cell": "c"', b"\x00\x00\n", b'\x00\n{"ce'])
 def test_only_an_end_may_be_incomplete(end: bytes, tmp_path: Path) -> None:
-    """Lines are read one by one, with what a kill or a power cut left at the end left out."""
     line = b'{"cell": "c", "question": "q"}\n'
     (tmp_path / SAMPLES).write_bytes(line + end)
     assert len(list(each_sample(tmp_path))) == 1
@@ -104,7 +97,6 @@ def test_only_an_end_may_be_incomplete(end: bytes, tmp_path: Path) -> None:
 
 
 def test_documents_are_compared_by_name_in_any_order_of_samples() -> None:
-    """A method whose samples were measured in another order is compared on the same documents."""
     frame = sweep(scalings=("none", "pi", "yarn"), lengths=(512,))
     turned = pd.concat([
         rows[::-1] if name == "pi" else rows for name, rows in frame.groupby("scaling", sort=False)
@@ -113,25 +105,6 @@ def test_documents_are_compared_by_name_in_any_order_of_samples() -> None:
     order = ["task", "length", "scaling"]
     wanted, found = (table.sort_values(order, ignore_index=True) for table in (wanted, found))
     pd.testing.assert_frame_equal(wanted, found, rtol=1e-9)
-
-
-def test_what_makes_reports_is_not_imported_to_start_a_run() -> None:
-    """A run begins to measure before it reads pandas and Matplotlib."""
-    told = "import sys, harness.api.tracking; print({'pandas', 'matplotlib'} & {*sys.modules})"
-    run = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
-    assert run.stdout == "set()\n"
-
-
-def test_what_is_computed_once_is_forgotten() -> None:
-    """A frame that changes between two calls is computed anew, and no one changes what is kept."""
-    counted = once(lambda frame: frame.sum().to_frame("sum"))
-    frame = pd.DataFrame({"a": [1, 2]})
-    with shared():
-        mine = counted(frame)
-        mine.loc["a", "sum"] = 0
-        assert counted(frame).loc["a", "sum"] == 3
-    frame.loc[0, "a"] = 5
-    assert counted(frame).loc["a", "sum"] == 7
 
 
 def test_a_grid_computes_what_no_prefix_has_before() -> None:

@@ -74,7 +74,6 @@ def test_another_model_of_the_same_questions_goes_to_the_next_folder(
 def test_a_tokenizer_that_changed_is_another_model(
     name: str, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """Files that the fingerprint leaves out are compared on resume, where they are recorded."""
     model, run = Path(shutil.copytree(tiny, tmp_path / "model")), tmp_path / "run"
     (model / name).write_text("{{ messages }}")
     words = sweep(model, docs, run, task=["perplexity:tail=16"], scaling=["none"], length=["1x"])
@@ -91,7 +90,6 @@ def test_a_tokenizer_that_changed_is_another_model(
 
 
 def test_a_folder_that_is_named_keeps_its_question(record: Record, tmp_path: Path) -> None:
-    """More or less of a sweep goes on there; another seed, other documents or protocols do not."""
     check_same_question(tmp_path, less(record), record)
     check_same_question(tmp_path, record, less(record))
     read = record["documents"]["read"]
@@ -128,7 +126,6 @@ def test_a_folder_that_is_not_a_runs_is_left_as_it_is(
 def test_a_dry_run_rejects_the_out_that_a_run_would(
     command: str, out: str, small: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """What is no folder is named before anything is measured."""
     (tmp_path / "file").write_text("theirs")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "gone").symlink_to(tmp_path / "nothing")
@@ -140,7 +137,6 @@ def test_a_dry_run_rejects_the_out_that_a_run_would(
 
 
 def test_runs_in_a_folder_are_found(record: Record, tmp_path: Path) -> None:
-    """A folder of several models is reported, by itself or by its glob, less what is no run."""
     for name in ("one", "two"):
         put(tmp_path / "out" / name, record)
     (tmp_path / "out" / "reports").mkdir()
@@ -153,7 +149,6 @@ def test_runs_in_a_folder_are_found(record: Record, tmp_path: Path) -> None:
 
 
 def test_reports_do_not_follow_a_link(tmp_path: Path) -> None:
-    """A run from elsewhere cannot choose where its reports are written."""
     (tmp_path / "reports").symlink_to(tmp_path)
     with pytest.raises(UserError, match="symbolic link"):
         reports_of(tmp_path)

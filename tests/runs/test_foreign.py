@@ -123,7 +123,6 @@ def sentence(ask: Callable[[], object]) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("real_page")
 def test_a_record_of_any_content(small: Path, docs: Path, tiny: Path, tmp_path: Path) -> None:
-    """Every command that reads a run answers for one whose record or samples have changed."""
     record = json.loads((small / RUN).read_text())
     lines = [json.loads(line) for line in (small / SAMPLES).read_text().splitlines()]
     foreign = tmp_path / "foreign"
@@ -174,7 +173,6 @@ def test_a_record_of_any_content(small: Path, docs: Path, tiny: Path, tmp_path: 
 def test_a_field_of_another_kind_is_named(
     place: Place, value: Any, run: Path, ropewalk: Ropewalk, tmp_path: Path
 ) -> None:
-    """Every command that reads a run says which field of its record is damaged."""
     record = json.loads((run / RUN).read_text())
     (run / RUN).write_text(json.dumps(_changed(record, [(place, value)])))
     for words in (["report", run], ["reproduce", run], ["publish", run, "--to", "card"]):
@@ -211,7 +209,6 @@ def _toml(value: Any) -> str:
 
 
 def test_figure_settings_of_any_content(tmp_path: Path) -> None:
-    """They are values from fixed lists, or one sentence."""
     frame = sweep(scalings=("none", "yarn"), lengths=(256,))
     usual = {
         "width": 5, "style": "ggplot", "only": ["none"], "order": ["yarn"],

@@ -18,7 +18,6 @@ from tests.small_runs import changed, sweep
 
 
 def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run: Path) -> None:
-    """Two of three documents: the score stands, and its status says what it is of."""
     lines = (run / SAMPLES).read_text().splitlines(keepends=True)
     (run / SAMPLES).write_text("".join(lines[:2]))
     table = cells(make_frame([run]))
@@ -51,7 +50,6 @@ def test_a_fact_of_another_kind_costs_its_sample_alone(
 def test_a_report_that_fails_ends_no_other(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says why, the exit status says so too, and the tables that follow are written."""
     mine = tmp_path / "mine.py"
     mine.write_text('"""Fails."""\ndef make(frame): return frame["absent"]\n')
     with pytest.raises(SystemExit) as ended:
@@ -62,7 +60,6 @@ def test_a_report_that_fails_ends_no_other(
 
 
 def test_a_run_beside_itself_counts_its_samples_once(run: Path, tmp_path: Path) -> None:
-    """Joining a copy adds nothing; joining the other half makes a whole."""
     lines = (run / SAMPLES).read_text().splitlines(keepends=True)
     other = Path(shutil.copytree(run, tmp_path / "other"))
     (run / SAMPLES).write_text("".join(lines[:2]))
@@ -76,7 +73,6 @@ def test_a_run_beside_itself_counts_its_samples_once(run: Path, tmp_path: Path) 
 def test_one_label_for_two_settings_is_refused(
     run: Path, tiny: Path, docs: Path, tmp_path: Path
 ) -> None:
-    """The same cell with another seed or file under one name is not averaged or picked."""
     words = ("--task", "passkey:depths=1,trials=1", "--length", "5x", "--seed", "1")
     first = sweep(tiny, docs, tmp_path / "1", *words)
     second = changed(first, tmp_path / "2", lambda record: record.update(seed=2))
@@ -91,7 +87,6 @@ def test_one_label_for_two_settings_is_refused(
 
 
 def test_samples_of_another_task_version_are_not_scored(run: Path, tmp_path: Path) -> None:
-    """When a task's numbers change its version rises, and old samples are not read as new."""
     old = changed(
         run, tmp_path / "old", lambda r: r["tasks"]["perplexity:tail=16"].update(version=0)
     )
@@ -100,7 +95,6 @@ def test_samples_of_another_task_version_are_not_scored(run: Path, tmp_path: Pat
 
 
 def test_a_fact_does_not_take_the_place_of_a_column(run: Path) -> None:
-    """A task may call a fact as it likes; scores and labels stay ours."""
     lines = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
     for line in lines:
         line["facts"] |= {"score": -1.0, "model": "x", "status": "failed"}
@@ -114,7 +108,6 @@ def test_a_fact_does_not_take_the_place_of_a_column(run: Path) -> None:
 def test_lengths_measured_on_more_documents_are_not_one_curve(
     run: Path, tiny: Path, docs: Path, tmp_path: Path
 ) -> None:
-    """A longer length leaves documents out; joined runs must not hide that on the curve."""
     long = sweep(tiny, docs, tmp_path / "long", "--length", "40x")
     with pytest.raises(UserError, match="are not the same documents or windows"):
         make_frame([run, long])
@@ -130,7 +123,6 @@ def drop_one_question(record: dict[str, Any]) -> None:
 
 
 def test_a_measured_sample_stands_before_a_failed_one(run: Path, tmp_path: Path) -> None:
-    """What one run had no memory for another one measured, in whichever order they are given."""
     poor = Path(shutil.copytree(run, tmp_path / "poor"))
     records = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
     for record in records:
@@ -141,7 +133,6 @@ def test_a_measured_sample_stands_before_a_failed_one(run: Path, tmp_path: Path)
 
 
 def test_a_record_that_asks_for_nothing_is_refused(run: Path, tmp_path: Path) -> None:
-    """No cells, or no questions in them: one sentence, and no empty table."""
     for name, change in (
         ("cells", lambda record: record["cells"].clear()),
         ("questions", lambda record: record["tasks"].popitem()[1]["questions"].clear()),

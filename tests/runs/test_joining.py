@@ -72,7 +72,6 @@ def test_what_is_comparable(changes: dict[str, Any], aspects: list[str]) -> None
 def test_mixed_runs_stand_apart_and_say_so(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Told to, other documents are set beside these, under names of their own, with a note."""
     second = changed(run, tmp_path / "second", lambda r: r["documents"]["read"].pop())
     capsys.readouterr()
     words = ["report", str(run), str(second), "--report", "scores", "--out", str(tmp_path / "o")]
@@ -91,7 +90,6 @@ def test_mixed_runs_stand_apart_and_say_so(
 
 
 def test_folders_of_one_name_are_told_apart(small: Path, tmp_path: Path) -> None:
-    """a/run and b/run are two models in a mixed report, not one."""
     first, second = (Path(shutil.copytree(small, tmp_path / name / "run")) for name in "ab")
     told = json.loads((second / RUN).read_text())
     told["seed"] = 9
@@ -103,7 +101,6 @@ def test_folders_of_one_name_are_told_apart(small: Path, tmp_path: Path) -> None
 
 
 def test_models_that_are_asked_other_questions_are_named() -> None:
-    """One sentence says that they are not paired; of the same questions there is none."""
     tasks = {"passkey": {"options": {}, "questions": {"64": ["a", "b"]}}}
     other = {"passkey": {"options": {}, "questions": {"64": ["a", "c"]}}}
     same = [record(tasks=tasks), record(**OTHER_MODEL, tasks=tasks)]
@@ -118,7 +115,6 @@ def test_models_that_are_asked_other_questions_are_named() -> None:
 def test_models_of_one_sweep_may_have_other_tokenizers(
     tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their tables stand beside each other, under a note that they are not comparable."""
     other = shutil.copytree(tiny, tmp_path / "other")
     tokenizer = AutoTokenizer.from_pretrained(other)
     tokenizer.add_tokens(["hemp", "length"])

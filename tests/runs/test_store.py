@@ -42,7 +42,6 @@ def store(folder: Path, *records: dict[str, Any]) -> None:
 
 
 def test_what_is_appended_is_read_bit_for_bit(tmp_path: Path) -> None:
-    """Values, names in any script and their order come back as they were written."""
     records = [sample(n, unit=f"größe {n}") for n in range(3)]
     store(tmp_path / "deep" / "run", *records)
     found = read_samples(tmp_path / "deep" / "run")
@@ -51,7 +50,6 @@ def test_what_is_appended_is_read_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_compressed_samples_are_read_and_unpacked_to_continue(tmp_path: Path) -> None:
-    """A folder may hold samples.jsonl.gz; what is appended follows its unpacked content."""
     store(tmp_path, sample(0), sample(1))
     content = (tmp_path / SAMPLES).read_bytes()
     (tmp_path / f"{SAMPLES}.gz").write_bytes(gzip.compress(content, 9))
@@ -64,7 +62,6 @@ def test_compressed_samples_are_read_and_unpacked_to_continue(tmp_path: Path) ->
 
 
 def test_damaged_compressed_samples_are_one_sentence(tmp_path: Path) -> None:
-    """A file that is cut off, or not compressed, stays as it is."""
     store(tmp_path, sample(0))
     whole = gzip.compress((tmp_path / SAMPLES).read_bytes())
     (tmp_path / SAMPLES).unlink()
@@ -76,14 +73,8 @@ def test_damaged_compressed_samples_are_one_sentence(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == [f"{SAMPLES}.gz"]
 
 
-def test_a_folder_without_samples_has_none(tmp_path: Path) -> None:
-    """A folder that was never written has nothing measured."""
-    assert read_samples(tmp_path / "gone") == {}
-
-
 @pytest.mark.parametrize("torn", ['{"cell": "c", "question": "9"', "{", "\u00e9"])
 def test_a_torn_last_line_is_not_read_and_is_cut(tmp_path: Path, torn: str) -> None:
-    """The line a kill left half written does not count, and the next session writes over it."""
     store(tmp_path, sample(0))
     whole = (tmp_path / SAMPLES).read_bytes()
     (tmp_path / SAMPLES).write_bytes(whole + torn.encode()[:-1] + b"\xc3")
@@ -95,7 +86,6 @@ def test_a_torn_last_line_is_not_read_and_is_cut(tmp_path: Path, torn: str) -> N
 
 @pytest.mark.parametrize("broken", ['{"cell": "c"', '{"cell": "c"}', "[]", "", "\x00"])
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, broken: str) -> None:
-    """A damaged file is refused with its line, and nothing is guessed."""
     store(tmp_path, sample(0))
     with (tmp_path / SAMPLES).open("a") as file:
         file.write(f"{broken}\n{json.dumps(sample(1))}\n")
@@ -107,7 +97,6 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, broken: str) -> No
 
 
 def test_the_last_record_of_a_sample_counts(tmp_path: Path) -> None:
-    """A sample measured again replaces its failure."""
     store(tmp_path, sample(0, "out_of_memory"), sample(1), sample(0))
     assert read_samples(tmp_path)["c", "0"]["status"] == "ok"
 
@@ -120,7 +109,6 @@ def test_failures_that_may_pass_are_measured_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_no_file_holds_what_is_no_number(tmp_path: Path, value: float) -> None:
-    """NaN and infinity are refused and leave no trace."""
     with writing(tmp_path) as file:
         append(file, sample(0))
         with pytest.raises(ValueError, match="not JSON compliant"):
@@ -163,7 +151,6 @@ OTHERS: dict[str, Callable[[Path, Path], object]] = {
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_what_may_be_someone_elses_is_not_written(kind: str, tmp_path: Path) -> None:
-    """Samples that are a link, a pipe or a device are refused, and what a link points to stays."""
     theirs, run = tmp_path / "theirs", tmp_path / "run"
     theirs.write_text('{"a": 1}\nan unfinished line')
     run.mkdir()
@@ -185,7 +172,6 @@ def test_a_record_that_is_no_file_is_refused(name: str, kind: str, tmp_path: Pat
 
 
 def test_a_record_without_end_is_not_read(tmp_path: Path) -> None:
-    """A file, and a line of one, that is larger than any of a run is refused by its size."""
     for name in (RUN, SAMPLES):
         with (tmp_path / name).open("wb") as file:
             file.truncate(2**40)
@@ -217,7 +203,6 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def test_samples_that_are_lost_while_a_run_writes_are_noticed(
     damage: str, tmp_path: Path, *, last: bool
 ) -> None:
-    """The next sample, or the end, says so in one sentence, and the folder can be written again."""
     folder = tmp_path / "run"
     with writing(folder) as file:
         append(file, sample(0))
@@ -229,7 +214,6 @@ def test_samples_that_are_lost_while_a_run_writes_are_noticed(
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    """An --out that is a file is one sentence."""
     (tmp_path / "file").write_text("")
     for folder, reason in (("file", "File exists"), ("file/run", "Not a directory")):
         with pytest.raises(UserError) as caught, writing(tmp_path / folder):
@@ -238,7 +222,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_the_record_is_replaced_in_one_step(tmp_path: Path) -> None:
-    """A record that cannot be written whole leaves the old one whole."""
     write_run(tmp_path, {"schema": 1, "seed": 0})
     with pytest.raises(TypeError):
         write_run(tmp_path, {"schema": 1, "seed": object()})
