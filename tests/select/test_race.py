@@ -83,7 +83,6 @@ def raced(
 
 @pytest.mark.parametrize("documents", [1, 3, 4, 6, 7, 20, 23, 50, 1000])
 def test_rounds_grow_to_all_documents(documents: int) -> None:
-    """The first has four documents, each is larger, and the last has all of them."""
     standing = rounds(documents)
     assert standing[-1] == documents
     assert sorted(set(standing)) == list(standing)
@@ -92,7 +91,6 @@ def test_rounds_grow_to_all_documents(documents: int) -> None:
 
 
 def test_the_best_by_far_wins_early_and_its_rivals_are_eliminated() -> None:
-    """A lead of hundreds of spreads needs no more than the first documents."""
     standing, race, reports = raced({"none": 2.0, "yarn": 0.0, "ntk": 1.0})
     assert (standing.ended, standing.recommended, standing.possible) == (WINNER, "yarn", ("yarn",))
     assert standing.documents < 10
@@ -103,7 +101,6 @@ def test_the_best_by_far_wins_early_and_its_rivals_are_eliminated() -> None:
 
 
 def test_equal_methods_end_within_the_margin_and_the_plainest_is_recommended() -> None:
-    """Of methods that are as good as the best, the one with the fewest options, then the name."""
     names = ("none", "yarn:factor=4,beta=2", "ntk:factor=4", "pi:factor=4")
     standing, _, _ = raced(dict(zip(names, (1.0, 0.0, 0.0, 0.0), strict=True)))
     assert standing.ended == MARGIN
@@ -114,7 +111,6 @@ def test_equal_methods_end_within_the_margin_and_the_plainest_is_recommended() -
 
 
 def test_among_equals_the_lower_cost_inside_the_window_comes_first() -> None:
-    """Before plainness, after the bound."""
     costs = {"pi:factor=4": 0.005, "ntk:factor=4": 0.001}
     standing, race, _ = raced({"none": 1.0, "ntk:factor=4": 0.0, "pi:factor=4": 0.0}, costs=costs)
     assert standing.recommended == "ntk:factor=4"
@@ -122,7 +118,6 @@ def test_among_equals_the_lower_cost_inside_the_window_comes_first() -> None:
 
 
 def test_a_method_that_costs_too_much_inside_the_window_is_never_raced() -> None:
-    """It is set aside on the first documents, before the target is measured under it."""
     standing, race, _ = raced(
         {"none": 1.0, "pi": -3.0, "yarn": 0.0}, costs={"pi": 0.3, "yarn": 0.001}
     )
@@ -132,7 +127,6 @@ def test_a_method_that_costs_too_much_inside_the_window_is_never_raced() -> None
 
 
 def test_where_every_candidate_fails_no_method_is_recommended() -> None:
-    """It is one sentence."""
     with pytest.raises(UserError, match="every candidate failed or has no number"):
         raced({"none": 1.0, "yarn": 0.0}, lost={"none": 0, "yarn": 0})
 
@@ -150,7 +144,6 @@ def test_those_whom_a_failed_method_eliminated_come_back(last: int) -> None:
 
 
 def test_a_servable_method_is_recommended_though_another_is_better() -> None:
-    """The bound is that of the servable ones; the better one is not measured to the end."""
     means = {"none": 2.0, "rerope": -1.0, "yarn": 0.0, "ntk": 0.004}
     standing, _, _ = raced(means, servable=("none", "yarn", "ntk"), spread=0.01)
     assert standing.recommended in ("yarn", "ntk")
@@ -160,7 +153,6 @@ def test_a_servable_method_is_recommended_though_another_is_better() -> None:
 
 
 def test_a_bound_needs_three_documents() -> None:
-    """Of two there is a method and no bound, even for a difference of ten nats."""
     means = {"none": 12.0, "yarn": 2.0}
     two, _, _ = raced(means, documents=2)
     assert (two.recommended, two.ended, two.regret) == ("yarn", DOCUMENTS, {})
@@ -175,7 +167,6 @@ def test_a_bound_needs_three_documents() -> None:
 def test_a_budget_is_never_exceeded_and_the_least_one_suffices(
     documents: int, count: int, budget: float
 ) -> None:
-    """Whatever the numbers: the race stays within it, or names the least budget, which works."""
     means = {f"m{place:02}": 0.001 * place for place in range(count)}
     costs = dict.fromkeys(list(means)[1:], 0.001)
     try:
@@ -192,7 +183,6 @@ def test_a_budget_is_never_exceeded_and_the_least_one_suffices(
 
 
 def test_a_small_budget_leaves_out_the_last_candidates() -> None:
-    """They are given in the order in which they are taken, and those left out are not raced."""
     means = dict.fromkeys(("none", "yarn", "ntk", "pi", "llama3", "mr_rope"), 0.0)
     standing, race, _ = raced(means, budget=44.0, spread=0.1)
     assert standing.names == ("none", "yarn", "ntk", "pi", "llama3")

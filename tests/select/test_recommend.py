@@ -37,7 +37,6 @@ def recommend(
 def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(
     recommend: Callable[..., Outcome], tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """One method with its bound, cost and gain; the run it leaves is reported and reproduced."""
     done = recommend("--out", tmp_path / "race", "--budget", "all")
     assert done.status == 0, done.err
     text = " ".join(done.out.split())
@@ -92,7 +91,6 @@ def test_a_race_goes_on_where_it_stopped(
 def test_a_budget_that_is_too_small_names_the_least(
     recommend: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    """Of a larger one the candidates named first are taken; neither is measured in a dry run."""
     done = recommend("--out", tmp_path / "race", "--budget", "3")
     assert done.status == 2
     message = " ".join(done.err.split())
@@ -110,7 +108,6 @@ def test_a_budget_that_is_too_small_names_the_least(
 def test_an_engine_has_the_candidates_that_it_expresses(
     recommend: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    """How many are left out, and why, is one line; an unknown engine is one sentence."""
     done = recommend("--out", tmp_path / "race", "--to", "vllm", "--dry-run")
     text = " ".join(done.err.split())
     assert "1 method is left out, as `self_extend`: vllm cannot serve self_extend" in text
@@ -203,7 +200,6 @@ def test_a_budget_is_a_time_or_a_number() -> None:
 
 
 def test_the_usual_candidates_have_the_factor_of_the_target() -> None:
-    """One fixed factor, as it is served; no method whose authors train with it."""
     result = default_candidates(4)
     assert result[0] == "none"
     assert result[1] == "yarn:factor=4"

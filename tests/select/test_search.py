@@ -71,7 +71,6 @@ def test_a_search_goes_on_as_if_it_had_not_stopped() -> None:
 
 
 def test_a_method_is_searched_where_its_options_say() -> None:
-    """yarn: three, at the ends of the cube what their annotations declare; factor in stretches."""
     space = of_options("yarn", ROPE, 1024)
     ends = [space.method([x] * 3, 1) for x in (0.0, 1.0)]
     assert ends == [
@@ -130,7 +129,6 @@ def test_a_users_method_declares_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_searched_is_refused(given: str, words: str, tmp_path: Path) -> None:
-    """In a sentence, before anything is measured."""
     begin = yarn.frequencies(ROPE, 1024)
     with pytest.raises(UserError, match=words):
         _ = (
@@ -140,14 +138,7 @@ def test_what_cannot_be_searched_is_refused(given: str, words: str, tmp_path: Pa
         )
 
 
-def test_factors_inside_the_window_are_refused(tmp_path: Path) -> None:
-    """There a table of LongRoPE is the model itself."""
-    with pytest.raises(UserError, match="beyond the trained window"):
-        of_factors("channels", ROPE, 256, yarn.frequencies(ROPE, 256), tmp_path)
-
-
 def test_rising_shares_are_their_own_numbers_again() -> None:
-    """The independent numbers of a rising curve give it back."""
     shares = [0.0, 0.1, 0.1, 0.5, 0.98]
     assert rising(independent(shares)) == pytest.approx(shares)
     assert np.all(np.diff(rising(np.random.default_rng(0).random(20).tolist())) >= 0)

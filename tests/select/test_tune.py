@@ -12,17 +12,13 @@ from typing import Any
 
 import pytest
 
-from harness.api.select import cost_task, repeated
 from harness.errors import UserError
-from harness.methods.resolve import resolve
 from harness.plugins import ROOT, load
 from harness.runs.store import read_run
-from harness.select.space import longrope_table as factors
 from harness.select.tune import Split, Trial, compare, key_masks, kind_of, summary
 from harness.sweep import measure
 from harness.sweep.plan import Item, Plan, make_plan
 from harness.sweep.spec import parse
-from scaling.types import Rope
 from tests.command_line import Outcome, Ropewalk, samples
 
 TASK = "perplexity:tail=16"
@@ -53,7 +49,6 @@ def plan_of(tiny: Path, docs: Path, task: str) -> Plan:
 def test_a_search_is_a_run_whose_found_method_scaling_reads(
     tune: Tune, ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path
 ) -> None:
-    """The screen says what is searched before and what was found after; the files are a run's."""
     folder = tmp_path / "out"
     done = tune(folder)
     assert done.status == 0, done.err
@@ -95,7 +90,6 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(
 def test_the_next_line_serves_what_was_found(
     scaling: str, tune: Tune, ropewalk: Ropewalk, tmp_path: Path
 ) -> None:
-    """Whatever was better held out, an engine takes it, also layers and moved positions."""
     done = tune(tmp_path / "out", scaling=scaling, trials="2", against="p_rope:p=0.1")
     (line,) = (line for line in done.out.splitlines() if line.startswith("To serve"))
     assert line.endswith("--to hf-code")
@@ -154,57 +148,8 @@ def test_free_factors_are_found(
     assert load("method", str(folder / "found.json")).label == "found"
 
 
-def test_a_found_table_may_lie_in_a_folder_with_a_comma(tmp_path: Path) -> None:
-    """The line that is printed names it by its path, in which a comma began another option."""
-    file = tmp_path / "a,b=1" / "found.json"
-    file.parent.mkdir()
-    file.write_bytes(factors([1.0, 1.0, 1.5, 1.5, 2.0, 2.0, 2.5, 2.5]))
-    found = load("method", str(file))
-    assert (found.label, found.options["factors"]) == ("found", str(file))
-    rope = Rope(16, 10_000.0, 64)
-    slowed = rope.inv_freq() / resolve(found, rope, 160).inv_freq
-    assert slowed.tolist() == pytest.approx([1.0, 1.0, 1.5, 1.5, 2.0, 2.0, 2.5, 2.5])
-
-
-def test_a_line_to_type_next_measures_the_model_that_was_searched() -> None:
-    """Without what opens and places it, weights are refused, or other numbers are measured."""
-    given = {"docs": "a b", "adapter": "lora", "dtype": "bfloat16", "allow_pickle": True, "seed": 3}
-    flags = ["--docs", "a b", "--adapter", "lora", "--dtype", "bfloat16", "--allow-pickle"]
-    assert repeated(parse(None, given)) == flags
-    assert repeated(parse(None, {})) == []
-
-
-@pytest.mark.parametrize(
-    ("task", "by"),
-    [
-        ("perplexity:tail=16", "perplexity:tail=16"),
-        ("perplexity:tail=64", "perplexity:tail=32"),
-        ("passkey", "perplexity:tail=32"),
-        ("perplexity:protocol=prefix", "perplexity:protocol=prefix"),
-    ],
-)
-def test_the_price_is_measured_by_what_the_window_holds(task: str, by: str) -> None:
-    """The line ran by the default tasks, whose 128 targets and prompts are no window of 64."""
-    plan: Any = SimpleNamespace(tasks=(load("task", task),))
-    plan.checkpoint = SimpleNamespace(rope=Rope(16, 10_000.0, 64))
-    assert cost_task(SimpleNamespace(plan=plan)) == by
-
-
-@pytest.mark.slow
-def test_a_file_that_is_called_as_a_trial_is_not_measured_as_one(
-    tune: Tune, tmp_path: Path
-) -> None:
-    """A table of an earlier search beside this one: its losses were given to the trial."""
-    (tmp_path / "trial_002.json").write_bytes(factors([2.0] * 8))
-    against = {"scaling": "spline", "trials": "2", "against": f"{tmp_path}/trial_002.json"}
-    done = tune(tmp_path / "out", **against)
-    assert done.status == 2
-    assert "have one name; rename the first" in " ".join(done.err.split())
-
-
 @pytest.mark.slow
 def test_answers_are_searched_by_their_probability(tune: Tune, tmp_path: Path) -> None:
-    """Trials of a pass key are split, and the perplexity is that of the answers."""
     done = tune(tmp_path, task="passkey:depths=2,trials=2", length="4x", trials="2")
     text = " ".join(done.out.split())
     assert "perplexity of the answers" in text, done.err
@@ -253,7 +198,6 @@ def test_a_task_without_a_loss_is_refused(tiny: Path, docs: Path) -> None:
 
 
 def test_the_halves_share_no_document(tiny: Path, docs: Path, tmp_path: Path) -> None:
-    """One of every two neighbours is drawn by the seed; of one document nothing can be held out."""
     plan = plan_of(tiny, docs, "passkey:depths=3,trials=4")
     drawn = {Split.of(plan, seed).search for seed in range(4)}
     assert len(drawn) > 1
@@ -281,7 +225,6 @@ def test_the_halves_share_no_document(tiny: Path, docs: Path, tmp_path: Path) ->
 def test_a_mistake_is_one_sentence(
     tune: Tune, more: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is written; what is typed is checked first, then whether cmaes is there."""
     monkeypatch.setattr("harness.select.tune.find_spec", lambda _: None)
     done = tune(tmp_path / "out", **more)
     assert done.status == 2
@@ -311,7 +254,6 @@ def test_a_found_method_among_the_closed_form_ones_is_compared_with_another() ->
 
 
 def test_a_dry_run_measures_nothing(tune: Tune, tmp_path: Path) -> None:
-    """It says what is searched, by what, and the cost; of a search that is done, what is left."""
     done = tune(tmp_path / "out", "--dry-run")
     assert (done.status, (tmp_path / "out").exists()) == (0, False)
     assert "Cost: about" in done.err
