@@ -42,7 +42,6 @@ def asked(source: TaskContext, lengths: Sequence[int] = (600,), **options: Any) 
 
 
 def test_a_chat_prompt_is_the_template_s_own_text_and_has_the_exact_length() -> None:
-    """Its tokens are those of the template around the same message, and the reply is begun."""
     tokenizer = chatting()
     for question in asked(make_context(tokenizer, list, 512), (600, 700), chat=True):
         assert len(question.tokens) == question.length
@@ -60,7 +59,6 @@ def test_a_chat_prompt_is_the_template_s_own_text_and_has_the_exact_length() -> 
 
 @pytest.mark.parametrize("reply", [" {{ m['content'] }} </s>", "</s>", "{{ raise_exception('') }}"])
 def test_a_chat_has_the_template_s_spaces(reply: str) -> None:
-    """Under a tokenizer that puts a space before any text none is lost and none is there twice."""
     words = {word: place for place, word in enumerate(["<s>", "▁", *printable])}
     inner = Tokenizer(models.BPE(vocab=words, merges=[]))
     inner.normalizer = normalizers.Sequence(
@@ -82,7 +80,6 @@ def test_a_chat_has_the_template_s_spaces(reply: str) -> None:
 
 
 def test_a_chat_and_raw_text_have_the_same_keys() -> None:
-    """Both forms ask for the same keys at the same depths, as different questions."""
     source = make_context(chatting(), list, 512)
     raw, chat = asked(source), asked(source, chat=True)
     assert [q.metadata["key"] for q in raw] == [q.metadata["key"] for q in chat]
@@ -116,7 +113,6 @@ def test_a_template_that_cannot_hold_the_message_is_an_error(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One sentence at planning, and no sample; also where it has no end."""
     monkeypatch.setattr("harness.files.SECONDS", 1)
     model = save_tiny(tmp_path / "model")
     tokenizer = tiny_tokenizer() if template is None else chatting(template)

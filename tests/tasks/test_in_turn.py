@@ -61,7 +61,6 @@ def model(tiny: Path) -> Any:
 def test_each_prompt_is_rulers_for_its_key_after_one_haystack(
     source: TaskContext, preset: str, form: str
 ) -> None:
-    """To the letter and of the exact length; only the last sentence is cut at other places."""
     given: dict[str, Any] = {"preset": preset, "form": form, "in_turn": 4, "new": 50}
     for asked in niah.ask(source, [1800, 2503], depths=2, trials=2, **given):
         wanted = str(asked.metadata["answer"]).split(", ")
@@ -96,7 +95,6 @@ def test_each_prompt_is_rulers_for_its_key_after_one_haystack(
 
 
 def test_one_key_in_turn_is_the_question_without_the_option(source: TaskContext) -> None:
-    """The prompt of the first key is that of the preset alone with the same depths drawn."""
     plain = list(niah.ask(source, [2000], preset="multikey_1", depths=0, trials=3))
     assert (
         list(niah.ask(source, [2000], preset="multikey_1", in_turn=1, depths=0, trials=3)) == plain
@@ -112,7 +110,6 @@ def test_one_key_in_turn_is_the_question_without_the_option(source: TaskContext)
 def test_one_prefill_answers_all_keys_of_a_haystack(
     source: TaskContext, model: Any, preset: str
 ) -> None:
-    """What is forwarded is one haystack and the queries; answers are those of prompts alone."""
     given: dict[str, Any] = {"preset": preset, "in_turn": 4, "depths": 1, "trials": 1}
     (asked,) = niah.ask(source, [1500], form="argmax", **given)
     parts = list(asked.parts)
@@ -146,7 +143,6 @@ def test_a_haystack_has_the_mean_of_its_answers(source: TaskContext) -> None:
 
 
 def test_more_keys_than_are_hidden_are_refused(source: TaskContext) -> None:
-    """And several at a time: a prompt asks for one, of those that the haystack has."""
     for given, told in (
         ({"in_turn": 2}, "in_turn=2 is more than the keys that are hidden, 1"),
         ({"preset": "multikey_1", "in_turn": 5}, "are hidden, 4"),
@@ -163,7 +159,6 @@ def test_more_keys_than_are_hidden_are_refused(source: TaskContext) -> None:
 
 
 def test_a_search_weighs_all_answers_of_a_haystack(source: TaskContext) -> None:
-    """By the tokens of all: the loss a token is that of the prompts one by one."""
     given: dict[str, Any] = {"preset": "multikey_2", "in_turn": 3, "depths": 1, "trials": 1}
     (asked,) = niah.ask(source, [1500], form="argmax", **given)
     counts = [part.length - part.start for part in asked.parts]
@@ -176,7 +171,6 @@ def test_a_search_weighs_all_answers_of_a_haystack(source: TaskContext) -> None:
 
 
 def test_a_run_has_a_sample_a_haystack(ropewalk: Ropewalk, tiny: Path, tmp_path: Path) -> None:
-    """Three haystacks asked twice are three trials of the record, with both texts of each."""
     task = "niah:preset=multikey_2,in_turn=2,depths=1,trials=3,new=4"
     done = ropewalk(
         "run", "--model", tiny, "--task", task,

@@ -24,7 +24,6 @@ COVERED = committed("The 95 % interval covers the mean")
 
 @pytest.mark.slow
 def test_the_committed_simulations_are_those_of_this_code() -> None:
-    """The worst cell of coverage, simulated again, gives the committed share."""
     worst = min((share, name, n) for name in CASES for n, share in COVERED[name].items())
     share, name, documents = worst
     assert 100 * single(CASES[name], documents).covered == pytest.approx(share, abs=0.3)
@@ -36,7 +35,6 @@ def test_what_no_document_shows_no_interval_covers() -> None:
 
 
 def test_too_few_documents_get_no_interval() -> None:
-    """Two documents, or one that outweighs the others, do not tell their spread."""
     assert ratio([2.0, 3.0], [1, 1]).interval() == (None, None)
     assert ratio([200.0, 3.0, 1.0], [100, 1, 1]).interval() == (None, None)
     made = means([2.0, 3.0], [1.0, 1.0], [1, 1])
@@ -46,7 +44,6 @@ def test_too_few_documents_get_no_interval() -> None:
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(0.1, 9), st.integers(50, 200)), min_size=3, max_size=30))
 def test_the_interval_lies_around_the_weighted_mean(pairs: list[tuple[float, int]]) -> None:
-    """Around the ratio of the sums, and a wider level gives a wider interval."""
     sums, counts = [rate * n for rate, n in pairs], [n for _, n in pairs]
     found = ratio(sums, counts)
     assert found.value == pytest.approx(sum(sums) / sum(counts))
@@ -93,7 +90,6 @@ def test_a_difference_of_shares_covers_at_least_93_percent(trials: int) -> None:
 
 
 def test_symmetric_differences_give_little_more_than_the_paired_t_test() -> None:
-    """With documents of one length the interval is scipy's or at most a sixth wider."""
     one = stats.norm.ppf(np.arange(1, 31) / 31)
     found = means(one.tolist(), [0.1] * 30, [1] * 30)
     interval = stats.ttest_rel(one, np.full(30, 0.1)).confidence_interval()
@@ -102,7 +98,6 @@ def test_symmetric_differences_give_little_more_than_the_paired_t_test() -> None
 
 
 def test_pairing_sees_what_two_intervals_hide() -> None:
-    """Documents differ by a nat, methods by a hundredth on each: the pairs tell it, surely."""
     rng = np.random.default_rng(4)
     hard = rng.normal(3, 1, 20)
     one, other = hard * 100, (hard + 0.01 + rng.normal(0, 0.005, 20)) * 100
@@ -121,7 +116,6 @@ def test_holm_by_hand() -> None:
 
 @pytest.mark.slow
 def test_one_family_in_twenty_at_most_holds_a_false_claim() -> None:
-    """Six equal methods against a seventh on the same documents, corrected together."""
     rng = np.random.default_rng(5)
     wrong = 0
     for _ in range(400):

@@ -129,7 +129,6 @@ def plain(own: Path, reference: tuple[Any, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", MINE)
 def test_none_is_the_plain_evaluation(name: str, run: Path, plain: dict[str, Any]) -> None:
-    """Every sample has lm-eval's hashes, responses and metrics, and the cell its score."""
     frame = make_frame([run])
     rows = frame[(frame["scaling"] == "none") & frame["task"].str.contains(name)].set_index("doc")
     metric = {"own_text": "exact_match", "own_choice": "acc", "own_page": "word_perplexity"}[name]
@@ -156,7 +155,6 @@ def test_none_is_the_plain_evaluation(name: str, run: Path, plain: dict[str, Any
 
 
 def test_the_record_names_versions_and_hashes(run: Path, plain: dict[str, Any]) -> None:
-    """lm-eval's version, that of the task, and the hash of its samples as lm-eval makes it."""
     record = json.loads((run / "run.json").read_text())
     (task,) = (found for label, found in record["tasks"].items() if "own_choice" in label)
     about = task["lm_eval"]
@@ -171,7 +169,6 @@ def test_the_record_names_versions_and_hashes(run: Path, plain: dict[str, Any]) 
 def test_a_metric_named_for_a_length_is_recall(
     own: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """RULER's is the share of answers found, and so it is in the table of retrieval."""
     ropewalk(*words(own, tmp_path / "run", "own_lengths,limit=2"))
     table = retrieval.make(make_frame([tmp_path / "run"]))
     assert set(table["metric"]) == {"recall"}
@@ -181,7 +178,6 @@ def test_a_metric_named_for_a_length_is_recall(
 def test_what_is_measured_is_not_measured_again(
     own: Path, run: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same command finds every document in the folder; a changed task finds none."""
     before = samples(run)
     assert len(before) == 2 * len(MINE) * DOCUMENTS
     ended = ropewalk(*words(own, run, "+".join(MINE)))
@@ -195,7 +191,6 @@ def test_what_is_measured_is_not_measured_again(
 def test_a_prompt_that_does_not_fit_is_a_status(
     own: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """Nothing is cut: the sample says how many tokens it needs, and the model is not asked."""
     task = words(own, tmp_path / "run", "own_text+own_choice", length=20)
     ended = ropewalk(*task)
     assert ended.status == 1
@@ -241,31 +236,15 @@ def test_what_cannot_be_asked_is_refused_when_planned(
     assert "Traceback" not in sentence
 
 
-def test_without_the_package_it_says_what_to_install(
-    own: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A missing package is one sentence with the command that installs it."""
-
-    def missing(name: str) -> str:
-        raise _lm_eval.PackageNotFoundError(name)
-
-    monkeypatch.setattr(_lm_eval, "installed", missing)
-    ended = ropewalk(*words(own, tmp_path / "run", "own_text", "--dry-run"))
-    assert ended.status == 2
-    assert "ropewalk[lm-eval]" in ended.err
-
-
 def test_a_record_that_names_a_folder_of_tasks_names_code(
     run: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """Functions of a task's folder are executed, so a run of anyone's needs --run-code."""
     ended = ropewalk("reproduce", run, "--out", tmp_path / "again")
     assert ended.status == 2
     assert "--run-code" in ended.err
 
 
 def test_reports_know_the_direction_of_every_metric_that_may_be_asked() -> None:
-    """A metric of which less is better is one that the reports count so."""
     assert _lm_eval.LOWER <= LOWER
 
 
@@ -318,7 +297,6 @@ def test_a_tokenizer_needs_no_end_token(own: Path, bos: str | None) -> None:
 def test_published_samples_have_choices_and_the_right_one(
     run: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """Their texts are those of the documents; the tasks' own code is asked for, pages have none."""
     words = ("publish", run, "--to", "every-eval-ever", "--samples", "--out", tmp_path / "out")
     assert "add --run-code" in " ".join(ropewalk(*words).err.split())
     assert ropewalk(*words, "--run-code").status == 0
@@ -342,7 +320,6 @@ def test_published_samples_have_choices_and_the_right_one(
 def test_a_published_chat_has_all_turns_of_the_user_and_the_right_choice(
     own: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """The message goes to the last turn's end, which lm-eval cuts the white space from."""
     model = save_tiny(tmp_path / "model")
     tokenizer = tiny_tokenizer()
     tokenizer.eos_token = "<s>"

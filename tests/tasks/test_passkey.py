@@ -75,7 +75,6 @@ def test_a_prompt_has_the_exact_length_and_the_key_at_its_depth(
 
 
 def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source: TaskContext) -> None:
-    """Depths x trials at each length; methods and lengths are asked for the same five digits."""
     asked = list(passkey.ask(source, [400, 800], seed=3, depths=3, trials=4))
     assert len(asked) == 2 * 3 * 4
     keys = {n: [q.metadata["key"] for q in asked if q.length == n] for n in (400, 800)}
@@ -93,7 +92,6 @@ def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source: Tas
 @pytest.mark.slow
 @pytest.mark.parametrize(("depths", "name"), [(5, "depth 0.25 trial 0"), (300, "depth 0.003")])
 def test_every_trial_has_a_name_of_its_own(source: TaskContext, depths: int, name: str) -> None:
-    """Methods are paired by the names of trials: those of a fine grid differ too."""
     units = [q.doc_id for q in passkey.ask(source, [400], depths=depths, trials=2)]
     assert len(set(units)) == 2 * depths
     assert units[2].startswith(name)
@@ -111,7 +109,6 @@ def test_a_prompt_that_cannot_fit_names_the_least_length(source: TaskContext) ->
 
 
 def test_filler_from_documents_needs_one_long_enough() -> None:
-    """Real text that is too short is refused with its length."""
     short = make_context(tiny_tokenizer(), lambda: [("note", "short")], 512)
     with pytest.raises(
         ValueError, match="no document holds .* tokens of filler; the longest has 5"
@@ -162,7 +159,6 @@ def test_a_key_that_goes_on_is_wrong(source: TaskContext) -> None:
 def test_the_grade_says_what_was_wrong_in_kind(
     source: TaskContext, said: str, after: str, kind: str
 ) -> None:
-    """The number right in another format is told from a wrong number; neither scores."""
     before = source.encode("The pass key is")
     tokens = (*before, *source.encode(" 12345"))
     asked = Loglikelihood(tokens, len(before), doc_id="a")
@@ -252,7 +248,6 @@ def generate(model: Any, prompt: tuple[int, ...], new: int) -> list[int]:
 def test_the_reference_checkpoint_says_what_it_is_scored_for(
     reference: tuple[Checkpoint, Any],
 ) -> None:
-    """On the trained model hits and misses, in the window and past it, are those of generate."""
     checkpoint, model = reference
     source = make_context(checkpoint.tokenizer, list, checkpoint.rope.trained_length)
     asked = list(passkey.ask(source, [200, 1024], depths=2, trials=1))

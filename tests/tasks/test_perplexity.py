@@ -37,7 +37,6 @@ def books() -> TaskContext:
 
 
 def test_tail_scores_the_same_tokens_at_every_length(books: TaskContext) -> None:
-    """Only the context grows: each longer window ends with the shorter one's text."""
     asked = list(perplexity.ask(books, [100, 200, 800], tail=50))
     for unit in ("1200", "1600"):
         short, middle, long = (q for q in asked if q.doc_id == unit)
@@ -77,7 +76,6 @@ def test_windows_end_evenly_over_the_third_quarter(books: TaskContext) -> None:
 def test_windows_have_the_same_targets_at_every_length(
     sizes: list[int], lengths: list[int], tail: int, windows: int
 ) -> None:
-    """As many as fit, no target twice, whole windows alone, and what one window has is kept."""
     passages = [Document(str(i), tuple(range(1, n + 1))) for i, n in enumerate(sizes)]
     books = TaskContext(lambda _: [], lambda _: "", 0, 64, lambda: passages)
     assume(max(sizes) * 3 // 4 + 1 >= max(lengths))
@@ -100,7 +98,6 @@ def test_windows_have_the_same_targets_at_every_length(
 
 
 def test_windows_below_one_are_refused(books: TaskContext) -> None:
-    """Zero windows are no measurement."""
     with pytest.raises(ValueError, match="windows=0 is not 1 or more"):
         list(perplexity.ask(books, [200], windows=0))
 
@@ -116,7 +113,6 @@ def test_all_windows_open_with_the_begin_token_where_there_is_one(books: TaskCon
 
 
 def test_a_longer_length_leaves_the_targets_of_the_others_as_they_are(books: TaskContext) -> None:
-    """Adding a length to a sweep changes no question that was asked before."""
     few = {q.digest for q in perplexity.ask(books, [200, 400])}
     more = {q.digest for q in perplexity.ask(books, [200, 400, 880])}
     assert few < more
@@ -218,7 +214,6 @@ def test_a_protocol_is_recorded_by_its_old_name(
 
 
 def test_press_is_the_sliding_loop(model: Any, source: TaskContext) -> None:
-    """A window of L moves by S, opens with the begin token, and scores what is new."""
     score = perplexity.score(measured(model, source, "press"))
     assert score.value == pytest.approx(perplexity_of(slid(model, source, STRIDE)), rel=1e-5)
     assert score.n == 2
@@ -231,7 +226,6 @@ def test_disjoint_is_the_loop_that_moves_a_whole_window(model: Any, source: Task
 
 
 def test_overlap_is_the_loop_over_one_stream(model: Any, source: TaskContext) -> None:
-    """All documents in a row, windows S apart, every position, the last window dropped."""
     stream = [token for p in source.documents() for token in (source.bos, *p.tokens)]
     starts = list(range(0, len(stream) - LENGTH, STRIDE))
     starts.pop()
@@ -273,7 +267,6 @@ def test_overlap_by_its_own_length_is_the_loop_over_windows_side_by_side(
 
 
 def test_one_whole_stream_is_a_window(source: TaskContext) -> None:
-    """The last window is kept where it is the only one, and one token more is refused."""
     assert len(list(perplexity.ask(source, [258], protocol="overlap", stride=258))) == 1
     with pytest.raises(ValueError, match="the longest that fits is 258"):
         list(perplexity.ask(source, [259], protocol="overlap", stride=259))
@@ -341,7 +334,6 @@ passages = st.lists(
 def test_press_and_disjoint_score_every_token_once(
     texts: list[Document], length: int, stride: int, begin: bool
 ) -> None:
-    """Whatever the sizes: all windows are whole, and targets and bytes add up to the document."""
     opening = (0,) if begin else ()
     for name in ("press", "disjoint"):
         layout = Layout(opening, 1, min(stride, length - 1))
@@ -387,7 +379,6 @@ def test_an_empty_row_takes_no_bytes_from_the_stream() -> None:
 
 @pytest.mark.slow
 def test_a_new_switch_of_perplexity_keeps_the_keys_of_committed_samples() -> None:
-    """The reference run, planned again, has the cells and the questions of its record."""
     folder = Path("results/reference")
     record, places = read_run(folder), {}
     asked = {name: value for name, value in record["asked"].items() if name != "out"}
@@ -400,7 +391,6 @@ def test_a_new_switch_of_perplexity_keeps_the_keys_of_committed_samples() -> Non
 
 
 def test_documents_are_the_unit_of_the_interval() -> None:
-    """Windows of one document are one unit: n counts documents, and their sums are resampled."""
     windows = [Sample("a", 10.0, 10), Sample("b", 60.0, 20), Sample("a", 30.0, 10)]
     whole = [Sample("a", 40.0, 20), Sample("b", 60.0, 20)]
     assert perplexity.score(windows) == perplexity.score(whole)
@@ -438,13 +428,11 @@ def test_documents_are_the_unit_of_the_interval() -> None:
 def test_what_cannot_be_slid_is_refused(
     options: dict[str, Any], length: int, message: str, source: TaskContext
 ) -> None:
-    """A stride that leaves tokens out, or a stream too short, is one sentence."""
     with pytest.raises(ValueError, match=f"^{message}$"):
         list(perplexity.ask(source, [length], **options))
 
 
 def test_the_longest_stream_that_fits_is_told_right(source: TaskContext) -> None:
-    """The length named by the refusal does have a window."""
     assert len(list(perplexity.ask(source, [241], protocol="overlap", stride=16))) == 1
 
 
@@ -452,7 +440,6 @@ def test_the_longest_stream_that_fits_is_told_right(source: TaskContext) -> None
 def test_a_stream_leaves_no_document_out(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A short last document in which no window begins is read, and not said to be left out."""
     for name, text in {**TEXTS, "c": "short"}.items():
         (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
     words = ["run", "--model", str(tiny), "--docs", str(tmp_path), "--length", "1x", "--dry-run"]
@@ -510,7 +497,6 @@ def test_equal_windows_of_a_document_all_count(tiny: Path, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_documents_that_begin_alike_are_each_a_document(tiny: Path, tmp_path: Path) -> None:
-    """Three texts that differ after the window are three, with an interval; again costs nothing."""
     (tmp_path / "docs").mkdir()
     for index in range(3):
         (tmp_path / "docs" / f"{index}.txt").write_text("the same preface to " * 4 + str(index))

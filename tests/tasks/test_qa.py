@@ -54,7 +54,6 @@ def test_the_text_is_rulers(source: TaskContext, files: dict[str, str], name: st
 
 
 def test_questions_without_an_answer_are_left_out(files: dict[str, str]) -> None:
-    """Their paragraphs stay; a question knows the other paragraphs of its article."""
     data = read(files["qa_1"])
     assert len(data.questions) == 15
     assert "Who wove the first rope?" not in {one.query for one in data.questions}
@@ -78,13 +77,6 @@ def test_a_test_set_has_no_question_to_ask(answer: str | None, tmp_path: Path) -
             read(str(tmp_path / "data.json"))
 
 
-def test_a_file_may_have_a_byte_order_mark(files: dict[str, str], tmp_path: Path) -> None:
-    """As editors of Windows write it."""
-    marked = tmp_path / "data.json"
-    marked.write_text(Path(files["qa_1"]).read_text(encoding="utf-8"), encoding="utf-8-sig")
-    assert read(str(marked)) == read(files["qa_1"])
-
-
 def test_an_answer_is_one_line(tmp_path: Path) -> None:
     """A record has a line an answer: of two lines neither counts alone."""
     row = {"question": "Where?", "answer": "New\nYork", "context": [["Title", ["New York."]]]}
@@ -106,7 +98,6 @@ def test_other_paragraphs_are_those_of_the_article_first(files: dict[str, str]) 
 def test_other_answers_are_another_question(
     source: TaskContext, files: dict[str, str], tmp_path: Path
 ) -> None:
-    """No prompt holds them: a sample graded by others is not taken for it."""
     other = tmp_path / "qa_2.json"
     rows = json.loads(Path(files["qa_2"]).read_text())
     other.write_text(json.dumps([{**row, "answer": "none of these"} for row in rows]))
@@ -144,7 +135,6 @@ def rows(name: str) -> list[dict[str, Any]]:
 
 @BOTH
 def test_a_data_set_is_read_as_its_file(files: dict[str, str], name: str, tmp_path: Path) -> None:
-    """Rows of a folder laid out as on the hub, or saved, are the same questions and paragraphs."""
     datasets = pytest.importorskip("datasets")
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -155,27 +145,11 @@ def test_a_data_set_is_read_as_its_file(files: dict[str, str], name: str, tmp_pa
         assert read(given) == read(files[name])
 
 
-def test_options_that_a_saved_data_set_has_not_are_refused(tmp_path: Path) -> None:
-    """A split that is not there is named; no option is ignored."""
-    datasets = pytest.importorskip("datasets")
-    one = datasets.Dataset.from_list([{"text": "a"}])
-    one.save_to_disk(tmp_path / "one")
-    datasets.DatasetDict({"train": one}).save_to_disk(tmp_path / "several")
-    with pytest.raises(ValueError, match="cannot be read: it has no split 'validation'; .*train"):
-        read(f"{tmp_path}/several")
-    for given in ("one:split=train", "one:config=a", "several:split=train+revision=a"):
-        with pytest.raises(
-            ValueError, match=r"a saved data set, which has no (split|config|revis)"
-        ):
-            read(f"{tmp_path}/{given}")
-
-
 @pytest.mark.slow
 @BOTH
 def test_every_prompt_is_exact_and_shared(
     source: TaskContext, files: dict[str, str], name: str
 ) -> None:
-    """To the token at any length, with the question's own paragraphs whole; the last may be cut."""
     data = read(files[name])
     for seed in range(3):
         asked = list(qa.ask(source, range(900, 960, 7), seed=seed, data=files[name], trials=3))
@@ -243,7 +217,6 @@ def test_what_cannot_be_asked_is_refused_when_planned(
 def test_a_run_of_qa_is_recorded(
     tiny: Path, files: dict[str, str], tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """With what was read in the record, and a sample a trial."""
     folder = tmp_path / "run"
     words = ["--model", tiny, "--scaling", "none", "--length", 900, "--out", folder]
     assert not ropewalk("run", *words, "--task", f"qa:data={files['qa_1']},trials=2,new=4").status

@@ -19,7 +19,6 @@ from harness.engine import answers
 from harness.models.checkpoint import Checkpoint
 from tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
 from tasks._prompt import FILLER, around, continued, inserted, sentences
-from tasks._retrieval import shown
 from tasks.niah import PRESETS, Hidden, Setting, framed, with_needles
 from tasks.types import Generate, Generated, Loglikelihood, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
@@ -66,7 +65,6 @@ def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(
 def test_every_prompt_is_exact_and_the_same_again(
     source: TaskContext, task: ModuleType, length: int
 ) -> None:
-    """Length is to the token, questions are those of their seed, and other seeds ask others."""
     one, same, other = (
         [q.digest for q in task.ask(source, [length], seed=seed, trials=2)] for seed in (1, 1, 2)
     )
@@ -85,12 +83,6 @@ def test_a_length_that_is_too_short_names_the_least(source: TaskContext, task: M
         list(niah.ask(source, [480], depths=1, trials=1))  # room for the frame, none for a needle
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_a_text_of_no_token_is_refused(source: TaskContext, task: ModuleType) -> None:
-    with pytest.raises(ValueError, match="new=0 is not 1 or more"):
-        list(task.ask(source, [3000], new=0))
-
-
 def test_documents_that_are_too_short_are_refused(source: TaskContext) -> None:
     with pytest.raises(ValueError, match=r"have \d+ tokens of sentences where 90000 are needed"):
         list(niah.ask(source, [90_000], preset="single_2"))
@@ -101,7 +93,6 @@ def test_documents_that_are_too_short_are_refused(source: TaskContext) -> None:
 
 
 def test_sentences_of_a_long_document_are_whole() -> None:
-    """White space is one space, and no word or character is parted; an empty document has none."""
     texts = ["", *(f"Der Fluß {number} fließt   weiter … Und so\nfort!" for number in range(900))]
     long: TaskContext = make_context(
         tiny_tokenizer(), lambda: [("a", ""), ("b", " ".join(texts))], 512
@@ -210,23 +201,12 @@ def test_the_words_asked_for_are_the_most_frequent_of_the_text(
 
 
 def test_the_least_length_of_a_coded_text_is_enough(source: TaskContext) -> None:
-    """A longer text has more words; the length that a message names is taken, one less is not."""
     with pytest.raises(ValueError, match="at least") as caught:
         list(frequent_words.ask(source, [60], alpha=1.01, trials=3))
     least = int(str(caught.value).split("least ")[1].split()[0])
     assert len(list(frequent_words.ask(source, [least], alpha=1.01, trials=3))) == 3
     with pytest.raises(ValueError, match=f"at least {least} tokens"):
         list(frequent_words.ask(source, [least - 1], alpha=1.01, trials=3))
-
-
-def test_orders_of_a_coded_text_are_drawn_a_bounded_number_of_times(
-    source: TaskContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where no order leaves the words asked for the most frequent ones, a message says so."""
-    monkeypatch.setattr(frequent_words, "most_frequent", lambda *_: False)
-    monkeypatch.setattr(frequent_words, "ORDERS", 3)
-    with pytest.raises(ValueError, match=r"^in 3 orders .* give a longer length$"):
-        next(frequent_words.ask(source, [3000], trials=1))
 
 
 def test_a_list_has_its_common_words_as_often_as_it_says(source: TaskContext) -> None:
@@ -259,11 +239,6 @@ def test_a_text_is_scored_by_what_it_contains(
     asked = Generate([1] * 3, 10, doc_id="q", metadata={"answer": "1234567"})
     sample = niah.grade(asked, Generated(text, (5,), (0.1,)), source)
     assert (sample.value, sample.metadata["found"], sample.metadata["said"]) == (value, found, text)
-
-
-def test_a_record_says_where_a_text_was_cut() -> None:
-    """A text of 400 characters is whole, of one more it has the first 400 and a mark."""
-    assert [shown("x" * count) for count in (0, 400, 401)] == ["", "x" * 400, "x" * 400 + "…"]
 
 
 def test_several_answers_are_scored_by_their_share(source: TaskContext) -> None:
@@ -324,7 +299,6 @@ def test_ruler_draws_where_a_needle_stands(source: TaskContext) -> None:
 
 
 def test_ruler_asks_every_part_as_often(source: TaskContext) -> None:
-    """Eleven parts, each prompt of the exact length, every trial with a name of its own."""
     asked = list(ruler.ask(source, [3500], trials=2))
     parts = [question.metadata["part"] for question in asked]
     assert {part: parts.count(part) for part in parts} == dict.fromkeys(ruler.PARTS, 2)

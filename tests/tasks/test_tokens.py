@@ -26,7 +26,6 @@ bounds = st.integers(-9, 9)
 
 @given(head=st.lists(token, max_size=3), body=st.lists(token, max_size=9), a=bounds, b=bounds)
 def test_tokens_are_as_their_tuple(head: list[int], body: list[int], a: int, b: int) -> None:
-    """Length, items, slices, equality, hash, arrays and a journey to another process."""
     tokens, same = Tokens(Tokens(body), head), (*head, *body)
     assert tokens == same
     assert same == tokens
@@ -52,7 +51,6 @@ def test_tokens_are_as_their_tuple(head: list[int], body: list[int], a: int, b: 
 
 @given(st.lists(token, max_size=200), st.lists(token, max_size=200), st.integers(0, 2500))
 def test_tokens_are_ordered_as_their_tuples(one: list[int], other: list[int], same: int) -> None:
-    """However far two run together, the first difference decides, then the length."""
     first, second = (1,) * same + tuple(one), (1,) * same + tuple(other)
     assert (Tokens(first) < Tokens(second[1:], second[:1])) == (first < second)
     differ = (n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
@@ -86,7 +84,6 @@ def test_windows_hold_no_copy_of_the_text() -> None:
 
 
 def test_a_book_is_kept_in_twelve_bytes_a_token() -> None:
-    """Tokens and places of a long text are arrays, whatever a tokenizer gave."""
     tracemalloc.start()
     book = Document("book", list(range(100_000)), list(range(100_001)))
     now, _ = tracemalloc.get_traced_memory()

@@ -78,7 +78,6 @@ def test_chunks_change_nothing() -> None:
 
 
 def test_memory_that_is_too_little_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the smallest sizes; what fails there too is out of memory, and other errors are raised."""
     model = model_of("llama")
     tried: list[Sizes] = []
 
