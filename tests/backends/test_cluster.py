@@ -8,7 +8,6 @@ import pickle
 import re
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -26,9 +25,9 @@ import torch
 
 from harness.backends.batches import split
 from harness.backends.connect import SETTINGS, connected, gpus_each, most_each
-from harness.backends.watch import GRACE, STEP, StrandedError, Watch
+from harness.backends.watch import GRACE, StrandedError, Watch
 from harness.backends.worker import anywhere
-from harness.backends.workers import LOSSES, PATIENCE, SILENT, Assignment, Dispatch, Loaded
+from harness.backends.workers import LOSSES, Dispatch, Loaded
 from harness.engine import DEFAULT, OutOfMemory, Sizes
 from harness.errors import UserError
 from harness.runs.store import RUN, append
@@ -65,7 +64,6 @@ def test_a_worker_reads_the_model_from_its_own_folder(
 
 
 def test_a_worker_is_sent_what_it_can_read(tmp_path: Path) -> None:
-    """An adapter of the hub by name and commit; of methods nothing, for some cannot be sent."""
     lock = threading.Lock()
 
     def method(*_: Any) -> Any:
@@ -133,7 +131,6 @@ class TestBatches:
 
     @pytest.mark.parametrize("workers", [1, 2, 7, 100])
     def test_every_question_is_in_one_batch(self, workers: int) -> None:
-        """Nothing is lost or doubled, no batch mixes rotations, and the longest go first."""
         draw = Random(workers)
         work = [
             self.batch(*([draw.randrange(9)] * draw.randrange(2, 50) for _ in range(40)))
@@ -154,7 +151,6 @@ class TestBatches:
         assert lengths == [[30, 60, 100, 100], [100], [100]]
 
     def test_every_worker_gets_several(self) -> None:
-        """With questions enough, no worker waits long for the last one."""
         found = split([self.batch(*([n] * 10 for n in range(1000)))], 5)
         assert 4 * 5 <= len(found) <= 8 * 5
         assert max(batch.tokens for batch in found) <= 10_000 / (4 * 5)
@@ -197,7 +193,6 @@ class TestLosses:
     def test_what_loses_every_worker_is_a_failure(
         self, error: Exception, failure: str | None, dispatch: Any
     ) -> None:
-        """The sweep goes on; in smaller chunks and alone every question had another chance."""
         batch = TestBatches().batch([1, 2], [3, 4])
         for losses in range(LOSSES - 1):
             assert self.lose(dispatch, batch, losses, error) == []
@@ -214,46 +209,10 @@ class TestLosses:
         wanted = [(2, DEFAULT), *[(2, DEFAULT.least)] * (LOSSES - 1), *[(1, DEFAULT.least)] * 2]
         assert dispatch.given == wanted
 
-    def test_workers_that_cannot_load_end_no_sweep_that_others_measure(
-        self, dispatch: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Where one works or still loads, it goes on without; where none does, it is refused."""
-
-        def lost(_: object) -> None:
-            raise ray.exceptions.RayError("gone")
-
-        monkeypatch.setattr(ray, "get", lost)
-        monkeypatch.setattr(Dispatch, "_start_worker", lambda it: it.loading.update({0: None}))
-        for busy, loading in (({"stream": None}, {}), ({}, {1: None}), ({}, {})):
-            dispatch.lost, dispatch.loading, dispatch.busy = 0, {0: None, **loading}, busy
-            for _ in range(LOSSES - 1):
-                dispatch._loaded(0)
-            if busy or loading:
-                dispatch._loaded(0)
-                assert dispatch.told[-1].startswith(
-                    "Going on without one: 3 workers were lost while"
-                )
-                assert dispatch.loading == loading
-            else:
-                with pytest.raises(UserError, match="3 workers were lost while they loaded"):
-                    dispatch._loaded(0)
-
-    def test_the_order_in_which_workers_load_ends_no_sweep(
-        self, dispatch: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A worker that is refused before another has loaded is left out, as one after it is."""
-        monkeypatch.setattr(ray, "get", lambda _: {"refused": "its files differ"})
-        dispatch.loading = {0: None, 1: None}
-        dispatch._loaded(0)
-        assert dispatch.told == ["Going on without one: its files differ"]
-        with pytest.raises(UserError, match="its files differ"):
-            dispatch._loaded(1)
-
     @pytest.mark.parametrize("left", [[], [{"Alive": True, "Resources": {"CPU": 1.0}}]])
     def test_no_node_is_waited_for_without_end(
         self, left: list[Any], dispatch: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where no node could hold a worker it ends after a while, and what is measured is kept."""
         dispatch.loading, dispatch.cluster.threads, dispatch.cluster.device = {0: None}, 2, "cpu"
         monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
         monkeypatch.setattr(ray, "nodes", lambda: left)
@@ -273,44 +232,6 @@ class TestLosses:
             dispatch.busy, dispatch.watch.seen = {"stream": None}, time.monotonic() - GRACE
             with pytest.raises(StrandedError, match="the head of the cluster at .* is gone; what"):
                 dispatch._wait()
-
-    def test_a_node_of_this_process_that_is_gone_ends_it(
-        self, dispatch: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Nothing can be asked for through it, whatever other nodes there are."""
-        monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
-        nodes = [{"NodeID": "here", "Alive": False}, {"NodeID": "there", "Alive": True}]
-        monkeypatch.setattr(ray, "nodes", lambda: nodes)
-        with socket.create_server(("127.0.0.1", 0)) as head:
-            dispatch.watch.head = f"127.0.0.1:{head.getsockname()[1]}"
-            dispatch.busy, dispatch.watch.seen = {"stream": None}, time.monotonic() - STEP
-            with pytest.raises(StrandedError, match="Ray's node on this machine is gone; what was"):
-                dispatch._wait()
-
-    def test_ray_without_a_head_is_not_waited_for_at_the_end(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Its own end would wait for the head; any other error ends it in its own way."""
-        done: list[str] = []
-        monkeypatch.setattr("harness.backends.connect._local", lambda *_: None)
-        monkeypatch.setattr("harness.backends.connect._leave_behind", lambda _: done.append("left"))
-        monkeypatch.setattr(ray, "shutdown", lambda: done.append("ended"))
-        for error in (StrandedError("gone"), UserError("other")):
-            with pytest.raises(UserError), connected(Spec(workers=1), pytest.fail):
-                raise error
-        assert done == ["left", "ended"]
-
-    def test_a_silent_worker_is_named(self, dispatch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A busy worker that sends nothing is named with what can be done, and is waited for."""
-        waits = iter([([], [])] * (2 * SILENT * int(PATIENCE / STEP)) + [(["stream"], [])])
-        monkeypatch.setattr(ray, "wait", lambda *_, **__: next(waits))
-        batch = TestBatches().batch([1, 2])
-        dispatch.busy = {"stream": Assignment(dispatch.loaded, batch, 0)}
-        assert dispatch._wait() == "stream"
-        first, second = dispatch.told
-        assert first.startswith("No reply for 5 minutes from the worker on here (process 7).")
-        assert "can be killed: its samples are then given out again" in first
-        assert second.startswith("No reply for 10 minutes")
 
 
 def processes(dispatch: Dispatch) -> list[int]:
@@ -433,7 +354,6 @@ class TestRefused:
     def test_an_address_where_nothing_is(
         self, words: list[str], message: str, bare: Sequence[str], ropewalk: Ropewalk
     ) -> None:
-        """The sentence says what was given and what to do, and no run folder is made."""
         done = ropewalk(*bare, *words)
         assert (done.status, done.out, done.err) == (2, "", f"ropewalk: {message}\n")
         assert not Path("run").exists()
@@ -473,18 +393,6 @@ class TestRefused:
             connected(Spec(workers=1), pytest.fail),
         ):
             pass
-
-    def test_ray_that_is_not_installed(
-        self, bare: Sequence[str], ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The extra is named with the command that installs it."""
-        monkeypatch.setitem(sys.modules, "ray", None)
-        done = ropewalk(*bare, "--workers", "2")
-        assert (done.status, done.err) == (
-            2,
-            "ropewalk: --workers and --cluster need Ray; install it with: "
-            "pip install 'ropewalk[cluster]'\n",
-        )
 
 
 @pytest.fixture(scope="module")
