@@ -187,7 +187,6 @@ def test_slopes_of_any_number_of_heads() -> None:
 @pytest.mark.parametrize("encoding", EVERY)
 @torch.inference_mode()
 def test_a_model_is_saved_read_cached_and_causal(encoding: str, tmp_path: Path) -> None:
-    """Read from its file it has the same bits; in parts, and eager, the same logits."""
     model, tokens = model_of(encoding), text(50)
     whole = model(input_ids=tokens, use_cache=False).logits
     model.save_pretrained(tmp_path)
@@ -235,7 +234,6 @@ def test_scores_in_parts_are_those_of_a_whole_forward(
 
 @torch.inference_mode()
 def test_padding_before_a_text_is_refused() -> None:
-    """Rows of a batch have the same positions; padding after a text changes none of its logits."""
     model, tokens = model_of("shaw"), text(30)
     whole = model(input_ids=tokens, use_cache=False).logits
     both = torch.cat((tokens, tokens.roll(6, 1)))
@@ -257,7 +255,6 @@ def test_padding_before_a_text_is_refused() -> None:
 @pytest.mark.parametrize("encoding", names("encoding"))
 @torch.inference_mode()
 def test_the_engine_answers_as_the_model_does(encoding: str) -> None:
-    """Losses of shared and of plain forwards, and texts, are those of the model's own forward."""
     model, tokens = model_of(encoding), text(60)[0].tolist()
     asked = [
         Loglikelihood(tuple(tokens), 30, doc_id="one"),
@@ -280,7 +277,6 @@ def test_the_engine_answers_as_the_model_does(encoding: str) -> None:
 @pytest.mark.parametrize("encoding", ROTARY)
 @torch.inference_mode()
 def test_scaling_methods_patch_the_rotary_ones(encoding: str) -> None:
-    """Frequencies of zero take the rotation away; on exit the model has its own bits again."""
     model, tokens = model_of(encoding), text(40)
     rope = rope_of(model.config)
     assert (rope.rotary_dim, rope.base, rope.trained_length) == (16, 10_000.0, naive.WINDOW)
@@ -296,7 +292,6 @@ def test_scaling_methods_patch_the_rotary_ones(encoding: str) -> None:
 
 @torch.inference_mode()
 def test_positions_are_moved_in_the_rotary_one() -> None:
-    """ReRoPE of a window beyond the text changes nothing; linear attention cannot be moved."""
     model, tokens = model_of("rope"), text(60)[0].tolist()
     rope, asked = rope_of(model.config), [Loglikelihood(tuple(tokens), 30, doc_id="one")]
     (_, wanted), *_ = answers(model, asked)
@@ -383,7 +378,6 @@ def test_a_run_of_several_encodings(docs: Path, tmp_path: Path, ropewalk: Ropewa
 def test_a_model_of_the_laboratory_is_exported_to_its_own_class(
     docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """The folder has the losses that were measured, with the window that xPos' decay is set by."""
     rotary, exported = saved("xpos", tmp_path / "xpos"), tmp_path / "exported"
     words = ("--scaling", "yarn:factor=2", "--length", "2x")
     refused = ropewalk("export", rotary, *words, "--to", "vllm")
@@ -404,7 +398,6 @@ def test_a_model_of_the_laboratory_is_exported_to_its_own_class(
 def test_code_beside_weights_runs_only_where_it_is_allowed(
     folder: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """A user's file is saved with the model, and runs with --trust-remote-code alone."""
     words = ("run", "--model", folder, "--docs", docs, "--scaling", "none", "--length", "1x")
     words = (*words, "--task", "perplexity:tail=16", "--out", tmp_path / "out")
     refused = ropewalk(*words)
@@ -423,7 +416,6 @@ def test_code_beside_weights_runs_only_where_it_is_allowed(
 
 
 def test_a_config_does_not_allow_its_own_code(folder: Path) -> None:
-    """A field in the file that says so is not read."""
     config = (folder / "config.json").read_text(encoding="utf-8")
     (folder / "config.json").write_text(config.replace("{", '{"run_code": true,', 1))
     with pytest.raises(UserError, match="trust-remote-code"):
@@ -444,15 +436,8 @@ def test_an_encoding_begins_as_a_file_that_passes(
     assert "rate" in ropewalk("list", "./mine.py").out
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_check_says_what_a_table_cannot_read(name: str, ropewalk: Ropewalk) -> None:
-    """A model with a table passes, and reads no text beyond its window."""
-    assert "no text longer than the trained window" in ropewalk("check", name).out
-
-
 @pytest.mark.slow
 def test_check_finds_what_is_wrong(tmp_path: Path, ropewalk: Ropewalk) -> None:
-    """A buffer that is not saved, an error in the file, and an option that is not there."""
     file = tmp_path / "wrong.py"
     lost = "self.rate = torch.rand(shape.heads, 1, 1) * rate"
     file.write_text(
@@ -482,90 +467,6 @@ def test_check_finds_what_is_wrong(tmp_path: Path, ropewalk: Ropewalk) -> None:
     assert ropewalk("check", "shaw:clips=1").status == 2
 
 
-BEGUN = '''
-"""Mine."""
-import torch
-from torch import nn
-
-
-class Encoding(nn.Module):
-    def __init__(self, shape):
-        super().__init__()
-        self.window = shape.window
-'''
-TURNED = "    def turn(self, query, key, angles, positions):\n        return query, key\n"
-SQUARE = """
-    def scores(self, layer, query, key, places):
-        count = len(places.query)
-        return torch.zeros(2, count, count)
-"""
-SHORT = """
-    def inputs(self, embedded, positions):
-        if len(positions[0]) > self.window:
-            raise ValueError("only short texts are read")
-        return embedded
-"""
-SLICED = """
-        self.table = nn.Parameter(torch.randn(shape.window, shape.width))
-
-    def inputs(self, embedded, positions):
-        return embedded + self.table[int(positions.min()) : int(positions.max()) + 1]
-"""
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "mine.py"
-
-
-@pytest.mark.parametrize(
-    ("base", "told"),
-    [
-        ("None", "not of type NoneType"),
-        ("'ten'", "not of type str"),
-        ("nn.Parameter(torch.tensor(1e4))", "not of type Parameter"),
-        ("float('nan')", "got nan"),
-    ],
-)
-def test_a_base_that_is_no_number_is_refused(
-    base: str, told: str, file: Path, ropewalk: Ropewalk
-) -> None:
-    """By the check as a finding, by a figure as an error: what was given and what is allowed."""
-    file.write_text(f"{BEGUN}        self.base = {base}\n\n{TURNED}", encoding="utf-8")
-    sentence = f"encoding mine: base must be a number from 1 to 3.4e38, {told}."
-    done = ropewalk("check", file)
-    assert done.status == 1
-    assert f"✗ runs  {sentence}" in done.out
-    drawn = ropewalk("inspect", "--scaling", "none", "--length", "1x", "--encoding", file)
-    assert drawn.status == 2
-    assert sentence in drawn.err
-
-
-def test_scores_of_as_many_queries_as_keys_fail_where_a_cache_is_read(
-    file: Path, ropewalk: Ropewalk
-) -> None:
-    """What fails is named, and what is tested after it is told too."""
-    file.write_text(BEGUN + SQUARE, encoding="utf-8")
-    done = ropewalk("check", file)
-    assert done.status == 1
-    assert "✗ cache   encoding" in done.out
-    assert "must match the size" in done.out
-    assert "· beyond  a text of two windows is read" in done.out
-
-
-@pytest.mark.parametrize(
-    ("part", "told"), [(SHORT, "only short texts are read."), (SLICED, "RuntimeError: ")]
-)
-def test_any_error_past_the_window_says_that_no_longer_text_is_read(
-    part: str, told: str, file: Path, ropewalk: Ropewalk
-) -> None:
-    """As of a table's IndexError it is a note, not a failure; it has the encoding's own words."""
-    file.write_text(BEGUN + part, encoding="utf-8")
-    done = ropewalk("check", file)
-    assert done.status == 0
-    assert f"· beyond  no text longer than the trained window is read: {told}" in done.out
-
-
 def trained(trained_with: str, to: Path, **changed: object) -> Path:
     """Save a small model of an encoding, with other fields in its config."""
     model = EncodingForCausalLM(config_of(trained_with, vocab_size=300, num_hidden_layers=1))
@@ -593,30 +494,8 @@ def test_an_unknown_encoding_of_a_config_is_named_beside_those_there_are(
 def test_a_rotary_encoding_without_rope_parameters_is_refused(
     tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """When the model is opened, not sample by sample; the sentence says what to write."""
     folder = trained("rope:base=500", tmp_path / "model", rope_parameters=None)
     done = ropewalk("run", "--model", folder, "--scaling", "none", "--out", tmp_path / "out")
     assert done.status == 2
     assert f"the config of {folder} lacks rope_parameters" in done.err
     assert '"rope_parameters": {"rope_theta": 500.0}.' in done.err
-
-
-def test_inspect_says_which_encoding_a_model_has_that_does_not_rotate(
-    tmp_path: Path, ropewalk: Ropewalk
-) -> None:
-    """Of the laboratory's models some rotate: the sentence is on this one, and on --encoding."""
-    folder = trained("alibi", tmp_path / "model")
-    done = ropewalk("inspect", "--model", folder)
-    assert done.status == 2
-    assert f"{folder} has the encoding alibi and no rotary embedding" in done.err
-    assert f"ropewalk inspect --encoding {folder} --out FOLDER." in done.err
-    assert ropewalk("inspect", "--model", trained("rope", tmp_path / "rotary")).status == 0
-
-
-def test_check_tests_all_of_a_name(ropewalk: Ropewalk) -> None:
-    """The method none and the encoding none, as ``list none`` tells of both; each says its kind."""
-    done = ropewalk("check", "none")
-    assert done.status == 0
-    assert "method none: passed" in done.out
-    assert "encoding none: passed" in done.out
-    assert "· order   one layer does not tell the order of tokens" in done.out
