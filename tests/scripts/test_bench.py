@@ -23,7 +23,6 @@ TINY = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in bench.ROWS if name != "llama.cpp"])
 def test_every_row_is_measured_on_a_short_input(name: str, tmp_path: Path) -> None:
-    """Both sides have a figure, the results are compared, and the table has the rows."""
     bench.main(["--quick", "--repeats", "1", "--out", str(tmp_path), "--only", name])
     (numbers,) = tmp_path.glob("*.csv")
     rows = [row for row, _ in bench.read(numbers)]
@@ -37,28 +36,9 @@ def test_every_row_is_measured_on_a_short_input(name: str, tmp_path: Path) -> No
     assert all(f"| {name} | {row.what} |" in page for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--quick"], "--quick needs --out"),
-        (["--only", "zz"], "invalid choice: 'zz'"),
-        (["--only", "memory", "--device", "cuda"], "--only memory needs --device cpu"),
-        (["--repeats", "x"], "invalid int value: 'x'"),
-    ],
-)
-def test_a_wrong_word_ends_with_status_2(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        bench.main(words)
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_row_that_cannot_be_measured_ends_with_status_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where llama.cpp is not installed, the row says so and no table is written."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SystemExit) as stopped:
         bench.main(["--quick", "--out", str(tmp_path / "out"), "--only", "llama.cpp"])
@@ -68,7 +48,6 @@ def test_a_row_that_cannot_be_measured_ends_with_status_2(
 
 
 def test_results_that_differ_end_the_measurement() -> None:
-    """No ratio is printed of two sides that compute different losses."""
     model = bench.build(bench.Setting(), torch.float32, **TINY)
     both = bench.Losses(model, [bench.request(range(3, 40), 5)])
     both.peer()
@@ -87,7 +66,6 @@ def test_operations_are_those_of_the_shape() -> None:
 
 
 def test_a_row_keeps_the_run_that_measured_it(tmp_path: Path) -> None:
-    """Its day, machine and speed stay when other rows are measured on another day."""
     one = bench.row("prefix", "one", "peer", "s", [2.0], [1.0], 1.5, "equal")
     other = bench.row("start", "other", "peer", "ms", [1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
     then = bench.Run("2026-01-01", "A (R) machine, Linux", "float32 1 and 2")

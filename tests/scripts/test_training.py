@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,7 +59,6 @@ def recipe(scripts: Any) -> Any:
 def test_a_killed_training_goes_on_to_the_same_weights(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped after its first checkpoint and started again, it ends at the same bits."""
     whole = recipe(scripts)
     scripts.train(whole, documents(), tmp_path / "whole", every=2)
     with stopping_at(3, monkeypatch):
@@ -72,7 +70,6 @@ def test_a_killed_training_goes_on_to_the_same_weights(
 def test_a_training_whose_loss_is_no_number_ends_there(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not go on for hours with weights that are not numbers, nor write a model of them."""
     import _training
 
     step = _training.Training.step
@@ -152,7 +149,6 @@ def test_the_models_of_the_laboratory_are_trained_alike(
 
 
 def test_a_changed_file_is_not_taken_for_the_trained_one(scripts: Any, tmp_path: Path) -> None:
-    """A folder's model of the file as it was is not shown as that of the file as it is."""
     import train_encodings
 
     del scripts
@@ -165,76 +161,7 @@ def test_a_changed_file_is_not_taken_for_the_trained_one(scripts: Any, tmp_path:
         train_encodings.main(encodings=[str(file)], out=out)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("--encodings rop", "no encoding is called 'rop'"),
-        ("--encodings none --steps 2 --minutes 1", "--steps and --minutes both say how long"),
-        ("--encodings none --out /proc/foo", "--out /proc/foo cannot be made"),
-        ("--encodings rope {crashing}", "encoding {crashing} failed: NameError"),
-        ("--encodings none --seeds 0", "--seeds"),
-        ("--encodings none --steps 0", "--steps"),
-        ("--encodings none --step 3", "--step"),
-    ],
-)
-def test_a_mistake_is_a_sentence_and_leaves_no_folder(
-    scripts: Any, words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """Exit status 2, no traceback; an encoding that crashes does so before others are trained."""
-    import train_encodings
-    from _training import start
-
-    del scripts
-    file = new("encoding", "crashing", tmp_path)
-    source = file.read_text(encoding="utf-8")
-    file.write_text(source.replace("distance**0.5", "distance**wrong"), encoding="utf-8")
-    given = words.format(crashing=file).split()
-    where = [] if "--out" in given else ["--out", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["train_encodings.py", *given, *where])
-    with pytest.raises(SystemExit) as ended:
-        start(train_encodings.app)
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("train_encodings: ")
-    assert told.format(crashing=file) in said
-    assert said.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_training_is_recorded_with_its_processor_and_a_quiet_log(
-    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The record names processor, threads and device; saving writes no progress to the log."""
-    import train_encodings
-
-    del scripts
-    monkeypatch.setattr("harness.sweep.record._processor", lambda: "Some Processor 9000")
-    train_encodings.main(encodings=["none"], steps=2, out=tmp_path)
-    record = json.loads((tmp_path / "none-seed1/training.json").read_text())
-    threads = f"{torch.get_num_threads()} thread"
-    assert record["machine"].startswith(f"Some Processor 9000, {platform.machine()}, {threads}")
-    assert record["machine"].endswith(", cpu")
-    assert "shards" not in capfd.readouterr().err
-
-
-def test_minutes_become_steps(
-    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As many as the slowest of the encodings takes: here at most those of a second."""
-    import train_encodings
-
-    del scripts
-    told: list[Any] = []
-    monkeypatch.setattr(train_encodings, "train", lambda *given: told.append(given[1]))
-    train_encodings.main(encodings=["none", "t5"], minutes=1 / 60, out=tmp_path)
-    train_encodings.main(encodings=["none", "t5"], minutes=1 / 60, out=tmp_path)
-    assert told[0].steps >= 1
-    assert len(set(told)) == 1
-
-
 def test_a_checkpoint_of_another_recipe_is_not_gone_on_with(scripts: Any, tmp_path: Path) -> None:
-    """Other settings in the same folder are refused."""
     short = scripts.Recipe(**{**vars(recipe(scripts)), "steps": 1})
     scripts.train(short, documents(), tmp_path, every=1)
     with pytest.raises(UserError, match="holds a run of another recipe"):
@@ -242,7 +169,6 @@ def test_a_checkpoint_of_another_recipe_is_not_gone_on_with(scripts: Any, tmp_pa
 
 
 def test_a_batch_is_a_function_of_its_step(scripts: Any) -> None:
-    """Every row fills the window; prompts end inside it; the same step gives the same rows."""
     settings = recipe(scripts)
     source = make_context(tiny_tokenizer(), documents, settings.window)
     frame, needle = framed(source, 10_000)
@@ -259,7 +185,6 @@ def test_a_batch_is_a_function_of_its_step(scripts: Any) -> None:
 
 
 def test_the_study_has_the_record_of_every_model() -> None:
-    """Each model of the study's table has its training's record, and was measured by both tasks."""
     study = ROOT / "results" / "encodings"
     models = set(pd.read_csv(study / "training.csv")["model"])
     assert {file.stem for file in study.glob("training/*.json")} == models
