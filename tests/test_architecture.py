@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -11,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.plugins import FOLDERS, ROOT, names
+from harness.plugins import ROOT
 from tests import ROOT as REPOSITORY
 
 PACKAGES = ("scaling", "tasks", "harness", "ropewalk")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-PLUGINS = [ROOT / FOLDERS[kind] / f"{name}.py" for kind in FOLDERS for name in names(kind)]
-ENTRY_CHARACTERS = 100
 # What a folder may import beside the standard library: anywhere, and inside functions only.
 MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "scaling": ({"scaling", "torch"}, set()),
@@ -91,7 +88,6 @@ def test_imports_point_one_way(folder: str) -> None:
 
 
 def test_a_package_imports_only_from_packages_below_it() -> None:
-    """Imports point one way: from the command line down to the mathematics."""
     wrong = []
     for path in sorted((ROOT / "harness").rglob("*.py")):
         here = path.relative_to(ROOT / "harness").parts
@@ -117,36 +113,3 @@ def test_data_scripts_and_tests_are_never_imported() -> None:
     ]
     assert wrong == []
     assert not list((REPOSITORY / "results").rglob("*.py"))
-
-
-def test_no_test_imports_from_another() -> None:
-    """What several tests need lies beside them, in a module that is no test."""
-    wrong = [
-        path.name
-        for path in (REPOSITORY / "tests").glob("*.py")
-        if re.search(r"^\s*(from|import) tests(\.| import )test_", path.read_text("utf-8"), re.M)
-    ]
-    assert wrong == []
-
-
-def test_a_plugin_is_told_in_one_line() -> None:
-    """The first docstring line is the catalogue entry: one sentence of 100 characters at most."""
-    wrong = {}
-    for path in PLUGINS:
-        told = ast.get_docstring(tree(path)) or ""
-        entry, _, rest = told.partition("\n")
-        if not entry.endswith(".") or len(entry) > ENTRY_CHARACTERS or rest[:1].strip():
-            wrong[relative(path)] = f"{len(entry)} characters: {entry}"
-    assert wrong == {}
-
-
-def test_no_module_is_a_drawer_for_everything() -> None:
-    """A module is named for what it does."""
-    drawers = {"utils", "util", "helpers", "common", "misc"}
-    assert [relative(path) for path in FILES if path.stem.strip("_") in drawers] == []
-
-
-def test_imports_are_found_wherever_they_are() -> None:
-    """An import in a function or a branch counts, and the depth tells functions from the rest."""
-    text = "import a.b\nif a:\n    from c import d\ndef f():\n    with a:\n        import e\n"
-    assert list(imports(ast.parse(text))) == [("a.b", False), ("c.d", False), ("e", True)]

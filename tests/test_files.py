@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UserError
-from harness.files import make_folder, open_regular, read_regular, replacing
+from harness.files import open_regular, read_regular, replacing
 
 
 def _socket(path: Path) -> None:
@@ -32,7 +31,6 @@ OTHERS: dict[str, Callable[[Path], object]] = {
 def test_what_is_no_regular_file_is_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pipe is not waited for, a device not read; the error says what it is."""
     monkeypatch.chdir(tmp_path)  # a socket's path must be short
     path = Path("file")
     OTHERS[kind](path)
@@ -41,7 +39,6 @@ def test_what_is_no_regular_file_is_refused(
 
 
 def test_a_link_is_followed_where_asked_for(tmp_path: Path) -> None:
-    """Model folders of the hub's cache are links; a record is none."""
     (tmp_path / "file").write_text("text")
     (tmp_path / "link").symlink_to("file")
     assert read_regular(tmp_path / "link", limit=4) == b"text"
@@ -50,7 +47,6 @@ def test_a_link_is_followed_where_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_large_file_is_not_read(tmp_path: Path) -> None:
-    """Neither one that says its size nor one that does not, as those of the system do."""
     path = tmp_path / "file"
     with path.open("wb") as file:
         file.truncate(2**40)
@@ -96,16 +92,9 @@ def test_two_writers_of_one_file_both_succeed(tmp_path: Path) -> None:
 
 
 def test_what_a_kill_left_is_removed_by_the_next_writer(tmp_path: Path) -> None:
-    """Unfinished files of the dead go; one that is being written stays."""
     (tmp_path / ".ropewalk-0123456789abcdef.new").write_text("half")
     with replacing(tmp_path / "one") as one:
         with replacing(tmp_path / "other") as other:
             other.write(b"other")
         one.write(b"one")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other"]
-
-
-def test_a_name_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
-    """A zero byte in a path is no traceback."""
-    with pytest.raises(UserError, match="cannot be made: embedded null byte"):
-        make_folder(tmp_path / "a\0b")

@@ -94,7 +94,6 @@ def score(frame: pd.DataFrame, task: str, scaling: str, stretch: int) -> float:
 
 
 def test_the_committed_run_is_whole(frame: pd.DataFrame) -> None:
-    """Every cell of the sweep was measured, and every sample is a number."""
     assert (frame["status"] == "ok").all()
     assert (frame["n"] == frame["asked"]).all()
 
@@ -118,14 +117,12 @@ def test_the_best_method_holds_at_four_windows(frame: pd.DataFrame) -> None:
 def test_the_committed_tables_are_those_of_the_committed_samples(
     frame: pd.DataFrame, tmp_path: Path
 ) -> None:
-    """Tables made again from the files agree with the committed ones to the last digit shown."""
     write_reports(frame, tmp_path, ["scores"])
     assert (tmp_path / "scores.md").read_text() == (RUN / "reports" / "scores.md").read_text()
     assert (RUN / "reports" / "curves.png").stat().st_size > 10_000
 
 
 def test_the_model_is_a_plain_llama_of_at_most_12_megabytes() -> None:
-    """Plain transformers loads the folder; its geometry is the one the card tells."""
     assert sum(path.stat().st_size for path in REFERENCE.iterdir()) <= 12e6
     model = AutoModelForCausalLM.from_pretrained(REFERENCE)
     assert type(model).__name__ == "LlamaForCausalLM"
@@ -136,7 +133,6 @@ def test_the_model_is_a_plain_llama_of_at_most_12_megabytes() -> None:
 
 
 def test_every_digit_is_a_token_of_its_own() -> None:
-    """A five-digit key is five tokens after its space, wherever it stands; text survives."""
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
     tokens = tokenizer.tokenize(" 90210")
     assert [token[-1] for token in tokens if token[-1].isdigit()] == list("90210")
@@ -145,7 +141,6 @@ def test_every_digit_is_a_token_of_its_own() -> None:
 
 
 def test_the_card_tells_what_the_training_record_and_the_run_hold(frame: pd.DataFrame) -> None:
-    """Steps, minutes, losses and the table past the window are those of the files."""
     record = json.loads((REFERENCE / "training.json").read_text(encoding="utf-8"))
     card = (REFERENCE / "README.md").read_text(encoding="utf-8")
     last = record["curve"][-1]

@@ -43,7 +43,6 @@ def statuses() -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_method_that_exits_fails_its_cells_alone(run: Callable[..., Any]) -> None:
-    """sys.exit in a user's method ends no sweep, and its exit status is not the sweep's."""
     Path("mine.py").write_text(
         MINE.replace("    return", "    length < 512 or exit(0)\n    return")
     )
@@ -53,21 +52,7 @@ def test_a_method_that_exits_fails_its_cells_alone(run: Callable[..., Any]) -> N
     assert len(samples(Path("run"))) == 9
 
 
-@pytest.mark.parametrize("raised", ["SystemExit(0)", "GeneratorExit()", "Stop()"])
-def test_whatever_a_method_raises_is_a_finding_of_check(
-    raised: str, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
-    """Any kind of exception, an interrupt of its own too, is told with its line: no traceback."""
-    stop = "class Stop(KeyboardInterrupt): ...\n\n\ndef frequencies"
-    text = MINE.replace("def frequencies", stop).replace("return", f"raise {raised}\n    return")
-    (tmp_path / "mine.py").write_text(text)
-    done = ropewalk("check", tmp_path / "mine.py")
-    assert done.status == 1
-    assert f"failed: {raised.partition('(')[0]}:" in done.out
-
-
 def test_a_file_that_exits_is_refused(run: Callable[..., Any]) -> None:
-    """A file that ends the program as it is read is one sentence, not a sweep that is complete."""
     Path("mine.py").write_text("import sys\nsys.exit(0)\n")
     done = run(scaling=["none", "./mine.py"])
     assert done.status == 2
@@ -150,7 +135,6 @@ def test_a_task_that_no_record_can_hold_is_refused(
     mine: Callable[[str, str], Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is told before any weight is read, not when days of samples are to be reported."""
     monkeypatch.setattr(
         "harness.sweep.backend.load_weights", lambda _: pytest.fail("weights were read")
     )
@@ -179,7 +163,6 @@ def test_a_task_that_no_record_can_hold_is_refused(
 def test_a_report_that_makes_anything_is_a_sentence(
     made: str, told: str, small: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """What is no table and no figure, or one that no file holds, is told; the next one is made."""
     own = tmp_path / "mine.py"
     own.write_text(
         "import pandas as pd\nfrom matplotlib.figure import Figure\n"
