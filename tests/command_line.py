@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.runs.store import SAMPLES
 from tasks import perplexity
@@ -27,8 +26,7 @@ def frequencies(rope, length, *, factor: float = 1.0):
 """
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a command left: exit status and what it said."""
 
     status: int

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 
 from harness.cli import COMMANDS
 from harness.cli.app import main
-from harness.engine import OutOfMemory
 from harness.plugins import names
 from harness.runs.store import RUN, SAMPLES, append
 from harness.sweep import measure
@@ -194,17 +193,6 @@ class TestRun:
         assert done.status == 2
         assert "has another sweep, with other protocols" in " ".join(done.err.split())
 
-    @pytest.mark.usefixtures("weightless")
-    @pytest.mark.parametrize("more", [(), ("--dry-run",)])
-    def test_a_folder_that_cannot_be_looked_into_is_named(
-        self, tiny: Path, docs: Path, ropewalk: Ropewalk, tmp_path: Path, more: tuple[str, ...]
-    ) -> None:
-        """A name that no system takes is told in the words of whoever writes or reads it."""
-        done = ropewalk(*sweep(tiny, docs, tmp_path / ("x" * 300)), *more)
-        assert (done.status, "File name too long" in done.err) == (2, True)
-        assert "cannot be" in done.err
-        assert "Errno" not in done.err
-
     def test_cells_that_a_sweep_leaves_out_are_told(
         self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk, tmp_path: Path
     ) -> None:
@@ -281,41 +269,6 @@ class TestRun:
         (found,) = json.loads((tmp_path / "run" / RUN).read_text())["frequencies"].values()
         assert found["attention_factor"] == 1.5
 
-    @pytest.mark.slow
-    def test_a_sample_without_memory_costs_only_itself(
-        self,
-        whole: Path,
-        tiny: Path,
-        docs: Path,
-        tmp_path: Path,
-        ropewalk: Ropewalk,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        """It is a row with a status and exit status 1, and the next run measures it again."""
-        from harness.patching import patch
-
-        answers, short_of = patch.answers, set[str]()
-
-        def short(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
-            for index, answer in answers(model, questions, **chunks):
-                question = questions[index]
-                lost = question.unit == "document-2.txt" and not short_of
-                short_of.update([question.digest] * lost)
-                yield index, OutOfMemory() if lost else answer
-
-        monkeypatch.setattr(patch, "answers", short)
-        done = ropewalk(*sweep(tiny, docs, tmp_path))
-        assert done.status == 1
-        assert "document-2.txt: out_of_memory" in done.err
-        statuses = [record["status"] for record in samples(tmp_path).values()]
-        assert statuses.count("out_of_memory") == 1
-        assert statuses.count("ok") == QUESTIONS - 1
-        assert ropewalk(*sweep(tiny, docs, tmp_path)).status == 0
-        lines = (tmp_path / SAMPLES).read_text().splitlines()
-        assert len(lines) == QUESTIONS + 1
-        last = json.loads(lines[-1])
-        assert last["value"] == samples(whole)[last["cell"], last["question"]]["value"]
-
 
 def run_killed(kept: int, words: list[str]) -> None:
     """Run a sweep that is killed in the midst of a line after so many samples."""
@@ -350,38 +303,6 @@ class TestResume:
         assert samples(tmp_path) == samples(whole)
         assert (tmp_path / SAMPLES).read_bytes().startswith(left[: left.rfind(b"\n") + 1])
         assert len(json.loads((tmp_path / RUN).read_text())["sessions"]) == 3
-
-    @pytest.mark.slow
-    def test_an_interrupt_keeps_what_was_measured(
-        self,
-        whole: Path,
-        tiny: Path,
-        docs: Path,
-        tmp_path: Path,
-        ropewalk: Ropewalk,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        """Ctrl-C is one sentence and exit status 130, and the same command goes on."""
-        from harness.sweep import measure as machine
-
-        append, left = machine.append, [True] * 3
-
-        def interrupted(file: Any, record: Any) -> None:
-            if not left:
-                raise KeyboardInterrupt
-            left.pop()
-            append(file, record)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(machine, "append", interrupted)
-            done = ropewalk(*sweep(tiny, docs, tmp_path))
-        assert done.status == 130
-        assert done.err.endswith(
-            "Interrupted; everything measured is kept. The same command continues.\n"
-        )
-        assert len(samples(tmp_path)) == 3
-        assert ropewalk(*sweep(tiny, docs, tmp_path)).status == 0
-        assert samples(tmp_path) == samples(whole)
 
 
 @pytest.mark.usefixtures("weightless")
@@ -428,27 +349,6 @@ class TestRefused:
         longest = 1 + max(len(path.read_text()) for path in docs.iterdir()) * 3 // 4
         assert refused(**changes) == message.format(longest=longest)
         assert not Path("run").exists()
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            (
-                "def frequencies(rope, length):\n    return 1 / 0\n",
-                "scaling mine at length 256 failed: ZeroDivisionError: division by zero "
-                "at {here}/mine.py:2.",
-            ),
-            (
-                MINE.replace("rope.inv_freq()", "rope.inv_freq()[:3]"),
-                "scaling mine at length 256: 3 frequencies for 8 channel pairs.",
-            ),
-        ],
-    )
-    def test_a_users_method_is_tried_before_weights(
-        self, text: str, message: str, refused: Callable[..., str]
-    ) -> None:
-        """A file that is no method, raises or gives unusable frequencies costs no loading."""
-        Path("mine.py").write_text(text)
-        assert refused(scaling="mine.py") == message.format(here=Path.cwd())
 
     def test_an_unknown_device_is_refused(self, refused: Callable[..., str]) -> None:
         """A device that torch does not know, or this machine has not, is named."""

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from harness.cli.app import main
 from harness.inspection.check import (
     BAND_ROPES,
     BAND_WINDOWS,
@@ -38,17 +37,11 @@ from scaling import (
     yarn,
 )
 from scaling.types import Bands, Frequencies, Rope, by_distance
+from tests.command_line import Ropewalk
 
 ONE = [Rope(rotary_dim=4, base=100.0, trained_length=32)]
 AT = "at rotary_dim 4, base 100, window 32, length"
 KEPT = ["runs", "result", "numbers", "pairs", "repeats", "pure", "order", "inside the window"]
-
-
-def ask(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str, str]:
-    """Return status, output and error of a command."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return ended.value.code, *capsys.readouterr()
 
 
 def check(
@@ -121,9 +114,9 @@ def test_rounding_is_not_another_reading_of_the_window() -> None:
 
 @pytest.mark.parametrize("method", ["yarn", "rerope"])
 def test_a_method_is_checked_at_the_geometry_of_a_model(
-    method: str, tiny: Path, capsys: pytest.CaptureFixture[str]
+    method: str, tiny: Path, ropewalk: Ropewalk
 ) -> None:
-    status, out, _ = ask(capsys, "check", method, "--model", tiny, "--length", "4x")
+    status, out, _ = ropewalk("check", method, "--model", tiny, "--length", "4x")
     assert status == 0, out
     if method == "yarn":
         told_of = "rotary_dim 16, base 10000, window 64, length in windows 0.5 to 4"
@@ -132,7 +125,7 @@ def test_a_method_is_checked_at_the_geometry_of_a_model(
     else:
         assert "at all 4 geometries tried: rotary_dim 16" in out
         assert "0.25 at 4 windows" in out
-    status, _, err = ask(capsys, "check", method, "--length", "4x")
+    status, _, err = ropewalk("check", method, "--length", "4x")
     assert (status, "--length is for a model; give --model too" in err) == (2, True)
 
 
@@ -313,7 +306,7 @@ def test_what_is_no_attention_is_told(method: Any, words: str) -> None:
 
 
 def test_bands_that_begin_at_the_requested_length_are_known(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
     """A method that moves positions from 3 windows on is checked as such at 3 windows."""
     file = tmp_path / "late.py"
@@ -323,7 +316,7 @@ def test_bands_that_begin_at_the_requested_length_are_known(
         "    late = length >= 3 * rope.trained_length\n"
         "    return (rerope.bands if late else none.frequencies)(rope, length)\n"
     )
-    status, out, _ = ask(capsys, "check", file, "--model", tiny, "--length", "3x")
+    status, out, _ = ropewalk("check", file, "--model", tiny, "--length", "3x")
     assert status == 0, out
     assert "relative positions, in windows" in out
 
@@ -334,11 +327,11 @@ class TestCommands:
     @pytest.mark.slow
     def test_the_file_to_begin_with_passes_and_runs(
         self, tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        ropewalk: Ropewalk,
     ) -> None:  # fmt: skip
         """From nothing to a sweep in three commands; at strength 1 its numbers are those of ntk."""
         monkeypatch.chdir(tmp_path)
-        assert ask(capsys, "new", "method", "mine") == (
+        assert ropewalk("new", "method", "mine") == (
             0,
             "Wrote mine.py. Does it keep the contract, what does it do, how far does it carry:\n"
             "  ropewalk check ./mine.py\n"
@@ -346,24 +339,24 @@ class TestCommands:
             "  ropewalk run --scaling none ./mine.py\n",
             "",
         )
-        status, out, _ = ask(capsys, "check", "./mine.py:strength=0.9")
+        status, out, _ = ropewalk("check", "./mine.py:strength=0.9")
         assert (status, out.count("✗")) == (0, 0)
         assert out.endswith("mine:strength=0.9: passed\n")
         words = ["--model", tiny, "--docs", docs, "--scaling", "ntk", "./mine.py", "--length", "4x"]
         words += ["--task", "perplexity:tail=16", "--device", "cpu", "--out", "run"]
-        assert ask(capsys, "run", *words)[0] == 0
+        assert ropewalk("run", *words)[0] == 0
         cells = json.loads(Path("run/run.json").read_text())["cells"]
         assert {cell["scaling"] for cell in cells} == {"ntk", "mine"}
         assert len({cell["key"] for cell in cells}) == 1
 
     @pytest.mark.slow
     def test_the_file_that_moves_positions_is_rerope(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ropewalk: Ropewalk
     ) -> None:
         """It passes, and its bands are those of rerope at the same window, bit for bit."""
         monkeypatch.chdir(tmp_path)
-        assert ask(capsys, "new", "bands", "mine")[0] == 0
-        status, out, _ = ask(capsys, "check", "./mine.py")
+        assert ropewalk("new", "bands", "mine")[0] == 0
+        status, out, _ = ropewalk("check", "./mine.py")
         assert (status, out.count("✗")) == (0, 0)
         mine, rope = load("method", "./mine.py"), Rope(32, 10_000.0, 100)
         found = mine.module.bands(rope, 300, window=25)
@@ -384,19 +377,17 @@ class TestCommands:
     )  # fmt: skip
     def test_a_file_is_never_written_over(
         self, words: tuple[str, ...], message: str, tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch, ropewalk: Ropewalk,
     ) -> None:  # fmt: skip
         monkeypatch.chdir(tmp_path)
         Path("here.py").write_text("mine")
-        assert ask(capsys, "new", "method", *words) == (2, "", f"ropewalk: {message}\n")
+        assert ropewalk("new", "method", *words) == (2, "", f"ropewalk: {message}\n")
         assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
-    def test_a_failed_check_is_exit_1(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_failed_check_is_exit_1(self, tmp_path: Path, ropewalk: Ropewalk) -> None:
         file = tmp_path / "bad.py"
         file.write_text("def frequencies(rope, length):\n    return rope.inv_freq()\n")
-        status, out, err = ask(capsys, "check", file)
+        status, out, err = ropewalk("check", file)
         assert (status, err) == (1, "")
         assert "✗ result  not in 384 of 384 calls: at rotary_dim 16, base 1000, window" in out
         assert out.endswith("bad: 1 failed\n")

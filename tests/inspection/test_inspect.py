@@ -13,7 +13,6 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from harness.cli.app import main
 from harness.inspection.figures import draw_channels
 from harness.inspection.inspect import channel_frame, decay_frame, inspect
 from harness.inspection.scores import Curve
@@ -23,6 +22,7 @@ from harness.sweep.spec import Spec, parse
 from scaling import ntk, p_rope, pi
 from scaling.types import Frequencies, Rope
 from tests import ROOT
+from tests.command_line import Ropewalk
 
 # Frequencies 1 and 1/10: 32 / 2π = 5.09 and 0.509 turns in the trained window.
 SMALL = Rope(rotary_dim=4, base=100.0, trained_length=32)
@@ -33,13 +33,6 @@ FILES = [
     for end in ("caption.md", "caption.tex", "caption.txt", "csv", "png")
     if (name, end) != ("wavelengths", "csv")  # its data are those of channels
 ]
-
-
-def ask(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str, str]:
-    """Return status, output and error of a command."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return ended.value.code, *capsys.readouterr()
 
 
 def frames(*scaling: str, length: tuple[str, ...] = ("1x", "2x", "8x")) -> list[pd.DataFrame]:
@@ -200,14 +193,12 @@ class TestCommand:
     """``ropewalk inspect``."""
 
     @pytest.mark.slow
-    def test_a_config_is_enough(
-        self, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_config_is_enough(self, tiny: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
         """Neither weights nor tokenizer are needed; the same question gives the same tables."""
         (tmp_path / "model").mkdir()
         shutil.copy(tiny / "config.json", tmp_path / "model")
         words = (tmp_path / "model", "--scaling", "none", "yarn", "--length", "4x", "--out")
-        status, out, _ = ask(capsys, "inspect", *words, tmp_path / "figures")
+        status, out, _ = ropewalk("inspect", *words, tmp_path / "figures")
         assert not status
         # 64 / 2π = 10.2 turns, a tenth, 1.02, for pair 2, and 10.2 * 10000^(-7/8) for the last
         assert " ".join(out.split()).startswith(
@@ -218,17 +209,17 @@ class TestCommand:
         assert all(name in out for name in FILES)
         table = pd.read_csv(tmp_path / "figures" / "channels.csv")
         assert len(table) == 2 * 8
-        ask(capsys, "inspect", *words, tmp_path / "again")
+        ropewalk("inspect", *words, tmp_path / "again")
         one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).glob("*.csv")}
                     for name in ("figures", "again"))  # fmt: skip
         assert one == two
 
     def test_without_out_nothing_is_written(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ropewalk: Ropewalk
     ) -> None:
         monkeypatch.chdir(tmp_path)
         words = ("--scaling", "none", "yarn", "p_rope:p=0.75", "--length", "8x")
-        status, out, _ = ask(capsys, "inspect", *words)
+        status, out, _ = ropewalk("inspect", *words)
         assert not status
         rows = [line.split() for line in out.splitlines() if "(8x)" in line]
         assert rows == [
@@ -257,11 +248,11 @@ class TestCommand:
         message: str,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        ropewalk: Ropewalk,
     ) -> None:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "taken").touch()
-        status, _, err = ask(capsys, "inspect", *words)
+        status, _, err = ropewalk("inspect", *words)
         assert (status, err) == (2, f"ropewalk: {message}\n")
 
 

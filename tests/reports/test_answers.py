@@ -9,8 +9,6 @@ import pandas as pd
 import pytest
 
 from harness.reports import best, curves, differences, effective_length, regret
-from harness.reports.best import answer
-from harness.reports.writing.tables import csv
 from tasks._intervals import proportion, ratio
 from tests.frames import Row
 
@@ -253,11 +251,6 @@ def test_differences_are_paired_and_corrected() -> None:
     assert back["difference"] == pytest.approx(math.exp(2.2) - 1)
 
 
-def test_a_baseline_that_is_not_there_is_named() -> None:
-    with pytest.raises(ValueError, match="with 'pi': the sweep has none, far, near"):
-        differences.make(SWEEP, baseline="pi")
-
-
 @pytest.mark.parametrize(
     ("without", "words"),
     [("none", "with 'none': it has no score"), ("far", "no other method has a score where")],
@@ -399,21 +392,6 @@ def test_a_method_with_few_documents_is_set_apart() -> None:
         frame(documents("none", 1024, 0), documents("near", 1024, 0.3), few)
     ).to_dict("records")
     assert (slow["scaling"], slow["verdict"]) == ("slow", "not compared")
-
-
-def test_a_name_may_have_a_comma_and_a_space() -> None:
-    """A method of a file called `my, a.py` is one name, tied, failed or the same as another."""
-    mine = lost(documents("my, a", 1024, 0.005, noise=0.03), HARDEST[:1], "not_finite")
-    twin = [{**row, "scaling": "my, b"} for row in documents("none", 1024, 0)]
-    table = best.make(frame(documents("none", 1024, 0), twin, mine))
-    [row] = table.to_dict("records")
-    assert (row["use"], row["same"]) == ("none", ["my, b"])
-    assert row["possible"] == ["none", "my, b", "my, a"]
-    [said, _], shown = best.summary(table), best.display(table).popitem()[1].to_csv()
-    assert "`my, a` on 1 of 20" in said
-    assert "my, a †" in shown
-    assert answer(table)[0]["lengths"][0]["tasks"][0]["use"] == "none = my, b"
-    assert '"my, a 1"' in csv(table)
 
 
 @pytest.mark.slow

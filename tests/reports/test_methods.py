@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 from harness.reports import curves, differences, loss_by_position
 from harness.reports.differences import against
-from harness.reports.plots.methods import FEW, FIXED, methods
-from harness.reports.plots.style import REST
+from harness.reports.plots.methods import FIXED, methods
 from tests.frames import PERPLEXITY, sweep
 
 FRAME = sweep(lengths=(256, 512, 1024))
@@ -52,18 +51,6 @@ def test_a_method_looks_the_same_in_every_figure() -> None:
         assert found
         for name, colour in found.items():
             assert known.look[name].color == colour
-
-
-@pytest.mark.slow
-def test_of_many_methods_the_best_stand_out() -> None:
-    figure = curves.make(MANY)
-    grey = [name for name, colour in colours(figure).items() if colour == REST.color]
-    assert len(grey) == 24 - FEW
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names[-1] == f"{len(grey)} others"
-    assert len(names) == FEW + 2
-    assert f"the {FEW} methods of the best mean rank" in note(figure)
-    assert not any(look == REST for look in methods(FRAME).look.values())
 
 
 def test_the_best_are_those_of_the_longest_length() -> None:

@@ -234,21 +234,3 @@ def test_resonance_rounds_every_wavelength_of_the_grid() -> None:
             wave, whole = 2 * math.pi / theta, 2 * math.pi / rounded
             assert whole == pytest.approx(round(whole), rel=2e-7)
             assert abs(whole - wave) <= 0.5 + 3e-7 * wave, (rope, factor)
-
-
-@pytest.mark.parametrize("method", [ntk, ntk_mixed, dynamic_ntk])
-def test_the_slowest_channel_is_interpolated_exactly(method: object) -> None:
-    """NTK's base divides the slowest channel by the factor, to float32 rounding, everywhere."""
-    frequencies: Callable[..., Frequencies] = vars(method)["frequencies"]
-    for rope, windows in product(grid(), (2, 3, 17, 64)):
-        slowest = frequencies(rope, windows * rope.trained_length).inv_freq[-1].item()
-        assert slowest == pytest.approx(plain(rope)[-1] / windows, rel=CLOSE), (rope, windows)
-
-
-@pytest.mark.parametrize("method", [ntk, ntk_by_parts, ntk_by_parts_code, yarn, mr_rope])
-def test_the_fastest_channel_stays_where_the_paper_says_so(method: object) -> None:
-    """A channel of more than 32 turns keeps every bit; NTK's fastest does at any window."""
-    frequencies: Callable[..., Frequencies] = vars(method)["frequencies"]
-    for rope, windows in product(grid(), (2, 64)):
-        if method is ntk or turns(rope, 1.0) > 33:
-            assert frequencies(rope, windows * rope.trained_length).inv_freq[0].item() == 1.0, rope

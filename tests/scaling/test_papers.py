@@ -135,14 +135,6 @@ def test_two_settings_are_one(one: Frequencies, other: Frequencies) -> None:
     assert _same(one, other)
 
 
-def test_dynamic_ntk_bases_named_in_its_docstring() -> None:
-    """The bases of Llama-2 at 8192 and 32768 tokens are 20221 and 82685, as documented."""
-    # 2^(128/126) = 2.0221262; 8^(128/126) = 8 * 8^(2/126) = 8 * 1.0335578 = 8.2684623
-    for length, base in ((8192, 20221.262), (32768, 82684.62)):
-        got = dynamic_ntk.frequencies(LLAMA2, length).inv_freq
-        torch.testing.assert_close(got, LLAMA2.inv_freq(base), rtol=1e-6, atol=0)
-
-
 @pytest.mark.parametrize(
     ("frequencies", "kept", "divided"),
     [
@@ -162,14 +154,6 @@ def test_the_fast_are_kept_and_the_slow_divided(
     between = slice(kept, divided)
     assert bool(((got < plain) & (got > plain / 16))[between].all())
     torch.testing.assert_close(got[divided:], plain[divided:] / 16, rtol=2e-7, atol=0)
-
-
-def test_by_parts_of_the_code_is_ntk_in_the_middle() -> None:
-    """Llama-2 at 16: channels 41 to 43 are those of the NTK-aware method; no attention factor."""
-    got = ntk_by_parts_code.frequencies(LLAMA2, 1, factor=16.0)
-    aware = ntk.frequencies(LLAMA2, 1, factor=16.0).inv_freq
-    torch.testing.assert_close(got.inv_freq[41:44], aware[41:44], rtol=2e-7, atol=0)
-    assert got.attention_factor == ntk_by_parts.frequencies(LLAMA2, 65536).attention_factor == 1.0
 
 
 @pytest.mark.parametrize(
@@ -253,30 +237,6 @@ def test_resonance_stands_on_another_method() -> None:
     assert not bool(resonance.frequencies(LLAMA2, 1, on=p_rope.frequencies).inv_freq[48:].any())
 
 
-def test_giraffe_truncated_by_hand() -> None:
-    """Llama-2 keeps channels 0 to 45, slows 46 to 59 to one speed and stops 60 to 63."""
-    # kept from 2 pi / 4096 = 0.0015339808: i <= 16 * -log10(0.0015339808) = 45.03
-    # moving from 0.0015339808 / 8 = 0.00019174760: i <= 16 * 3.7172700 = 59.48
-    # their speed: 0.0015339808 / 16 = 9.5873799e-5
-    got, plain = giraffe_truncated.frequencies(LLAMA2, 65536).inv_freq, LLAMA2.inv_freq()
-    assert torch.equal(got[:46], plain[:46])
-    assert got[46:60].tolist() == pytest.approx([9.5873799e-5] * 14, rel=1e-6)
-    assert not bool(got[60:].any())
-    got = giraffe_truncated.frequencies(LLAMA2, 1, cutoff=512).inv_freq
-    assert torch.equal(got == plain, 2 * math.pi / plain <= 512)
-
-
-def test_mr_rope_steps_are_those_of_the_equations() -> None:
-    """Each step down scales by 16^(1/n) evenly, and by 16^(2k / (n(n+1))) progressively."""
-    plain, n = LLAMA2.inv_freq().double(), 26
-    even = [1 / n] * n
-    rising = [2 * k / (n * (n + 1)) for k in range(1, n + 1)]
-    for kind, exponents in (("uni", even), ("pro", rising)):
-        got = mr_rope.frequencies(LLAMA2, 1, factor=16.0, kind=kind).inv_freq.double()
-        steps = (plain / got).log().diff()[20:46] / math.log(16)
-        assert steps.tolist() == pytest.approx(exponents, abs=1e-6)
-
-
 def test_mr_rope_where_a_side_is_missing() -> None:
     """The fastest channel is kept in any window; steps may lead past the last channel."""
     fast, slow, between = Rope(8, 2.0, 4096), Rope(8, 2.0, 4), Rope(8, 2.0, 64)
@@ -326,16 +286,6 @@ def test_longrope_reads_the_factors_beside_the_lists(tmp_path: Path) -> None:
     assert got == pytest.approx(1.2909944, rel=1e-7)
     given = _table(tmp_path, factor=4.0, attention_factor=1.5)
     assert longrope.frequencies(TINY, 1, factors=given, factor=16.0).attention_factor == 1.5
-
-
-def test_longrope_of_phi_3_by_hand() -> None:
-    """Phi-3's factor of 32 on 4096 tokens gives sqrt(1 + 5/12) = 1.1902381."""
-    ones: list[float] = [1.0] * 48
-    shipped = {"factor": 32.0, "short_factor": ones, "long_factor": ones}
-    phi = Rope(96, 10000.0, 4096, shipped)
-    got = longrope.frequencies(phi, 131072)
-    assert torch.equal(got.inv_freq, phi.inv_freq())
-    assert got.attention_factor == pytest.approx(1.1902381, rel=1e-7)
 
 
 def test_a_factor_file_replaces_what_is_shipped(tmp_path: Path) -> None:

@@ -191,28 +191,3 @@ def test_a_task_is_graded_with_its_own_documents(
         if record["task"].startswith("mine")
     ]
     assert read == [("other.txt", "other.txt")]
-
-
-def test_a_loss_without_a_number_is_told_with_its_place(
-    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = machine.answers
-
-    def infinite(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
-        for index, answer in answers(model, questions, **chunks):
-            if questions[index].unit == "document-1.txt":
-                answer = type(answer)(
-                    (*answer.nll[:5], float("inf"), *answer.nll[6:]), answer.argmax
-                )
-            yield index, answer
-
-    monkeypatch.setattr(machine, "answers", infinite)
-    done = run(length=["5x"])
-    assert done.status == 1
-    assert done.err.endswith(
-        "Without a number:\n  none, perplexity:tail=16, 320 tokens (document-1.txt): "
-        "not finite: the loss at position 309 is inf\n"
-    )
-    (lost,) = [r for r in samples(Path("run")).values() if r["status"] != "ok"]
-    assert (lost["unit"], lost["status"], lost["value"]) == ("document-1.txt", "not_finite", None)
-    assert lost["facts"]["position"] == 320 - 16 + 5
