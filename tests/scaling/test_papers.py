@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -297,34 +296,24 @@ def test_a_factor_file_replaces_what_is_shipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "words"),
     [
-        ("{", "the factors file {path} cannot be read as JSON: Expecting property name"),
-        ("[1.0, 2.0]", "the factors file {path} must hold one JSON object"),
-        (
-            '{"short_factor": [1, 1]}',
-            "longrope needs a searched table, and {path} has none: "
-            "give factors=PATH, a JSON file with short_factor and long_factor",
-        ),
-        (
-            '{"short_factor": [1, 1], "long_factor": [1, 1, 1]}',
-            "long_factor must be a list of 2 numbers, one per channel pair, got 3 values",
-        ),
-        (
-            '{"short_factor": [1, 0], "long_factor": [1, 1]}',
-            "short_factor must be positive numbers, got 0",
-        ),
+        ("{", "cannot be read as JSON"),
+        ("[1.0, 2.0]", "must hold one JSON object"),
+        ('{"short_factor": [1, 1]}', "longrope needs a searched table, and .* has none"),
+        ('{"short_factor": [1, 1], "long_factor": [1, 1, 1]}', "a list of 2 numbers, .*got 3"),
+        ('{"short_factor": [1, 0], "long_factor": [1, 1]}', "must be positive numbers, got 0"),
         (
             '{"short_factor": [1, 1], "long_factor": [2, 1], "factor": "4"}',
             "factor must be a number, got '4'",
         ),
     ],
 )
-def test_longrope_refuses_a_table_it_cannot_use(tmp_path: Path, text: str, message: str) -> None:
+def test_longrope_refuses_a_table_it_cannot_use(tmp_path: Path, text: str, words: str) -> None:
     """A factor file is checked as a whole, also the list that the length does not ask for."""
     path = tmp_path / "factors.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=f"^{re.escape(message.replace('{path}', str(path)))}"):
+    with pytest.raises(ValueError, match=words):
         longrope.frequencies(Rope(4, 10000.0, 64), 32, factors=str(path))
 
 
