@@ -177,10 +177,7 @@ def test_documents_are_the_rows_of_a_split(folder: Path, given: str, texts: list
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (
-            "one:field=txt",
-            "one[0] has no field 'txt'; .*(did you mean 'text'? known: number, text).",
-        ),
+        ("one:field=txt", "did you mean 'text'? known: number, text"),
         ("one:field=number", "one[0]: field 'number' is int, not text."),
         ("two:split=trian", "has no split 'trian'; did you mean 'train'? known: test, train."),
         ("lines:split=dev", "Unknown split \"dev\". Should be one of ['train', 'test']."),
