@@ -26,8 +26,8 @@ LARGEST = 2**30  # characters of all documents of a sweep; some 300 million toke
 class Content:
     """The documents of one name, and what the record says of them.
 
-    ``left_out`` counts the repeated texts, the rows whose text is null and, by their kind, the
-    files that are not read.
+    ``left_out`` counts the repeated texts, the rows whose text is null, the documents that a method
+    was calibrated on and, by their kind, the files that are not read.
     """
 
     documents: tuple[Document, ...] = ()
@@ -38,11 +38,17 @@ class Content:
 class Corpus:
     """The documents of one name in a model's tokens, read on a task's first use."""
 
-    def __init__(self, documents: Documents, tokenizer: Any, trained_length: int) -> None:
+    def __init__(
+        self,
+        documents: Documents,
+        tokenizer: Any,
+        trained_length: int,
+        calibrated_on: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self.label, self.content = documents.label, Content()
 
         def read() -> tuple[Document, ...]:
-            self.content = _read(documents, tokenizer)
+            self.content = _read(documents, tokenizer, calibrated_on)
             return self.content.documents
 
         self.context = context_of(tokenizer, read, trained_length)
@@ -107,16 +113,24 @@ def open_all(
     return by_task
 
 
-def make_corpora(opened: Mapping[str, Documents], tokenizer: Any, trained_length: int) -> Corpora:
-    """Return the corpora of a tokenizer; documents are read on a task's first use."""
+def make_corpora(
+    opened: Mapping[str, Documents],
+    tokenizer: Any,
+    trained_length: int,
+    calibrated_on: Callable[[str], bool] = lambda _: False,
+) -> Corpora:
+    """Return the corpora of a tokenizer; documents are read on a task's first use.
+
+    ``calibrated_on`` says by its hash whether a document is to be left out.
+    """
     corpora = {
-        documents: Corpus(documents, tokenizer, trained_length)
+        documents: Corpus(documents, tokenizer, trained_length, calibrated_on)
         for documents in dict.fromkeys(opened.values())
     }
     return Corpora({task: corpora[documents] for task, documents in opened.items()})
 
 
-def _read(documents: Documents, tokenizer: Any) -> Content:
+def _read(documents: Documents, tokenizer: Any, calibrated_on: Callable[[str], bool]) -> Content:
     kept_documents: list[Document] = []
     entries: list[Entry] = []
     left_out: Counter[str] = Counter()
@@ -138,6 +152,9 @@ def _read(documents: Documents, tokenizer: Any) -> Content:
             left_out["repeated"] += 1
             continue
         seen.add(digest)
+        if calibrated_on(digest):
+            left_out["calibrated"] += 1
+            continue
         tokens, ends = read(text)
         if len(tokens) < documents.min_tokens:
             continue
@@ -148,7 +165,7 @@ def _read(documents: Documents, tokenizer: Any) -> Content:
         if len(entries) == documents.count:
             break
     else:
-        _check_enough(documents, len(entries))
+        _check_enough(documents, len(entries), left_out["calibrated"])
     left_out.update(documents.left_out())
     return Content(tuple(kept_documents), tuple(entries), dict(left_out))
 
@@ -166,8 +183,13 @@ def _unusual(given: str, text: str) -> Entry:
     }
 
 
-def _check_enough(documents: Documents, count: int) -> None:
-    """Raise UserError for fewer documents than requested."""
+def _check_enough(documents: Documents, count: int, calibrated: int) -> None:
+    """Raise UserError for fewer documents than requested, or for none after calibration."""
+    if calibrated and not count:
+        raise UserError(
+            f"--docs {documents.label} has only documents that a method was calibrated on; name"
+            " others."
+        )
     requested = documents.count or 1
     if count < requested and (documents.count or documents.min_tokens):
         raise UserError(

@@ -48,10 +48,15 @@ def notes(documents: Sequence[Mapping[str, Any]], left_out: Mapping[str, int]) -
         lines.append(f"{left_out['repeated']:,} documents repeat another one and are left out.")
     if left_out.get("null"):
         lines.append(f"{left_out['null']:,} rows have null instead of a text and are left out.")
+    if left_out.get("calibrated"):
+        lines.append(
+            f"{left_out['calibrated']:,} documents are left out, because a method was calibrated on"
+            " them."
+        )
     lines += [
         f"{count:,} {files} in a folder of texts are left out; a glob (FOLDER/*) reads both."
         for files, count in left_out.items()
-        if files not in ("repeated", "null")
+        if files not in ("repeated", "null", "calibrated")
     ]
     unknown = sum(document["unknown"] for document in documents)
     if unknown:

@@ -15,7 +15,6 @@ from harness.plugins import Plugin, call, parameters
 from harness.sweep.measure import records
 from harness.sweep.plan import Plan
 from scaling import native
-from scaling._files import read_table
 from scaling.types import Rope
 
 
@@ -24,7 +23,6 @@ def plan_notes(plan: Plan) -> list[str]:
     failures = dict.fromkeys(cell.failed for cell in plan.cells if cell.failed)
     lines = [f"Its cells fail: {reason}" for reason in failures]
     lines += [*_short(plan), *data_warnings.notes(plan.documents, plan.left_out)]
-    lines += _calibrated(plan)
     model = plan.checkpoint
     if getattr(model.tokenizer, "chat_template", None):
         raw = [task.label for task in plan.tasks if not task.options.get("chat")]
@@ -55,24 +53,6 @@ def _short(plan: Plan) -> list[str]:
         f"{len(short)} of {len(read)} documents hold no window of {max(plan.lengths)} tokens and "
         f"are left out: {some}"
     ]
-
-
-def _calibrated(plan: Plan) -> list[str]:
-    """Name the documents on which the heads of a method were measured: they are not held out."""
-    lines = []
-    for method in plan.methods:
-        path = method.options.get("heads")
-        if path is None or not method.module.__name__.startswith("scaling."):
-            continue  # an option of a user's method may mean anything
-        table: Any = read_table(str(path), "heads")
-        known = {entry["sha256"] for entry in table.get("documents", ())}
-        same = [d["name"] for d in plan.documents if d["sha256"] in known]
-        if same:
-            lines.append(
-                f"{method.label} was calibrated on {', '.join(same)}: its scores there are not held"
-                " out; measure it on other documents"
-            )
-    return lines
 
 
 def warnings(plan: Plan) -> list[str]:

@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from harness.data.corpus import make_corpora, open_all
@@ -21,6 +22,7 @@ from harness.runs.compatible import deciding
 from harness.runs.record import check_question
 from harness.sweep.spec import CELLS, Spec
 from scaling import native, none
+from scaling._files import read_table
 from scaling.types import Rotation
 from tasks._tokens import kept
 from tasks.types import ModelRequest, Request, TaskContext
@@ -174,7 +176,12 @@ def make_plan(
     for method in methods:
         with found.collecting():
             resolved |= rotations(checkpoint, [method], lengths)
-    corpora = make_corpora(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
+    corpora = make_corpora(
+        opened,
+        checkpoint.tokenizer,
+        checkpoint.rope.trained_length,
+        calibrated_on(methods).__contains__,
+    )
     tally, requests = Tally(), dict[str, Mapping[int, Sequence[Request]]]()
     for task in tasks if opened and lengths else ():
         with found.collecting():
@@ -232,6 +239,25 @@ def with_methods(plan: Plan, scaling: Sequence[str]) -> Plan:
     cells = make_cells(plan.checkpoint, plan.tasks, resolved, requests)
     spec = plan.spec.model_copy(update={"scaling": tuple(scaling)})
     return replace(plan, spec=spec, methods=methods, cells=cells)
+
+
+def calibrated_on(methods: Iterable[Plugin]) -> frozenset[str]:
+    """Return the hashes of the documents on which a method's heads were measured."""
+
+    def files(module: str, options: Mapping[str, Any]) -> Iterator[str]:
+        for name, value in options.items():
+            if isinstance(value, partial):  # the method of an option, such as ``on``
+                yield from files(value.func.__module__, value.keywords)
+            elif name == "heads" and value and module.startswith("scaling."):
+                yield value  # an option of a user's own method may mean anything
+
+    hashes: set[str] = set()
+    for method in methods:
+        for file in files(method.module.__name__, method.arguments):
+            with suppress(ValueError):  # the method's own cells say why
+                documents: Any = read_table(file, "heads").get("documents", ())
+                hashes |= {one["sha256"] for one in documents}
+    return frozenset(hashes)
 
 
 def check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:

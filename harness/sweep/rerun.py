@@ -250,7 +250,12 @@ def _requested(
     trusted = spec.trust_remote_code
     tokenizer = open_tokenizer(spec.model, revision=spec.revision, trust_remote_code=trusted)
     opened = open_all(spec.docs, list(plugins.values()), _opened)
-    corpora = make_corpora(opened, tokenizer, record["model"]["trained_length"])
+    documents = record["documents"]
+    some = bool(documents.get("left_out", {}).get("calibrated"))
+    read = {one["sha256"] for one in documents["read"]}
+    corpora = make_corpora(
+        opened, tokenizer, record["model"]["trained_length"], lambda sha: some and sha not in read
+    )
     tally, by_task = Tally(), {}
     for label in labels:
         task, source = plugins[label], corpora.context(label)

@@ -66,7 +66,7 @@ def test_heads_are_measured_as_a_loop_measures_them(family: str) -> None:
 def test_a_calibration_is_a_file_that_methods_read(
     tmp_path: Path, ropewalk: Ropewalk, docs: Path
 ) -> None:
-    """It names its documents, and a run on one of them says that it is not held out."""
+    """It names its documents, and a run with the file leaves them out, also inside ``on=``."""
     model = save_tiny(tmp_path / "m")
     file = tmp_path / "heads.json"
     done = ropewalk("calibrate", model, "--docs", docs, "--documents", "1", "--out", file)
@@ -74,18 +74,22 @@ def test_a_calibration_is_a_file_that_methods_read(
     table = json.loads(file.read_text(encoding="utf-8"))
     rope = rope_of(model_of("llama").config)
     assert torch.tensor(table["pair_norms"]).shape == (rope.layers, rope.heads, 8)
-    for name in ("ms_poe", "dpe"):
-        given = f"{name}:heads={file}"
-        dry = ropewalk(
-            "run", "--model", model, "--docs", docs, "--scaling", given, "--length", "1x",
-            "--task", "perplexity:tail=8", "--dry-run",
+    (used,) = [one["name"] for one in table["documents"]]
+    for given in (f"ms_poe:heads={file}", f"info_scale:on=dpe:heads={file}"):
+        folder = tmp_path / given[:4]
+        run = rw.run(
+            model, docs=str(docs), scaling=["none", given], length=["1x"],
+            task=["perplexity:tail=8"], out=folder,
         )  # fmt: skip
-        assert f"was calibrated on {table['documents'][0]['name']}" in dry.out + dry.err
-    run = rw.run(
-        model, docs=str(docs), scaling=[f"ms_poe:heads={file}"], length=["1x"],
-        task=["perplexity:tail=8"], out=tmp_path / "run",
-    )  # fmt: skip
-    assert set(run.frame()["status"]) == {"ok"}
+        frame = run.frame()
+        assert set(frame["status"]) == {"ok"}
+        assert used not in set(frame["unit"])
+        again = ropewalk("reproduce", folder, "--out", tmp_path / f"again-{given[:4]}")
+        assert again.status == 0, again.err
+    few = ("--task", "perplexity:tail=8", "--length", "1x", "--scaling", given)
+    only = ropewalk("run", "--model", model, "--docs", docs / used, *few)
+    assert only.status == 2
+    assert "has only documents that a method was calibrated on" in only.err
 
 
 @pytest.mark.parametrize(
