@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,18 +93,14 @@ def _texts(
         )
     if not isinstance(spec.docs, str):
         raise UserError("calibrate reads one --docs.")
-    corpus = Corpus(open_documents(spec.docs), checkpoint.tokenizer, rope.trained_length)
-    begin = list(corpus.context.opening)
+    bos, given = checkpoint.tokenizer.bos_token_id, open_documents(spec.docs)
+    begin = [] if bos is None else [bos]
     own = length - len(begin)
-    read = zip(corpus.context.documents(), corpus.content.entries, strict=True)
-    enough = [(one, entry) for one, entry in read if len(one.tokens) >= own][:count]
-    if len(enough) < count:
-        raise UserError(
-            f"--docs {spec.docs} has {len(enough)} documents of {own:,} tokens or more, not"
-            f" {count}; give more, or a smaller --documents or --length."
-        )
-    entries = [{"name": entry["name"], "sha256": entry["sha256"]} for _, entry in enough]
-    return [[*begin, *one.tokens[:own]] for one, _ in enough], entries, length
+    documents = replace(given, count=given.count or count, min_tokens=max(own, given.min_tokens))
+    corpus = Corpus(documents, checkpoint.tokenizer, rope.trained_length)
+    texts = [[*begin, *one.tokens[:own]] for one in corpus.context.documents()]
+    entries = [{"name": one["name"], "sha256": one["sha256"]} for one in corpus.content.entries]
+    return texts, entries, length
 
 
 def _json(result: Calibration, checkpoint: Checkpoint) -> str:

@@ -194,7 +194,7 @@ def _check_enough(documents: Documents, count: int, calibrated: int) -> None:
     if count < requested and (documents.count or documents.min_tokens):
         raise UserError(
             f"--docs {documents.label} holds {count} documents of {documents.min_tokens} tokens or "
-            f"more, not {requested}; give a smaller count or min_tokens."
+            f"more, not {requested}; give more, or ask for fewer or shorter ones."
         )
 
 

@@ -249,7 +249,7 @@ def test_too_few_documents_are_not_passed_over(tmp_path: Path) -> None:
         taken(f"{tmp_path}:min_tokens=40,count=2")
     assert str(caught.value) == (
         f"--docs {tmp_path}:min_tokens=40,count=2 holds 1 documents of 40 tokens or more, not 2; "
-        "give a smaller count or min_tokens."
+        "give more, or ask for fewer or shorter ones."
     )
 
 
