@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # The pages whose text is a file elsewhere in the repository.
 PAGES = {
     "index.md": "README.md",
-    "how-to/serving.md": "harness/serve/README.md",
+    "reference/serving.md": "harness/serve/README.md",
     "reference/method-contract.md": "scaling/README.md",
     "reference/task-contract.md": "tasks/README.md",
     "reference/encoding-contract.md": "harness/encodings/README.md",

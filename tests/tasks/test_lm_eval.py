@@ -252,7 +252,7 @@ def test_the_loop_of_another_program_in_ten_lines(
     own: Path, reference: tuple[Any, Any], plain: dict[str, Any]
 ) -> None:
     """The lines of the how-to page: lm-eval's own scores under a method, others than without."""
-    text = (ROOT / "docs/how-to/retrieval-tasks.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/how-to/lm-eval.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(lines.splitlines()) <= 10
     from lm_eval.tasks import TaskManager
