@@ -45,7 +45,8 @@ SEARCHED = {"scaling": "yarn", "task": "perplexity", "length": TARGET}
 INSIDE = ("0.25x", "1x")  # lengths by which key tokens are found
 # Settings of the model and the documents, which the next command to type repeats.
 REPEATED = (
-    "docs", "adapter", "dtype", "device", "device_map", "compile", "max_memory", "allow_pickle",
+    "docs", "adapter", "dtype", "device", "device_map", "compile", "attention", "max_memory",
+    "allow_pickle",
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 BY_NAME = (  # settings of a model that is opened by its name
     "workers", "cluster", "adapter", "dtype", "revision", "device", "device_map", "compile",
-    "trust_remote_code", "allow_pickle",
+    "attention", "trust_remote_code", "allow_pickle",
 )  # fmt: skip
 
 

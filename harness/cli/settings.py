@@ -116,6 +116,12 @@ FLAGS = {
         "False",
         "Compile the norms and MLPs of the layers (torch.compile). Losses differ by rounding.",
     ),
+    "attention": Flag(
+        EXECUTION,
+        str,
+        "auto",
+        "auto (PyTorch's choice) or flash3: FlashAttention-3, on an H100 or H200, in 16 bits.",
+    ),
     "trust_remote_code": Flag(MODEL, bool, "False", "Run code from the model's repository."),
     "allow_pickle": Flag(MODEL, bool, "False", "Accept weights that are not safetensors."),
     "workers": Flag(

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 
 from harness.encodings._config import EncodingConfig
 from harness.engine.compiled import check_compiler
+from harness.engine.flash3 import check_flash3
 from harness.errors import UserError, reason
 from harness.hub import attempt, attempting
 from harness.models.adapter import Adapter, open_adapter
@@ -62,6 +63,7 @@ class Checkpoint:
     loaded: Any = None  # the model itself, where Python holds it already
     tokenizer_hash: str | None = None  # of a folder, whose fingerprint leaves out some of its files
     compiled: bool = False  # its layers are compiled after loading
+    attention: str = "auto"  # what computes it: PyTorch's choice, or flash3
 
     @property
     def sliding_window(self) -> int | None:
@@ -100,6 +102,7 @@ def open_checkpoint(
     adapter: str | None = None,
     trained_length: int | None = None,
     compile: bool = False,
+    attention: str = "auto",
     elsewhere: str | None = None,
 ) -> Checkpoint:
     """Read config and tokenizer; raise UserError for a model that cannot be evaluated.
@@ -121,6 +124,9 @@ def open_checkpoint(
         where_to = elsewhere or _device(device)
         if compile and elsewhere is None:
             check_compiler(where_to)
+        number = _dtype(dtype, where_to, config)
+        if attention == "flash3" and elsewhere is None:
+            check_flash3(where_to, number)
         if elsewhere is None:
             attempt("weights", where, lambda: quantizer_of(config, device_map))
         added = (
@@ -146,7 +152,7 @@ def open_checkpoint(
             config=config,
             tokenizer=tokenizer,
             rope=geometry_of(config, trained_length),
-            dtype=_dtype(dtype, where_to, config),
+            dtype=number,
             device=where_to,
             trust_remote_code=trust_remote_code,
             allow_pickle=allow_pickle,
@@ -156,6 +162,7 @@ def open_checkpoint(
             adapter=added,
             tokenizer_hash=None if commit or is_gguf(where) else tokenizer_hash(Path(where)),
             compiled=compile,
+            attention=attention,
         )
 
 

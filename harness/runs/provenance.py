@@ -32,7 +32,7 @@ def _facts(run: Run) -> Iterable[tuple[str, list[str]]]:
     model, documents = run["model"], run["documents"]
     values = {
         name: model.get(name) or None
-        for name in ("type", "encoding", "dtype", "compiled", "revision", "quantized")
+        for name in ("type", "encoding", "dtype", "compiled", "attention", "revision", "quantized")
     }
     yield "model", [f"{model['name']}: {_options(values | {'window': model['trained_length']})}"]
     yield "weights", [f"{model['name']}: {model['fingerprint']}"] if "fingerprint" in model else []

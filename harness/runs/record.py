@@ -94,6 +94,7 @@ class _Model(BaseModel):
     encoding: Text | None = None
     quantized: Text | None = None
     compiled: bool = False
+    attention: Text | None = None
     fingerprint: Text | None = None
 
 
@@ -158,6 +159,7 @@ class Settings(BaseModel):
     trust_remote_code: bool = False
     allow_pickle: bool = False
     compile: bool = False
+    attention: str = "auto"
     published: str | None = None
 
 

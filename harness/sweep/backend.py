@@ -6,7 +6,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.engine import Answered, Decode, OutOfMemory, Sizes, out_of_memory, shareable
+from harness.engine.flash3 import flash3
 from harness.engine.memory import ROWS
 from harness.errors import UserError, reason
 from harness.models.checkpoint import Checkpoint
@@ -137,10 +138,11 @@ def replies(
     )
     _start_peak(device)
     began = time.perf_counter()
-    for key, outcome, shared in _outcomes(model, rotation, questions, sizes, decode):
-        yield key, Reply(outcome, time.perf_counter() - began, _peak_mib(device), shared)
-        _start_peak(device)
-        began = time.perf_counter()
+    with flash3() if checkpoint.attention == "flash3" else nullcontext():
+        for key, outcome, shared in _outcomes(model, rotation, questions, sizes, decode):
+            yield key, Reply(outcome, time.perf_counter() - began, _peak_mib(device), shared)
+            _start_peak(device)
+            began = time.perf_counter()
 
 
 def _outcomes(

@@ -146,6 +146,7 @@ def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
         "allow_pickle",
         "trained_length",
         "compile",
+        "attention",
     )
     options = spec.model_dump(include=set(given))
     return open_checkpoint(spec.model, **options, elsewhere=elsewhere)
@@ -408,6 +409,7 @@ def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: 
         deciding(task.options),
         length,
         *(["compiled"] if checkpoint.compiled else []),
+        *([checkpoint.attention] if checkpoint.attention != "auto" else []),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 

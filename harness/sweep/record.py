@@ -90,6 +90,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         "shipped": dict(rope.shipped),
         "bos": checkpoint.tokenizer.bos_token_id,
         "sliding_window": checkpoint.sliding_window,
+        **({"attention": checkpoint.attention} if checkpoint.attention != "auto" else {}),
         **({"encoding": checkpoint.encoding} if checkpoint.encoding else {}),
         **({"quantized": checkpoint.quantized} if checkpoint.quantized else {}),
         **({"tokenizer": checkpoint.tokenizer_hash} if checkpoint.tokenizer_hash else {}),

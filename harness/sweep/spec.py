@@ -180,6 +180,7 @@ class Spec(BaseModel):
     trained_length: int | None = Field(None, ge=1, lt=2**31)
     device_map: Literal["auto"] | None = None
     compile: bool = False
+    attention: Literal["auto", "flash3"] = "auto"
     trust_remote_code: bool = False
     allow_pickle: bool = False
     workers: int | None = Field(None, ge=1, le=CELLS)

@@ -1,0 +1,109 @@
+"""FlashAttention-3 on request: where it is active, what it needs, and what the records say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import _registry, current_flash_attention_impl
+
+from harness.engine import DEFAULT
+from harness.engine.flash3 import NAME, check_flash3
+from harness.errors import UserError
+from harness.models.checkpoint import Checkpoint
+from harness.runs.store import other_model
+from harness.sweep.backend import replies
+from harness.sweep.plan import make_plan
+from harness.sweep.record import describe
+from harness.sweep.spec import Spec
+from scaling import native
+from tasks.types import Loglikelihood
+from tests.command_line import Ropewalk
+
+
+@dataclass
+class Handle:
+    """Stands for the kernels that PyTorch registers, which need a GPU."""
+
+    removed: bool = False
+
+    def remove(self) -> None:
+        self.removed = True
+
+
+@pytest.fixture
+def handle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
+    """Let PyTorch's registry have a FlashAttention-3 that registers nothing."""
+    one = Handle()
+    monkeypatch.setitem(_registry._FLASH_ATTENTION_IMPLS, NAME, lambda: one)
+    yield one
+    assert current_flash_attention_impl() is None
+
+
+@pytest.mark.parametrize("kind", ["auto", "flash3"])
+def test_it_is_active_while_requests_are_answered_and_no_longer(
+    kind: str, handle: Handle, reference: tuple[Checkpoint, Any]
+) -> None:
+    """Another sweep of the same process has PyTorch's own kernels again."""
+    opened, model = reference
+    opened = replace(opened, attention=kind)
+    rotation = native.frequencies(opened.rope, 64)
+    questions = {("cell", "q"): Loglikelihood(tuple(range(64)), 1, doc_id="q")}
+    active = [
+        current_flash_attention_impl() for _ in replies(model, opened, rotation, questions, DEFAULT)
+    ]
+    assert active == [NAME if kind == "flash3" else None]
+    assert handle.removed == (kind == "flash3")
+
+
+def test_its_samples_have_keys_and_a_folder_of_their_own(
+    reference: tuple[Checkpoint, Any],
+) -> None:
+    """Results of two kernels are never mixed when a run is continued."""
+    opened, _ = reference
+    spec = Spec(scaling=("none",), task=("passkey:trials=1",), length=("1x",))
+    plans = [
+        make_plan(spec, checkpoint=replace(opened, attention=kind)) for kind in ("auto", "flash3")
+    ]
+    keys = [{cell.key for cell in plan.cells} for plan in plans]
+    assert keys[0].isdisjoint(keys[1])
+    plain, own = (describe(plan, None, measuring=False) for plan in plans)
+    assert other_model(plain, own) == other_model(own, plain) == "attention"
+    assert other_model(own, own) is other_model(plain, plain) is None
+
+
+def test_without_such_a_gpu_it_is_an_error_before_weights_are_read(
+    ropewalk: Ropewalk, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    done = ropewalk("run", "--attention", "flash3", "--device", "cpu", "--out", str(folder))
+    assert done.status == 2
+    assert "needs an H100 or H200, and the device is cpu; leave --attention out" in done.err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "known", "message"),
+    [
+        ((8, 0), "bfloat16", True, "needs an H100"),
+        ((9, 0), "float32", True, "needs 16 bits"),
+        ((9, 0), "bfloat16", False, "needs a later PyTorch"),
+        ((9, 0), "bfloat16", True, "flash_attn_interface; install it"),
+    ],
+)
+def test_what_a_gpu_lacks_is_said(
+    capability: tuple[int, int],
+    dtype: str,
+    known: bool,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    if not known:
+        monkeypatch.delitem(_registry._FLASH_ATTENTION_IMPLS, NAME)
+    with pytest.raises(UserError, match=message):
+        check_flash3("cuda", dtype)
