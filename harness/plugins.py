@@ -190,9 +190,9 @@ def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
         return _imported(kind, name, packaged(kind)[name].value)
     if kind == "report" and name in REPLACED:
         raise UserError(f"the report {name!r} was merged: {REPLACED[name]} has its numbers now.")
-    raise UserError(
-        f"no {kind} is called {name!r}; {nearest(name, all_names(kind))}, or a path to a .py file."
-    )
+    more = f"; a task of lm-eval is lm_eval:tasks={name}" if kind == "task" else ""
+    known = nearest(name, all_names(kind))
+    raise UserError(f"no {kind} is called {name!r}; {known}, or a path to a .py file{more}.")
 
 
 def _imported(kind: str, name: str, path: str) -> tuple[ModuleType, str | None]:

@@ -36,7 +36,7 @@ from harness.sweep.eta import initial_eta
 from harness.sweep.measure import records
 from harness.sweep.memory import estimate
 from harness.sweep.plan import Plan, make_plan, open_model
-from harness.sweep.spec import CELLS, Spec
+from harness.sweep.spec import CELLS, Spec, expand
 from scaling import native, yarn
 
 TARGET = "4x"
@@ -279,7 +279,10 @@ def _set_up(
 ) -> tuple[Tuning, Space]:
     """Plan the closed-form methods, split the documents, and lay out what is searched."""
     searched = str(spec.scaling[0])
-    methods = [*against, *([EVALUATOR] if key_tokens else [])]
+    methods = [
+        *(one for given in against for one in expand(given)),
+        *([EVALUATOR] if key_tokens else []),
+    ]
     if not is_free(searched):
         methods.append(default_of(searched))
     lengths = (*spec.length, *(INSIDE if key_tokens else ()))

@@ -29,7 +29,7 @@ USAGE = {
     "recommend": "MODEL [OPTIONS]",
     "tune": "[MODEL] [OPTIONS]",
     "calibrate": "MODEL [OPTIONS]",
-    "export": "MODEL --scaling METHOD --length LENGTH --to ENGINE [OPTIONS]",
+    "export": "[MODEL] --scaling METHOD --length LENGTH --to ENGINE [OPTIONS]",
     "doctor": "MODEL [OPTIONS]",
     "inspect": "[MODEL] [OPTIONS]",
     "check": "PLUGIN [OPTIONS]",

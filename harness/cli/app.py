@@ -5,17 +5,25 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from inspect import signature
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from cyclopts import App, CycloptsError, Parameter, UnknownOptionError, UnusedCliTokensError
+from cyclopts import (
+    App,
+    CycloptsError,
+    Parameter,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 from rich.text import Text
 
 from harness.cli import COMMANDS, EXAMPLES, HELP, USAGE
 from harness.cli.console import INTERRUPTED, REFUSED, err, terminable
+from harness.cli.conventions import answer
 from harness.cli.help import Columns
+from harness.cli.settings import OPTIONS
 from harness.errors import UserError, reason
 from harness.names import printable
 
@@ -27,24 +35,33 @@ def _version() -> str:
 
 
 def _mistaken(error: CycloptsError) -> str:
-    """Return what is wrong with a command line; for another command's option, name the command."""
-    text = str(error)
+    """Return what is wrong with a command line, and what to write instead where that is known."""
+    command = " ".join(error.command_chain or ())
     if isinstance(error, UnusedCliTokensError):
-        command = " ".join(error.command_chain or ())
-        text = (
+        return (
             f"{command} has no place for {' '.join(error.unused_tokens or ())!r}; name the flag "
             f"that it belongs to, as in --docs books (see {command} --help)."
         )
+    if isinstance(error, UnknownCommandError) and error.unused_tokens:
+        if error.unused_tokens[0].startswith("-"):
+            return f"name a command first: ropewalk run {' '.join(error.unused_tokens)}"
+        if words := answer(error.unused_tokens[0]):
+            return f"there is no command {error.unused_tokens[0]}: {words}."
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or str(error.token.value)).partition("=")[0]
-        for name in COMMANDS:
-            function = app[name].default_command
-            parameters = signature(function).parameters if function else {}
-            if option.removeprefix("--").replace("-", "_") in parameters:
-                text = (
-                    f"Unknown option: {option}. It is one of ropewalk {name} (see {name} --help)."
-                )
-    return text
+        if words := answer(option):
+            return f"{command} has no {option}: {words}."
+        if others := [name for name in COMMANDS if option in _options(name)]:
+            name = others[0]
+            return f"Unknown option: {option}. It is one of ropewalk {name} (see {name} --help)."
+    return str(error)
+
+
+def _options(name: str) -> set[str]:
+    """Return the options of a command, with their aliases."""
+    return {
+        option for argument in app[name].assemble_argument_collection() for option in argument.names
+    }
 
 
 app = App(
@@ -52,6 +69,7 @@ app = App(
     version=_version,
     help=HELP,
     help_formatter=Columns(),
+    group_parameters=OPTIONS,
     help_format="plaintext",  # markdown would take twice the time to start
     suppress_keyboard_interrupt=False,  # main reports what an interrupt keeps
     # A folder may be called [] or {"a": 1}, which is JSON.
@@ -63,11 +81,12 @@ for name in COMMANDS:  # a command is imported when it is named
     function = "list_" if name == "list" else name  # not the built-in
     app.command(
         f"harness.cli.{name}:{function}",
-        name=name,
+        name=("list", "ls") if name == "list" else name,
         usage=f"Usage: ropewalk {name} {USAGE[name]}",
         help_epilogue=f"Example: {EXAMPLES[name]}",
     )
 app.command("harness.cli.reproduce:rerun", name="rerun", show=False)  # the name of version 0.1
+app.register_install_completion_command(help="Install completion for the shell that runs this.")
 
 
 def main(arguments: list[str] | None = None) -> Any:

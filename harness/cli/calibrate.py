@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.console import COMPLETE, TERMINAL, screen
-from harness.cli.settings import OPENING, with_settings
+from harness.cli.settings import OPENING, Model, OutFile, Whole, with_settings
 
 
 @with_settings(
@@ -18,11 +18,11 @@ from harness.cli.settings import OPENING, with_settings
     docs="What is read; other documents than those that are measured afterwards.",
 )
 def calibrate(
-    model: str,
+    model: Model,
     *,
     length: str = "1x",
-    documents: int = 10,
-    out: Path = Path("heads.json"),
+    documents: Whole = 10,
+    out: OutFile = Path("heads.json"),
     **settings: Any,
 ) -> int:
     """Measure a model's heads on documents, for ms_poe:heads=FILE and dpe:heads=FILE.

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, print_finding, screen
-from harness.cli.settings import OPENING, with_settings
+from harness.cli.settings import OPENING, MaybeModel, with_settings
 
 
 @with_settings(*OPENING)
 def check(
-    plugin: str, /, *, model: str | None = None, length: str | None = None, **settings: Any
+    plugin: str, /, *, model: MaybeModel = None, length: str | None = None, **settings: Any
 ) -> int:
     """Test the code of a method at many geometries, or of an encoding, against its contract.
 
     Args:
         plugin: Your own .py file or a NAME, with options as in --scaling; all of one name.
-        model: Check a method at this model's geometry, from its config alone; default: at many.
+        model: Check a method at this model's geometry, from its config alone. [default: at many]
         length: Up to this length of the model: 512, 4k (4096) or 2x (the default is 16x).
     """
     from harness.api.model import check

@@ -71,6 +71,16 @@ class Terminal(Observer):
 
 
 TERMINAL = Terminal()
+
+
+def note_demo() -> None:
+    """Say that no model was named, and how to name one."""
+    TERMINAL.note(
+        "This uses the embedded demo model (5 million parameters, trained window 256 tokens); its "
+        "rankings do not transfer to large models. Name your own: --model FOLDER or OWNER/NAME."
+    )
+
+
 MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
 
 

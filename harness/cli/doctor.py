@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, print_finding
-from harness.cli.settings import OPENING, with_settings
+from harness.cli.settings import OPENING, Model, with_settings
 
 
 @with_settings(
@@ -13,10 +13,10 @@ from harness.cli.settings import OPENING, with_settings
     "dtype",
     "device",
     *OPENING,
-    docs="Whose first document is read; default: the embedded documents.",
+    docs="Whose first document is read. [default: the embedded documents]",
 )
 def doctor(
-    model: str,
+    model: Model,
     *,
     scaling: str = "native",
     length: str = "1x",
@@ -28,7 +28,7 @@ def doctor(
 
     Args:
         model: A folder, a hub name or a GGUF file.
-        scaling: The method that is meant, NAME:option=value,…; default: what the checkpoint ships.
+        scaling: The method that is meant, NAME:option=value,…; native is what the checkpoint ships.
         length: The length that the method is for: 512, 4k (4096) or 2x (twice the trained window).
         server: http://HOST:PORT of a running server (vLLM, SGLang, llama.cpp); losses are compared.
         quick: Read 64 tokens alone, and wait a minute at most for a server.

@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Any
 
-from harness.cli.console import COMPLETE, TERMINAL, screen
-from harness.cli.settings import OPENING, with_settings
+from harness.cli.console import COMPLETE, TERMINAL, note_demo, screen
+from harness.cli.settings import OPENING, MaybeModel, Out, with_settings
 
 PORTS = {"gguf": 8080, "vllm": 8000, "sglang": 30000}  # where each serves unless told otherwise
 
 
 @with_settings(*OPENING)
 def export(
-    model: str,
+    model: MaybeModel = None,
     *,
     scaling: str,
     length: str,
     to: str,
-    out: Path | None = None,
+    out: Out = None,
     copy: bool = False,
     **settings: Any,
 ) -> int:
     """Write a scaling as a serving engine reads it, and say how far what it computes is from it.
 
     Args:
-        model: A folder, a hub name or a GGUF file.
+        model: A folder, a hub name or a GGUF file. [default: reference, the embedded demo model]
         scaling: One method: NAME, NAME:option=value,… or a path to your own file.
         length: The longest input in tokens: 512, 4k (4096) or 2x (twice the trained window).
         to: The engine: transformers, vllm, sglang, gguf (llama.cpp), mlx or hf-code.
-        out: A new folder (or GGUF file) to write; default: print the config and the command only.
-        copy: Copy the weights into the folder; default: link them.
+        out: A new folder (or GGUF file) to write. [default: print the config and the command only]
+        copy: Copy the weights into the folder instead of linking to them.
     """
     from harness.api.model import written_export
     from harness.api.settings import read_spec
 
+    if model is None:
+        note_demo()
     spec = read_spec({"model": model, "scaling": [scaling], "length": [length], **settings})
     result, place = written_export(spec, to, out, copy=copy, observer=TERMINAL)
     screen.print(result.text(str(place) if place else None), soft_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.cli.console import COMPLETE, TERMINAL, screen
-from harness.cli.settings import OPENING, with_settings
+from harness.cli.settings import OPENING, MaybeModel, Out, with_settings
 
 if TYPE_CHECKING:
     from harness.inspection.inspect import Inspection, Reading
@@ -23,20 +22,20 @@ KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faste
 
 @with_settings("scaling", "length", *OPENING)
 def inspect(
-    model: str | None = None,
+    model: MaybeModel = None,
     *,
     base: tuple[float, ...] | None = None,
     encoding: tuple[str, ...] | None = None,
-    out: Path | None = None,
+    out: Out = None,
     **settings: Any,
 ) -> int:
     """Show what each scaling does to a model's channels; reads its config alone, and tests nothing.
 
     Args:
-        model: A folder or a hub name; default: the embedded reference model.
+        model: A folder or a hub name. [default: reference, the embedded demo model]
         base: Other bases of the rotary embedding, for the figure of scores.
         encoding: Encodings for that figure: NAME, or the folder of a trained model of one.
-        out: Where tables and figures go, as CSV, PNG, SVG and PDF; default: print the table only.
+        out: Where tables and figures go, as CSV, PNG, SVG and PDF. [default: print the table only]
     """
     from harness.api.model import inspect
 

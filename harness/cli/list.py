@@ -14,20 +14,24 @@ def list_(name: str | None = None, /) -> int:
     """List methods, tasks, reports, engines and encodings with their sources, and sweeps.
 
     Args:
-        name: One of them, or your own .py file: prints its options and an example.
+        name: methods, tasks, reports, engines, encodings, trackers or sweeps: only these. The name
+            of one, or your own .py file: its options and an example. [default: everything]
     """
-    if name is not None:
+    from harness.plugins import FOLDERS, catalogue
+    from harness.sweep.spec import bundled
+
+    kinds = {f"{kind}s": kind for kind in (*FOLDERS, "sweep")}
+    if name is not None and name not in kinds:
         from harness.api.describe import describe
 
         for description in describe(name):
             _print(description)
         return COMPLETE
-    from harness.plugins import FOLDERS, catalogue
-    from harness.sweep.spec import bundled
-
-    for kind, lines in ({kind: catalogue(kind) for kind in FOLDERS} | {"sweep": bundled()}).items():
+    for heading in kinds if name is None else (name,):
+        kind = kinds[heading]
+        lines = bundled() if kind == "sweep" else catalogue(kind)
         width = max(map(len, lines), default=0)
-        screen.print(f"{kind}s", style="bold")
+        screen.print(heading, style="bold")
         for entry, line in lines.items():
             screen.print(f"  {entry:<{width}}  {line}", soft_wrap=True)
     return COMPLETE

@@ -47,7 +47,7 @@ def new(
     Args:
         kind: What it is; bands: a method that moves relative positions.
         name: Its name; the file is NAME.py.
-        out: The folder it goes to; default: this one.
+        out: The folder it goes to.
     """
     from harness.api.new import new as copy_example
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, screen
+from harness.cli.settings import Out
 
 
 def publish(
@@ -12,7 +13,7 @@ def publish(
     /,
     *,
     to: str,
-    out: Path | None = None,
+    out: Out = None,
     task: tuple[str, ...] | None = None,
     samples: bool = False,
     model: str | None = None,
@@ -27,7 +28,7 @@ def publish(
         run: A run folder.
         to: card, folder or every-eval-ever (JSON of scores with intervals), which are written; or
             a tracker that it is sent to, as in `ropewalk run --track`.
-        out: A new folder to write; default: RUN-card and so on, beside the run.
+        out: A new folder to write. [default: RUN-card and so on, beside the run]
         task: Your own task files that the run was measured with: only these are executed.
         samples: To every-eval-ever, also every sample that is right or wrong, with the text of its
             question, which may be that of your documents; it is made again of them and of the

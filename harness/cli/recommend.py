@@ -5,47 +5,54 @@ from __future__ import annotations
 from typing import Any
 
 from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, screen
-from harness.cli.settings import with_settings
+from harness.cli.conventions import translated
+from harness.cli.settings import DryRun, MaybeModel, with_settings
+from harness.errors import UserError
 
 
 @with_settings(
     without=("model", "task", "track"),
-    scaling="The candidates: NAME, NAME:option=value,… or your own .py file; default: all that "
-    "need no training, at the fixed factor of the target, and what the checkpoint ships.",
-    length="The target: 32k (32768) or 4x (of the trained window); default: 4x.",
-    out="The run folder; default: results/recommend-MODEL.",
+    scaling="The candidates: NAME, NAME:option=value,… or your own .py file. [default: all that "
+    "need no training, at the fixed factor of the target, and what the checkpoint ships]",
+    length="The target: 32k (32768) or 4x (of the trained window). [default: 4x]",
+    out="The run folder. [default: results/recommend-MODEL]",
 )
 def recommend(
-    model: str | None = None,
+    model: MaybeModel = None,
     *,
     to: str | None = None,
     tolerance: float = 1.0,
     margin: float = 1.0,
     budget: str | None = None,
-    dry_run: bool = False,
+    dry_run: DryRun = False,
     **settings: Any,
 ) -> int:
     """Recommend the method for a target length (--length, default 4x), by a race on your documents.
 
-    Methods (--scaling; default: all training-free ones) are measured on the same documents in
+    Methods (--scaling, or all training-free ones) are measured on the same documents in
     rounds, and those that are significantly worse are measured no further. The answer is one
     method, with a bound of how much worse than the best it can be. The same command continues.
 
     Args:
-        model: A folder, a hub name (NAME@REVISION) or a GGUF file; default: the embedded model.
+        model: A folder, a hub name (NAME@REVISION) or a GGUF file. Required, here or as --model.
         to: The engine that will serve it (transformers, vllm, sglang, gguf, mlx, hf-code): only
             methods that it can express are candidates.
         tolerance: Percent of perplexity that a method may cost inside the window.
         margin: Percent of perplexity up to which a method is as good as the best.
-        budget: The most that it may spend: 2h, 15min, a number of forwards at the target, or all;
-            default: a third of what measuring every method on every document takes, or all methods
-            on 6 documents where that is more.
+        budget: The most that it may spend: 2h, 15min, a number of forwards at the target, or all.
+            [default: a third of what measuring every method on every document takes, or all methods
+            on 6 documents where that is more]
         dry_run: Say what it may cost; read no weights, write nothing.
     """
     from harness.api.select import race
     from harness.cli.tables import grids, print_words
 
-    given = {"model": model, **settings}
+    given = translated({"model": model, **settings})
+    if given["model"] is None:
+        raise UserError(
+            "recommend needs a model: ropewalk recommend FOLDER or OWNER/NAME. (reference is the "
+            "embedded demo model.)"
+        )
     with race(given, tolerance, margin, budget, to=to, observer=TERMINAL) as run:
         if dry_run:
             return COMPLETE

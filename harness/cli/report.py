@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, screen
+from harness.cli.settings import OUTPUT, Out
 
 
 def report(
@@ -16,8 +17,8 @@ def report(
     *,
     report: tuple[str, ...] | None = None,
     task: tuple[str, ...] | None = None,
-    out: Path | None = None,
-    page: Path | None = None,
+    out: Out = None,
+    page: Annotated[Path | None, Parameter(group=OUTPUT)] = None,
     mixed: bool = False,
     together: Annotated[bool | None, Parameter(negative=None)] = None,
     width: str | None = None,
@@ -29,13 +30,13 @@ def report(
 
     Args:
         runs: Run folders; several are joined, also those in a folder.
-        report: Which reports, or all; default: scores, best and curves.
+        report: Which reports, or all. [default: scores, best and curves]
         task: Your own task files that the runs were measured with: only these are executed.
-        out: Where the files go; default: RUN/reports, for one run.
-        page: The page, one file with all charts and tables, to send; default: index.html beside the
-            files of all reports.
+        out: Where the files go. [default: RUN/reports, for one run]
+        page: The page, one file with all charts and tables, to send. [default: index.html beside
+            the files of all reports]
         mixed: Set runs that are not comparable beside each other.
-        together: Compare models as methods, in one panel; default: where each has one method.
+        together: Compare models as methods, in one panel. [default: where each has one method]
         width: Of figures: page (7 inches, the default), column (3.3) or inches.
         style: Of figures: paper (one column of two), a Matplotlib style by name, or its file.
         only: The methods that figures show, in their order; tables have all.

@@ -6,12 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, err, screen
-from harness.cli.settings import with_settings
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, err, note_demo, screen
+from harness.cli.conventions import translated
+from harness.cli.settings import DryRun, with_settings
 
 
 @with_settings()
-def run(sweep: Path | None = None, /, *, dry_run: bool = False, **settings: Any) -> int:
+def run(sweep: Path | None = None, /, *, dry_run: DryRun = False, **settings: Any) -> int:
     """Run a sweep: every scaling x task x length. The same command continues where it stopped.
 
     Args:
@@ -19,8 +20,12 @@ def run(sweep: Path | None = None, /, *, dry_run: bool = False, **settings: Any)
         dry_run: Print the plan and its cost; read no weights and write nothing.
     """
     from harness.api.settings import read_specs
+    from harness.sweep.spec import Spec
 
-    specs = read_specs(sweep, settings)  # before anything that takes long to import
+    given = translated(settings)
+    specs = read_specs(sweep, given)  # before anything that takes long to import
+    if given.get("model") is None and specs[0].model == Spec.model_fields["model"].default:
+        note_demo()
     from harness.api.report import write
     from harness.api.run import keeping, machine_of, planned
     from harness.cli.outcome import print_brief

@@ -7,21 +7,39 @@ takes longer than to print the help.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token
 
 Command = Callable[..., int]
 Many = tuple[str, ...]
+OPTIONS = Group.create_ordered("Options")
 MODEL = Group.create_ordered("Model")
 METHODS = Group.create_ordered("Methods")
 TASKS = Group.create_ordered("Tasks, lengths and documents")
 EXECUTION = Group.create_ordered("Execution")
 OUTPUT = Group.create_ordered("Output")
 OPENING = ("revision", "offline", "trust_remote_code")  # how a model's config is read
+
+
+def whole(kind: Any, tokens: Sequence[Token]) -> int:  # noqa: ARG001
+    """Return the whole number of a flag; cyclopts alone would read 0.5 as 0."""
+    text = tokens[0].value
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text} is not a whole number.") from None
+
+
+Whole = Annotated[int, Parameter(converter=whole)]
+DryRun = Annotated[bool, Parameter(group=EXECUTION)]
+Model = Annotated[str, Parameter(alias="-m", group=MODEL)]
+MaybeModel = Annotated[str | None, Parameter(alias="-m", group=MODEL)]
+OutFile = Annotated[Path, Parameter(alias=("--output-path", "-o"), group=OUTPUT)]
+Out = Annotated[Path | None, Parameter(alias=("--output-path", "-o"), group=OUTPUT)]
 
 
 @dataclass(frozen=True)
@@ -45,6 +63,14 @@ FLAGS = {
         "reference, the embedded demo model",
         "Folders, hub names (NAME@REVISION) or GGUF files.",
         ("-m",),
+    ),
+    "model_args": Flag(
+        MODEL,
+        Many,
+        "none",
+        "The model as lm-eval names it: pretrained=NAME,dtype=…,revision=…,trust_remote_code=True. "
+        "Read as --model, --dtype and so on.",
+        ("-a",),
     ),
     "revision": Flag(
         MODEL, str, "the main branch", "Branch, tag or commit on the hub, for one model."
@@ -78,8 +104,16 @@ FLAGS = {
     "docs": Flag(
         TASKS,
         str,
-        "embedded, texts of the Python standard library",
+        "embedded, 23 texts from Python's standard library",
         "A file, a folder, a glob, or DATASET:split=…,field=….",
+    ),
+    "limit": Flag(
+        TASKS,
+        str,
+        "all documents, and each task's own number of trials",
+        "A whole number: the most documents that are read, and the most trials of each generated "
+        "task (of each depth, where it has depths).",
+        ("-L",),
     ),
     "out": Flag(
         OUTPUT,
@@ -88,7 +122,7 @@ FLAGS = {
         "The run folder. With several models, the folder that holds theirs.",
         ("--output-path", "-o"),
     ),
-    "seed": Flag(TASKS, int, "0", "Seed of every random draw."),
+    "seed": Flag(TASKS, Whole, "0", "Seed of every random draw."),
     "dtype": Flag(MODEL, str, "auto", "auto (the checkpoint's), float32, bfloat16 or float16."),
     "device": Flag(EXECUTION, str, "auto", "auto (a GPU if there is one), cpu, cuda, cuda:1, …"),
     "offline": Flag(MODEL, bool, "False", "Send no request to the hub; use what its cache has."),
@@ -100,7 +134,7 @@ FLAGS = {
     ),
     "trained_length": Flag(
         MODEL,
-        int,
+        Whole,
         "the config's",
         "The trained window in tokens, for a model whose config does not give it.",
     ),
@@ -126,7 +160,7 @@ FLAGS = {
     "allow_pickle": Flag(MODEL, bool, "False", "Accept weights that are not safetensors."),
     "workers": Flag(
         EXECUTION,
-        int,
+        Whole,
         "this process",
         "Number of processes that measure, on Ray. With GPUs, one process per GPU.",
     ),
@@ -147,22 +181,19 @@ FLAGS = {
 
 
 def with_settings(
-    *names: str,
-    without: Collection[str] = (),
-    defaults: dict[str, str] | None = None,
-    **helps: str,
+    *names: str, without: Collection[str] = (), **helps: str
 ) -> Callable[[Command], Command]:
     """Give a command flags for settings, by default for all, in place of its ``**settings``.
 
     A flag that is not given is None: then a sweep file's value, or the default, stands. ``helps``
-    and ``defaults`` are the command's own words for some flags.
+    are the command's own words for some flags, with "[default: …]" at their end where it differs.
     """
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
         own = list(signature.parameters.values())
         flags = [
-            _parameter(name, helps.get(name), (defaults or {}).get(name))
+            _parameter(name, helps.get(name, FLAGS[name].help))
             for name in names or FLAGS
             if name not in without
         ]
@@ -176,10 +207,11 @@ def with_settings(
     return decorate
 
 
-def _parameter(name: str, text: str | None, default: str | None) -> inspect.Parameter:
+def _parameter(name: str, text: str) -> inspect.Parameter:
     flag = FLAGS[name]
+    text, _, default = text.removesuffix("]").partition(" [default: ")
     shown = Parameter(
-        help=text or flag.help,
+        help=text,
         show_default=default or flag.default,
         group=flag.group,
         alias=flag.alias,

@@ -4,35 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.cli.console import COMPLETE, TERMINAL, screen
-from harness.cli.settings import with_settings
+from harness.cli.console import COMPLETE, TERMINAL, note_demo, screen
+from harness.cli.conventions import translated
+from harness.cli.settings import DryRun, MaybeModel, Whole, with_settings
 
 
 @with_settings(
     without=("model", "track"),
     scaling="What is searched: a method (yarn), some options of one (yarn:beta_fast=8..64), or a "
-    "factor for each channel (spline:knots=5, channels); default: yarn.",
+    "factor for each channel (spline:knots=5, channels). [default: yarn]",
     task="What it is searched by: the loss of a task's targets (perplexity, the default) or of its "
     "answers (passkey).",
-    length="The length in tokens: 4096, 4k or 4x (of the trained window); default: 4x.",
-    out="The run folder; default: results/tune-MODEL.",
+    length="The length in tokens: 4096, 4k or 4x (of the trained window). [default: 4x]",
+    out="The run folder. [default: results/tune-MODEL]",
     seed="Seed of the split, of the search and of the task.",
 )
 def tune(
-    model: str | None = None,
+    model: MaybeModel = None,
     *,
     against: tuple[str, ...] | None = None,
-    trials: int = 60,
+    trials: Whole = 60,
     key_tokens: bool = False,
-    dry_run: bool = False,
+    dry_run: DryRun = False,
     **settings: Any,
 ) -> int:
     """Search a method's options, or free factors of the channels.
 
     Args:
-        model: A folder, a hub name (NAME@REVISION) or a GGUF file; default: the embedded model.
-        against: Closed-form methods to compare; default: pi, ntk, critical_ntk, ntk_by_parts, yarn
-            and mr_rope.
+        model: A folder, a hub name (NAME@REVISION) or a GGUF file. [default: reference, the
+            embedded demo model]
+        against: Closed-form methods to compare. [default: pi, ntk, critical_ntk, ntk_by_parts, yarn
+            and mr_rope]
         trials: How many points are tried.
         key_tokens: Search by the tokens that a longer context makes clear.
         dry_run: Print what is searched and its cost; measure nothing.
@@ -40,7 +42,9 @@ def tune(
     from harness.api.select import AGAINST, search
     from harness.cli.tables import grids
 
-    given = {"model": model, **settings}
+    given = translated({"model": model, **settings})
+    if given["model"] is None:
+        note_demo()
     with search(given, against or AGAINST, trials, key_tokens=key_tokens, observer=TERMINAL) as run:
         if dry_run:
             return COMPLETE

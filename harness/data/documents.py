@@ -108,18 +108,35 @@ def open_documents(given: str | Documents) -> Documents:
     return Documents(given, read, chosen.count, chosen.min_tokens, left_out)
 
 
+def limited(given: Any, most: int) -> Any:
+    """Return documents of which at most so many texts or rows are read.
+
+    What is no name is returned as it is. Raises UserError for bad options.
+    """
+    if isinstance(given, Documents):
+        return replace(given, read=lambda: islice(given.read(), most))
+    if not isinstance(given, str):
+        return given
+    name, listed = _split(given)
+    options = split_options(f"--docs {name}", listed)
+    limit = _selection(name, listed).limit or most
+    options["limit"] = str(min(limit, most))
+    return f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}"
+
+
 def _split(given: str) -> tuple[str, str]:
     """Return a name and its options; the name of a file or a glob may have colons of its own."""
     cuts = [index for index, letter in enumerate(given) if letter == ":"]
     for cut in (len(given), *reversed(cuts)):
         name = given[:cut]
-        if name and (_is_path(place(name)) or (has_magic(name) and _matching(name))):
+        if name and (is_path(place(name)) or (has_magic(name) and _matching(name))):
             return name, given[cut + 1 :]
     name, _, listed = given.partition(":")
     return name, listed
 
 
-def _is_path(path: Path) -> bool:
+def is_path(path: Path) -> bool:
+    """Return whether a file or a folder exists; what cannot be a name is none."""
     try:
         return path.exists()
     except (OSError, ValueError):  # too long for a name, or a zero byte in it
@@ -151,13 +168,13 @@ def _check_exists(given: str, name: str) -> None:
             "file and name it, or write a data set of the hub as OWNER/NAME:split=…"
         )
     path = place(name)
-    if name == "embedded" or _is_path(path):
+    if name == "embedded" or is_path(path):
         return
     if has_magic(name):
         if not _matching(name):
             raise UserError(f"no file matches {name}.")
         return
-    file = kind(path) in {*TEXT, *MANY} and _is_path(path.parent)  # else it may be on the hub
+    file = kind(path) in {*TEXT, *MANY} and is_path(path.parent)  # else it may be on the hub
     bad = "\0" in name or not name
     if name.startswith((".", "/", "~")) or path.suffix in TEXT or file or bad:
         raise UserError(

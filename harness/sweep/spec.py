@@ -26,11 +26,11 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from harness.data.documents import Documents, open_documents
+from harness.data.documents import Documents, is_path, limited, open_documents
 from harness.errors import Problems, UserError, foreign, why
 from harness.files import read_regular
 from harness.names import nearest
-from harness.plugins import function_name, load
+from harness.plugins import function_name, load, split_options
 
 # A factor that is unset follows the length; what is served is one fixed factor.
 SCALING = (
@@ -51,6 +51,8 @@ LENGTHS = ("1x", "2x", "4x", "8x")
 LONGEST = 2**24  # tokens of one input
 CELLS = 10_000  # methods x tasks x lengths
 MOST = 1000  # entries of one grid
+# A comma outside of brackets behind which another entry begins: a name, and no option=value.
+NEXT = re.compile(r",\s*(?=[A-Za-z_.~/][^=,\[\]]*(?:[:,]|$))(?![^\[\]]*\])")
 PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\])?[^,\[\]]*")  # up to a comma outside of brackets
 SEVERAL = re.compile(r"\btasks=([^,\[\]]*\+[^,\[\]]*)")
 LISTED = re.compile(r"([^=\[\]]+)=\s*\[([^\[\]]*)\]\s*")
@@ -101,11 +103,16 @@ def check_length(given: str, tokens: int) -> None:
 
 
 def expand(entry: str) -> list[str]:
-    """Return every entry of a grid, the last option varying fastest.
+    """Return every entry of a list of names and of grids, the last option varying fastest.
 
-    ``tasks=a+b`` is ``tasks=[a,b]``. Raises ValueError where brackets do not close, or hold
-    nothing.
+    ``none,yarn`` is two entries, unless a file has that name; ``tasks=a+b`` is ``tasks=[a,b]``.
+    Raises ValueError where brackets do not close, or hold nothing.
     """
+    names = [entry] if is_path(Path(entry.partition(":")[0])) else NEXT.split(entry)
+    return [one for name in names for one in _grid_of(name)]
+
+
+def _grid_of(entry: str) -> list[str]:
     name, colon, options = entry.partition(":")
     options = SEVERAL.sub(lambda match: f"tasks=[{match[1].replace('+', ',')}]", options)
     if not set("[]") & set(options):
@@ -396,10 +403,16 @@ def parse_all(file: Path | None, flags: dict[str, Any], *, names: bool = True) -
     """
     sweep = read_sweep_file(file) if file else SweepFile()
     given = {**sweep.settings, **flags}
+    most = given.pop("limit", None)
     problems: dict[Place, str] = {
         (key,): _unknown(key, sweep) for key in given if key not in Spec.model_fields
     }
     given = {key: value for key, value in given.items() if (key,) not in problems}
+    if most is not None:
+        try:
+            given |= _limited(given, most)
+        except UserError as error:
+            problems["limit",] = f"{sweep.where(('limit',))}{error}"
     blamed = replace(sweep, lines={p: n for p, n in sweep.lines.items() if p[0] not in flags})
     models: list[dict[str, Any]] = [{}]
     try:
@@ -416,6 +429,43 @@ def parse_all(file: Path | None, flags: dict[str, Any], *, names: bool = True) -
     if problems:
         raise Problems(problems.values(), _rest(given, models, problems))
     return tuple(specs)
+
+
+def _limited(given: Mapping[str, Any], most: Any) -> dict[str, Any]:
+    """Return the documents and tasks of a sweep with at most so many documents and trials.
+
+    Raises UserError for what is no number of them.
+    """
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", str(most)):
+        raise UserError(
+            f"limit: {SHORT.repr(most)} is not a number of documents and trials; write a whole "
+            "number, as in --limit 10. A fraction of a data set cannot be measured."
+        )
+    docs, count = given.get("docs", "embedded"), int(most)
+    if isinstance(docs, dict):
+        docs = {task: limited(one, count) for task, one in docs.items()}
+    else:
+        docs = limited(docs, count)
+    tasks = [
+        _with_trials(entry, count) if isinstance(entry, str) else entry
+        for listed in _listed(given.get("task", TASKS))
+        for entry in (expand(listed) if isinstance(listed, str) else [listed])
+    ]
+    return {"docs": docs, "task": tasks}
+
+
+def _with_trials(entry: str, most: int) -> str:
+    """Return a task with at most so many trials, or lm-eval documents, where it has any."""
+    try:
+        has = load("task", entry).options
+    except UserError:  # which the check of names tells
+        return entry
+    option = next((option for option in ("trials", "limit") if option in has), None)
+    if option is None or 0 < has[option] <= most:
+        return entry
+    name, _, listed = entry.partition(":")
+    options = split_options(name, listed) | {option: str(most)}
+    return f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}"
 
 
 def _unknown(key: str, sweep: SweepFile) -> str:

@@ -45,6 +45,14 @@ def test_a_sweep_is_shown_as_it_is_written(ropewalk: Ropewalk) -> None:
     assert "ropewalk run pi_paper" in out
 
 
+def test_a_kind_is_listed_alone(ropewalk: Ropewalk) -> None:
+    """Each kind by its plural; the list of all has them in turn."""
+    kinds = [f"{kind}s" for kind in (*FOLDERS, "sweep")]
+    alone = [ropewalk("list", kind).out for kind in kinds]
+    assert [out.partition("\n")[0] for out in alone] == kinds
+    assert "".join(alone) == ropewalk("list").out
+
+
 def test_a_file_of_ones_own_is_described_by_its_contract(tmp_path: Path) -> None:
     """What kind it is follows from what it defines; what raises while it is asked has no range."""
     file = tmp_path / "mine.py"

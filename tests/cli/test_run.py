@@ -398,7 +398,7 @@ class TestRefused:
         ("words", "told"),
         [
             (("run", "--lenght", "512"), "Unknown option: --lenght. Did you mean --length?"),
-            (("run", "--seed", "often"), 'unable to convert "often" into int'),
+            (("run", "--seed", "0.5"), "Invalid value for --seed: 0.5 is not a whole number."),
             (("rnu",), 'Unknown command "rnu". Did you mean "run"?'),
             (("report",), 'Command "report" parameter RUNS requires an argument.'),
             (
@@ -414,6 +414,29 @@ class TestRefused:
         done = ropewalk(*words)
         assert (done.status, done.out) == (2, "")
         assert told in done.err
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("run", "--scaling", "none", "--task", "passkey:trials=1", "--dry-run"),
+            ("tune", "--dry-run"),
+            ("export", "--scaling", "pi", "--length", "4x", "--to", "vllm"),
+        ],
+    )
+    def test_the_demo_model_is_named_first(self, words: Sequence[str], ropewalk: Ropewalk) -> None:
+        """Where no model is given; where the demo is asked for by its name, nothing is said."""
+        assert ropewalk(*words).err.startswith("This uses the embedded demo model (")
+        named = ropewalk(*words, "--model", "reference")
+        assert (named.status, "demo model" in named.err) == (0, False)
+
+    def test_a_recommendation_needs_a_model(self, ropewalk: Ropewalk) -> None:
+        """One sentence says how to name it."""
+        done = ropewalk("recommend", "--length", "4x")
+        assert (done.status, done.out) == (2, "")
+        assert done.err == (
+            "ropewalk: recommend needs a model: ropewalk recommend FOLDER or OWNER/NAME. "
+            "(reference is the embedded demo model.)\n"
+        )
 
     @pytest.mark.parametrize(
         "words", [("inspect",), ("recommend",), ("doctor",), ("export", "--scaling", "pi")]
