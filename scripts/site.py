@@ -25,6 +25,7 @@ from mkdocs.structure.pages import Page
 from harness.api.describe import Description, describe
 from harness.cli import COMMANDS, EXAMPLES, USAGE
 from harness.cli.app import app
+from harness.cli.schema import document
 from harness.inspection.catalogue import Entry, entries, method_table
 from harness.inspection.catalogue import page as method_page
 from harness.plugins import FOLDERS, catalogue
@@ -144,6 +145,7 @@ def generated() -> dict[str, str]:
     """Return the text of every generated page, by its path."""
     pages = {
         "reference/cli.md": command_line(),
+        "reference/json-schema.md": json_schema(),
         "reference/python.md": python(),
         "reference/methods/index.md": methods(),
         "tutorials/notebook.md": notebook(ROOT / "scripts/first_steps.ipynb"),
@@ -161,6 +163,15 @@ def command_line() -> str:
         example = f"\n# for example\n{EXAMPLES[name]}\n"
         text = text.replace(line.replace(name, f"{name} {name}", 1), line + example)
     return text.replace("# ropewalk\n", "# Command line\n", 1)
+
+
+def json_schema() -> str:
+    """Return the page of the JSON schema of every command, from the types of the results."""
+    parts = ["# JSON schema", "What [`--json`](json.md) prints, one schema per command."]
+    for name in COMMANDS:
+        schema = json.dumps(document(name), indent=2)
+        parts.append(f"## {name}\n\n```json\n{schema}\n```")
+    return "\n\n".join(parts)
 
 
 def methods() -> str:

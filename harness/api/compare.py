@@ -59,6 +59,8 @@ class Comparison:
     text: tuple[str, ...]
     files: tuple[Path, ...]
 
+    JSON = ("table", "text", "files")
+
 
 @dataclass(frozen=True)
 class PublishedComparison:
@@ -69,6 +71,8 @@ class PublishedComparison:
     display: Mapping[str, pd.DataFrame]
     text: tuple[str, ...]
     files: tuple[Path, ...]
+
+    JSON = ("published", "table", "text", "files")
 
     @property
     def reproduced(self) -> bool:

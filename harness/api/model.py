@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.api.describe import kinds_of
 from harness.api.observer import LOG, Observer
@@ -95,26 +96,33 @@ def export(
     measured. Raises UserError for what the engine cannot express.
     """
     given = {"model": str(model), "scaling": [scaling], "length": [str(length)], **settings}
-    return written_export(read_spec(given), to, out, copy=copy, observer=observer)[0]
+    return written_export(read_spec(given), to, out, copy=copy, observer=observer)
 
 
 def written_export(
     spec: Spec, to: str, out: str | Path | None, *, copy: bool, observer: Observer
-) -> tuple[Export, Path | None]:
-    """Return an export, and the folder or file where it was written."""
+) -> Export:
+    """Return an export, with the folder or file where it was written."""
     if copy and out is None:
         raise UserError("--copy copies weights into the folder of --out; name one.")
     with observer.status("Reading config"):
         result = choose(spec, to)
     if out is None:
-        return result, None
+        return result
     with observer.status("Writing"):
-        return result, write(result, Path(out), spec.revision, copy=copy)
+        return replace(result, place=write(result, Path(out), spec.revision, copy=copy))
+
+
+class Checked(NamedTuple):
+    """The findings on a method or an encoding of a name."""
+
+    label: str
+    findings: tuple[Finding, ...]
 
 
 def check(
     plugin: str, *, model: str | Path | None = None, observer: Observer = LOG, **settings: Any
-) -> list[tuple[str, tuple[Finding, ...]]]:
+) -> list[Checked]:
     """Return the findings of ``ropewalk check`` on a method or an encoding; of a name of both, two.
 
     Each comes with its label. A method is checked at many geometries, or at those of a ``model``,
@@ -138,7 +146,8 @@ def check(
             else:
                 method = partial(entry(loaded.module, kind), **loaded.arguments)
                 result = check_method(method, geometries)
-            results.append((f"{kind} {loaded.label}" if len(kinds) > 1 else loaded.label, result))
+            label = f"{kind} {loaded.label}" if len(kinds) > 1 else loaded.label
+            results.append(Checked(label, result))
     return results
 
 

@@ -39,6 +39,8 @@ class Reports:
     note: str = ""
     page: Path | None = None
 
+    JSON = ("written", "note", "page", "unscored")
+
     @property
     def unscored(self) -> list[str]:
         """Say why tasks could not score what was measured."""

@@ -26,6 +26,8 @@ class Reproduction:
     differences: tuple[str, ...]
     tolerance: float
 
+    JSON = ("folder", "outcome", "differences", "tolerance", "reproduced", "text")
+
     @property
     def reproduced(self) -> bool:
         """Return whether every sample has a number in both, within the tolerance."""

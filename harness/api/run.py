@@ -14,6 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.api.observer import LOG, Observer, Progress
+from harness.api.report import Reports
 from harness.api.settings import open_loaded, read_specs
 from harness.api.tracking import check_tracker, tracked
 from harness.backends.connect import connected
@@ -82,6 +83,14 @@ class Run:
 
                 select_figure_formats(shell, {"png"})
         return result
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What was measured, and the reports of it."""
+
+    run: Run
+    reports: Reports
 
 
 def frame(folders: str | Path | Iterable[str | Path], tasks: Iterable[str] = ()) -> pd.DataFrame:

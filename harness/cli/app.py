@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -23,6 +24,7 @@ from harness.cli import COMMANDS, EXAMPLES, HELP, USAGE
 from harness.cli.console import INTERRUPTED, REFUSED, err, terminable
 from harness.cli.conventions import answer
 from harness.cli.help import Columns
+from harness.cli.output import begin, end, print_error
 from harness.cli.settings import OPTIONS
 from harness.errors import UserError, reason
 from harness.names import printable
@@ -91,6 +93,7 @@ app.register_install_completion_command(help="Install completion for the shell t
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; a user's error is one sentence on stderr and exit status 2."""
+    begin(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a character that the terminal lacks becomes ?
@@ -102,7 +105,7 @@ def main(arguments: list[str] | None = None) -> Any:
     except CycloptsError as error:
         status = _refused(_mistaken(error))
     except UserError as error:
-        status = _refused(*getattr(error, "lines", [str(error)]))
+        status = _refused(*getattr(error, "lines", [str(error)]), sentences=error.sentences)
     except OSError as error:  # of stdout or stderr: a log on a full disk, a closed terminal
         # Else Python would write the rest of the buffer again at the end.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
@@ -110,8 +113,10 @@ def main(arguments: list[str] | None = None) -> Any:
             _refused(f"{reason(error)}{_kept(error)}")
         status = REFUSED
     except KeyboardInterrupt as error:
-        err.print(f"Interrupted{_kept(error)}")
-        status = INTERRUPTED
+        text, status = f"Interrupted{_kept(error)}", INTERRUPTED
+        err.print(text)
+        print_error([text], [text], status)
+    end()
     sys.exit(status)
 
 
@@ -120,7 +125,8 @@ def _kept(error: BaseException) -> str:
     return "".join(f"; {note}" for note in getattr(error, "__notes__", ())) + "."
 
 
-def _refused(*lines: str) -> int:
+def _refused(*lines: str, sentences: Sequence[str] = ()) -> int:
     text = "\n".join(map(printable, lines))  # they may quote a file that came from anyone
     err.print(Text.assemble(("ropewalk:", "bold red"), f" {text}"), soft_wrap=True)
+    print_error(lines, sentences or lines, REFUSED)
     return REFUSED

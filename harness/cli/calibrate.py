@@ -6,10 +6,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from harness.cli.console import COMPLETE, TERMINAL, screen
+from harness.cli.console import TERMINAL, Done, screen
+from harness.cli.output import command
 from harness.cli.settings import OPENING, Model, OutFile, Whole, with_settings
 
 
+@command
 @with_settings(
     "docs",
     "dtype",
@@ -24,7 +26,7 @@ def calibrate(
     documents: Whole = 10,
     out: OutFile = Path("heads.json"),
     **settings: Any,
-) -> int:
+) -> Done:
     """Measure a model's heads on documents, for ms_poe:heads=FILE and dpe:heads=FILE.
 
     Args:
@@ -48,4 +50,4 @@ def calibrate(
         f"{shlex.quote(model)} --docs OTHERS --scaling none {methods} --length 1x 2x",
         soft_wrap=True,
     )
-    return COMPLETE
+    return Done(result)

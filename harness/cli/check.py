@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, print_finding, screen
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, print_finding, screen
+from harness.cli.output import command
 from harness.cli.settings import OPENING, MaybeModel, with_settings
 
 
+@command
 @with_settings(*OPENING)
 def check(
     plugin: str, /, *, model: MaybeModel = None, length: str | None = None, **settings: Any
-) -> int:
+) -> Done:
     """Test the code of a method at many geometries, or of an encoding, against its contract.
 
     Args:
@@ -30,4 +32,4 @@ def check(
         failed = sum(finding.verdict == "failed" for finding in findings)
         screen.print(f"{label}: {failed} failed" if failed else f"{label}: passed")
         total += failed
-    return WITH_FAILURES if total else COMPLETE
+    return Done(results, WITH_FAILURES if total else COMPLETE)

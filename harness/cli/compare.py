@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, screen
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, screen
+from harness.cli.output import command
 
 
+@command
 def compare(
     run: Path,
     other: Path | None = None,
@@ -19,7 +21,7 @@ def compare(
     mixed: bool = False,
     task: tuple[str, ...] | None = None,
     out: Path | None = None,
-) -> int:
+) -> Done:
     """Compare two runs cell by cell on the same documents, or a run with a published table.
 
     Two runs may be of two models, or of one model before and after a change of it, of a package or
@@ -63,4 +65,4 @@ def compare(
     for file in result.files:
         screen.print(f"  {file}", soft_wrap=True)
     failed = isinstance(result, PublishedComparison) and not result.reproduced
-    return WITH_FAILURES if failed else COMPLETE
+    return Done(result, WITH_FAILURES if failed else COMPLETE)

@@ -1,4 +1,4 @@
-"""Define the consoles of the commands: results on stdout, everything else on stderr."""
+"""Define the consoles of the commands: results on stdout, all else on stderr, both in a log."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import sys
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
+from io import StringIO
 from threading import Timer
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rich.console import Console
+from rich.control import Control
 
 from harness.api.observer import Observer, Progress
 from harness.names import printable
@@ -23,8 +27,52 @@ COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 PIPED = 120  # columns where no terminal tells
 
 
-class _Console(Console):
-    """Ends a command with the interrupt status when its reader closes the pipe."""
+@dataclass(frozen=True)
+class Done:
+    """What a command gives back: an object of the API, and its exit status."""
+
+    result: Any
+    status: int = COMPLETE
+
+
+class Lines(Console):
+    """Copies what it prints into a log; ends a command when its reader closes the pipe."""
+
+    file_log: ClassVar[IO[str] | None] = None  # what --log-file names
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as ``Console`` does, and write the same into the log."""
+        if not all(isinstance(one, Control) for one in objects):
+            self._log(*objects, **options)
+        super().print(*objects, **options)
+
+    def progress(self, text: str, *, clock: bool = True) -> None:
+        """Print a line of progress where no bar shows it: in the log, and without a terminal."""
+        self._log(text, soft_wrap=True)
+        if not self.is_terminal:
+            now = f"{datetime.now().astimezone():%H:%M:%S} " if clock else ""
+            super().print(f"{now}{text}", soft_wrap=True)
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether lines of progress are written anywhere."""
+        return Lines.file_log is not None or not self.is_terminal
+
+    def raw(self, text: str) -> None:
+        """Print a text as it is, and not into the log."""
+        super().print(text, soft_wrap=True)
+
+    def _log(self, *objects: Any, **options: Any) -> None:
+        if Lines.file_log is None:
+            return
+        page = Console(file=StringIO(), width=PIPED, markup=False, emoji=False, highlight=False)
+        page.print(*objects, **options)
+        assert isinstance(page.file, StringIO)
+        now = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}"
+        for line in page.file.getvalue().splitlines():
+            if line.strip():
+                Lines.file_log.write(f"{now} {line.rstrip()}\n")
+        Lines.file_log.flush()
 
     def on_broken_pipe(self) -> None:
         """Write nothing more, and stop silently: ``ropewalk list | head`` is not an error."""
@@ -34,32 +82,43 @@ class _Console(Console):
 
 
 # Names come from files and data sets: do not read markup, emojis or numbers in them.
-console = partial(_Console, markup=False, emoji=False, highlight=False)
+console = partial(Lines, markup=False, emoji=False, highlight=False)
 screen = console(width=None if sys.stdout.isatty() else PIPED)
-err = console(width=None if sys.stderr.isatty() else PIPED, stderr=True)
+err = console(width=None if sys.stderr.isatty() else PIPED, stderr=True)  # errors
+notes = console(width=None if sys.stderr.isatty() else PIPED, stderr=True)  # silent with --quiet
+
+
+class Note(NamedTuple):
+    """A sentence about what a command does."""
+
+    text: str
+    warning: bool
+
+
+given: list[Note] = []  # the notes of this command
 
 
 class Terminal(Observer):
     """Print notes, by default on stderr, and progress there."""
 
-    def __init__(self, console: Console = err) -> None:
+    def __init__(self, console: Lines = notes) -> None:
         self.console = console
 
     def note(self, text: str, *, warning: bool = False) -> None:
         """Print a sentence; in a log its line is not broken."""
+        given.append(Note(text, warning))
         style = "bold yellow" if warning else None
         text = f"Warning: {text}" if warning else text
-        self.console.print(printable(text), style=style, soft_wrap=not err.is_terminal)
+        self.console.print(printable(text), style=style, soft_wrap=not notes.is_terminal)
 
     @contextmanager
     def status(self, text: str) -> Iterator[Callable[[str], None]]:
         """Show a spinner beside the text; in a log only what changes it is a line."""
-        with err.status(text) as status:
+        with notes.status(text) as status:
 
             def update(text: str) -> None:
                 status.update(printable(text))
-                if not err.is_terminal:
-                    self.note(f"{text}.")
+                notes.progress(f"{printable(text)}.", clock=False)
 
             yield update
 
@@ -67,7 +126,7 @@ class Terminal(Observer):
         """Return the display of what is measured."""
         from harness.cli.progress import Measuring
 
-        return Measuring(err, machine)
+        return Measuring(notes, machine)
 
 
 TERMINAL = Terminal()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, print_finding
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, print_finding
+from harness.cli.output import command
 from harness.cli.settings import OPENING, Model, with_settings
 
 
+@command
 @with_settings(
     "docs",
     "dtype",
@@ -23,7 +25,7 @@ def doctor(
     server: str | None = None,
     quick: bool = False,
     **settings: Any,
-) -> int:
+) -> Done:
     """Find faults of one model: its config, patch, cache and server; status 1 if any.
 
     Args:
@@ -35,10 +37,11 @@ def doctor(
     """
     from harness.api.model import findings
 
-    failed = 0
+    found = []
     settings |= {"scaling": [scaling], "length": [length]}
     with TERMINAL.status("Examining") as update:
         for finding in findings(model, server=server, quick=quick, say=update, **settings):
             print_finding(finding, 6)
-            failed += finding.verdict == "failed"
-    return WITH_FAILURES if failed else COMPLETE
+            found.append(finding)
+    failed = any(finding.verdict == "failed" for finding in found)
+    return Done(found, WITH_FAILURES if failed else COMPLETE)

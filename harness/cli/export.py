@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from harness.cli.console import COMPLETE, TERMINAL, note_demo, screen
+from harness.cli.console import TERMINAL, Done, note_demo, screen
+from harness.cli.output import command
 from harness.cli.settings import OPENING, MaybeModel, Out, with_settings
 
 PORTS = {"gguf": 8080, "vllm": 8000, "sglang": 30000}  # where each serves unless told otherwise
 
 
+@command
 @with_settings(*OPENING)
 def export(
     model: MaybeModel = None,
@@ -21,7 +23,7 @@ def export(
     out: Out = None,
     copy: bool = False,
     **settings: Any,
-) -> int:
+) -> Done:
     """Write a scaling as a serving engine reads it, and say how far what it computes is from it.
 
     Args:
@@ -38,11 +40,11 @@ def export(
     if model is None:
         note_demo()
     spec = read_spec({"model": model, "scaling": [scaling], "length": [length], **settings})
-    result, place = written_export(spec, to, out, copy=copy, observer=TERMINAL)
-    screen.print(result.text(str(place) if place else None), soft_wrap=True)
+    result = written_export(spec, to, out, copy=copy, observer=TERMINAL)
+    screen.print(result.text(), soft_wrap=True)
     if (port := PORTS.get(to)) is not None:
         method = ["--scaling", scaling, "--length", str(result.target.length)]
         words = [*spec.opened, *method, "--server", f"http://127.0.0.1:{port}"]
         line = shlex.join(["ropewalk", "doctor", *words])
         screen.print(f"Compare its losses while it runs: {line}", soft_wrap=True)
-    return COMPLETE
+    return Done(result)

@@ -9,7 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness.cli.console import COMPLETE, TERMINAL, screen
+from harness.cli.console import TERMINAL, Done, screen
+from harness.cli.output import command
 from harness.cli.settings import OPENING, MaybeModel, Out, with_settings
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")
 
 
+@command
 @with_settings("scaling", "length", *OPENING)
 def inspect(
     model: MaybeModel = None,
@@ -28,7 +30,7 @@ def inspect(
     encoding: tuple[str, ...] | None = None,
     out: Out = None,
     **settings: Any,
-) -> int:
+) -> Done:
     """Show what each scaling does to a model's channels; reads its config alone, and tests nothing.
 
     Args:
@@ -46,7 +48,7 @@ def inspect(
     print_identities(result, screen)
     for file in result.files:
         screen.print(f"  {file}", soft_wrap=True)
-    return COMPLETE
+    return Done(result)
 
 
 def print_channels(inspection: Inspection, console: Console) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.cli.console import COMPLETE, screen
+from harness.cli.console import Done, screen
+from harness.cli.output import command
 
 if TYPE_CHECKING:
     from harness.api.describe import Description
 
 
-def list_(name: str | None = None, /) -> int:
+@command
+def list_(name: str | None = None, /) -> Done:
     """List methods, tasks, reports, engines and encodings with their sources, and sweeps.
 
     Args:
@@ -24,17 +26,20 @@ def list_(name: str | None = None, /) -> int:
     if name is not None and name not in kinds:
         from harness.api.describe import describe
 
-        for description in describe(name):
+        descriptions = describe(name)
+        for description in descriptions:
             _print(description)
-        return COMPLETE
-    for heading in kinds if name is None else (name,):
-        kind = kinds[heading]
-        lines = bundled() if kind == "sweep" else catalogue(kind)
+        return Done(descriptions)
+    every = {
+        heading: bundled() if kinds[heading] == "sweep" else catalogue(kinds[heading])
+        for heading in (kinds if name is None else (name,))
+    }
+    for heading, lines in every.items():
         width = max(map(len, lines), default=0)
         screen.print(heading, style="bold")
         for entry, line in lines.items():
             screen.print(f"  {entry:<{width}}  {line}", soft_wrap=True)
-    return COMPLETE
+    return Done(every)
 
 
 def _print(description: Description) -> None:

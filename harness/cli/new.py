@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from harness.cli.console import COMPLETE, screen
+from harness.cli.console import Done, screen
+from harness.cli.output import command
 
 METHOD = (
     "Does it keep the contract, what does it do, how far does it carry:",
@@ -35,13 +36,14 @@ NEXT = {
 }
 
 
+@command
 def new(
     kind: Literal["method", "bands", "task", "report", "encoding"],
     name: str,
     /,
     *,
     out: Path = Path(),
-) -> int:
+) -> Done:
     """Write NAME.py, a plug-in of ten lines or so that runs as it is.
 
     Args:
@@ -56,4 +58,4 @@ def new(
     what, *commands = (line.format(file=given, name=name) for line in NEXT[kind])
     text = "\n".join([f"Wrote {file}. {what}", *(f"  {command}" for command in commands)])
     screen.print(text, highlight=False, markup=False, soft_wrap=True)
-    return COMPLETE
+    return Done(file)

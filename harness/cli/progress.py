@@ -6,13 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from datetime import datetime
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from harness.api.observer import Progress as Receiver
+from harness.cli.console import Lines
 from harness.sweep.eta import ETA, duration, initial_eta, keep_rates
 from harness.sweep.measure import Answered, Event, Started
 from harness.sweep.plan import Batch, Plan
@@ -24,7 +23,7 @@ QUIET = 60.0  # seconds without a line where no one watches
 class Measuring(Receiver):
     """Shows cells done, the last sample, the rate and the time left; plain lines in a log."""
 
-    def __init__(self, console: Console, machine: str) -> None:
+    def __init__(self, console: Lines, machine: str) -> None:
         self.console, self.machine = console, machine
         self.pace: ETA | None = None
         self.text, self.shown = LOADING, time.monotonic()
@@ -34,7 +33,7 @@ class Measuring(Receiver):
         with closing(events):
             work = next(event.work for event in events if isinstance(event, Started))
             if not work:
-                self._line("Complete: nothing to measure.")
+                self._say("Complete: nothing to measure.")
             with self._bar(plan, work) if work else nullcontext():
                 for event in events:
                     assert isinstance(event, Answered)
@@ -56,8 +55,7 @@ class Measuring(Receiver):
             disable=not self.console.is_terminal,
         )
         self.entry = self.bar.add_task(self.text, total=1.0, speed=speed(pace))
-        if not self.console.is_terminal:
-            self._line(f"{self.text}; {speed(pace)}")
+        self.console.progress(f"{self.text}; {speed(pace)}")
         with self.bar:
             try:
                 yield
@@ -78,7 +76,7 @@ class Measuring(Receiver):
 
     def _log(self, pace: ETA) -> None:
         """Write a line to a log that had none for a while."""
-        if not self.console.is_terminal and time.monotonic() - self.shown > QUIET:
+        if self.console.is_logged and time.monotonic() - self.shown > QUIET:
             self._line(f"{self._done()}; {speed(pace)}")
 
     def _answer(self, event: Answered) -> None:
@@ -90,8 +88,8 @@ class Measuring(Receiver):
         self.text = f"{self._done()} · {named} · {question.doc_id}"
         self._move()
         if event.sample is not None and event.sample["status"] != "ok":
-            self._line(f"{named}, {question.doc_id}: {event.sample['status']}")
-        elif not self.console.is_terminal and not self.cells[cell.key]:
+            self._say(f"{named}, {question.doc_id}: {event.sample['status']}")
+        elif self.console.is_logged and not self.cells[cell.key]:
             self._line(f"{self._done()}: {named}; {speed(self.pace)}")
         else:  # other processes tell of samples alone
             self._log(self.pace)
@@ -105,10 +103,16 @@ class Measuring(Receiver):
         share, text = self.pace.share(), self.text[:room]
         self.bar.update(self.entry, completed=share, description=text, speed=speed(self.pace))
 
+    def _say(self, text: str) -> None:
+        """Print what a person at a terminal sees too."""
+        if self.console.is_terminal:
+            self.console.print(text, soft_wrap=True)
+        else:
+            self._line(text)
+
     def _line(self, text: str) -> None:
         self.shown = time.monotonic()
-        clock = "" if self.console.is_terminal else f"{datetime.now().astimezone():%H:%M:%S} "
-        self.console.print(f"{clock}{text}", highlight=False, markup=False, soft_wrap=True)
+        self.console.progress(text)
 
 
 def speed(pace: ETA) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, screen
+from harness.cli.console import TERMINAL, WITH_FAILURES, Done, screen
+from harness.cli.output import command
 from harness.cli.settings import Out
 
 
+@command
 def publish(
     run: Path,
     /,
@@ -19,7 +21,7 @@ def publish(
     model: str | None = None,
     docs: str | None = None,
     run_code: bool = False,
-) -> int:
+) -> Done:
     """Write a run for readers elsewhere, or send it to a tracker.
 
     Paths, hosts and the address of a cluster are left out. What is written is sent nowhere.
@@ -53,8 +55,8 @@ def publish(
             observer=TERMINAL,
         )
     except NotSentError:
-        return WITH_FAILURES
+        return Done([], WITH_FAILURES)
     if files:
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         screen.print(f"{files[0]}{more}", soft_wrap=True)
-    return COMPLETE
+    return Done(files)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, screen
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, screen
 from harness.cli.conventions import translated
+from harness.cli.output import command
 from harness.cli.settings import DryRun, MaybeModel, with_settings
 from harness.errors import UserError
 
 
+@command
 @with_settings(
     without=("model", "task", "track"),
     scaling="The candidates: NAME, NAME:option=value,… or your own .py file. [default: all that "
@@ -26,7 +28,7 @@ def recommend(
     budget: str | None = None,
     dry_run: DryRun = False,
     **settings: Any,
-) -> int:
+) -> Done:
     """Recommend the method for a target length (--length, default 4x), by a race on your documents.
 
     Methods (--scaling, or all training-free ones) are measured on the same documents in
@@ -55,7 +57,7 @@ def recommend(
         )
     with race(given, tolerance, margin, budget, to=to, observer=TERMINAL) as run:
         if dry_run:
-            return COMPLETE
+            return Done(None)
         result = run()
     print_words({"recommend": [result.text]}, screen)
     screen.print()
@@ -68,4 +70,4 @@ def recommend(
     screen.print(f"\nTable and figure: {result.files[0].with_suffix('')}.*")
     if result.next:
         screen.print(f"Next:  {result.next}", soft_wrap=True)
-    return WITH_FAILURES if result.failures else COMPLETE
+    return Done(result, WITH_FAILURES if result.failures else COMPLETE)

@@ -7,10 +7,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, screen
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, screen
+from harness.cli.output import command
 from harness.cli.settings import OUTPUT, Out
 
 
+@command
 def report(
     runs: tuple[Path, ...],
     /,
@@ -25,7 +27,7 @@ def report(
     style: Path | None = None,
     only: tuple[str, ...] | None = None,
     rename: tuple[str, ...] | None = None,
-) -> int:
+) -> Done:
     """Make the tables, figures and page of one or more runs from their files.
 
     Args:
@@ -63,4 +65,4 @@ def report(
     )
     (print_chosen if report and ALL not in report else print_whole)(reports, screen)
     print_files(reports, screen)
-    return COMPLETE if reports.complete else WITH_FAILURES
+    return Done(reports, COMPLETE if reports.complete else WITH_FAILURES)

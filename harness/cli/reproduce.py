@@ -6,9 +6,11 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Terminal, screen
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, Terminal, screen
+from harness.cli.output import command
 
 
+@command
 def reproduce(
     run: Path,
     /,
@@ -21,7 +23,7 @@ def reproduce(
     tolerance: float = 1e-4,
     run_code: bool = False,
     dry_run: bool = False,
-) -> int:
+) -> Done:
     """Measure a run again from its record, and compare the two sample by sample.
 
     Args:
@@ -51,11 +53,11 @@ def reproduce(
         device=device,
     )
     if result is None:
-        return COMPLETE
+        return Done(None)
     for difference in result.differences:
         screen.print(f"Differs: {difference}", soft_wrap=True)
     screen.print(result.text, soft_wrap=True)
-    return COMPLETE if result.reproduced else WITH_FAILURES
+    return Done(result, COMPLETE if result.reproduced else WITH_FAILURES)
 
 
 @wraps(reproduce)

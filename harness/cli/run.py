@@ -6,13 +6,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, err, note_demo, screen
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, err, note_demo, screen
 from harness.cli.conventions import translated
+from harness.cli.output import command
 from harness.cli.settings import DryRun, with_settings
 
 
+@command
 @with_settings()
-def run(sweep: Path | None = None, /, *, dry_run: DryRun = False, **settings: Any) -> int:
+def run(sweep: Path | None = None, /, *, dry_run: DryRun = False, **settings: Any) -> Done:
     """Run a sweep: every scaling x task x length. The same command continues where it stopped.
 
     Args:
@@ -26,22 +28,26 @@ def run(sweep: Path | None = None, /, *, dry_run: DryRun = False, **settings: An
     specs = read_specs(sweep, given)  # before anything that takes long to import
     if given.get("model") is None and specs[0].model == Spec.model_fields["model"].default:
         note_demo()
+    from harness.api.plan import PlanSummary, summarize
     from harness.api.report import write
-    from harness.api.run import keeping, machine_of, planned
+    from harness.api.run import MeasuredRun, keeping, machine_of, planned
     from harness.cli.outcome import print_brief
     from harness.cli.show import print_failures, print_plan
     from harness.inspection.notes import warnings
     from harness.runs.store import reports_of
+    from harness.sweep.plan import Plan
 
     with ExitStack() as reported:
         with planned(specs, TERMINAL) as planning:
             if dry_run:
-                shown = planning.each(
-                    lambda plan, folder: print_plan(
-                        plan, folder, screen, machine_of(plan, planning.cluster)
-                    )
-                )
-                return COMPLETE if len(shown) == len(specs) else WITH_FAILURES
+
+                def shown(plan: Plan, folder: Path) -> PlanSummary:
+                    summary = summarize(plan, folder, machine_of(plan, planning.cluster))
+                    print_plan(plan, summary, screen)
+                    return summary
+
+                plans = planning.each(shown)
+                return Done(plans, COMPLETE if len(plans) == len(specs) else WITH_FAILURES)
             # A tracker has the reports of one model, not those of several models together.
             done = planning.measure(reported if len(specs) == 1 else None)
         folders = list(done.folders)
@@ -61,4 +67,4 @@ def run(sweep: Path | None = None, /, *, dry_run: DryRun = False, **settings: An
             TERMINAL.note(warning, warning=True)
     print_failures(done.missing, err)
     complete = reports.complete and not done.missing and len(folders) == len(specs)
-    return COMPLETE if complete else WITH_FAILURES
+    return Done(MeasuredRun(done, reports), COMPLETE if complete else WITH_FAILURES)

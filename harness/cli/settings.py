@@ -14,7 +14,9 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter, Token
 
-Command = Callable[..., int]
+from harness.cli.console import Done
+
+Command = Callable[..., Done]
 Many = tuple[str, ...]
 OPTIONS = Group.create_ordered("Options")
 MODEL = Group.create_ordered("Model")

@@ -3,78 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness.inspection.notes import plan_notes, unnamed_cells, warnings
+from harness.api.plan import PlanSummary
 from harness.names import printable
-from harness.runs.store import measured, outcomes
-from harness.sweep.eta import initial_eta
 from harness.sweep.measure import Failure
-from harness.sweep.memory import estimate
-from harness.sweep.plan import Item, Plan
-from scaling.types import Rotation
+from harness.sweep.plan import Plan
 
 MOST = 20  # lines about failures; a sweep can have thousands
 
 
-def print_plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
-    """Print the cells of a plan, the samples left to measure, and the whole cost.
-
-    Raises UserError where the folder is another model's or another sweep's, as the run would.
-    """
-    unnamed = unnamed_cells(plan, folder)
-    done = measured(outcomes(folder))
-    title = f"Plan for {printable(str(folder))}"
+def print_plan(plan: Plan, summary: PlanSummary, console: Console) -> None:
+    """Print the cells of a plan, the samples left to measure, and the whole cost."""
+    title = f"Plan for {printable(str(summary.folder))}"
     table = Table(box=box.SIMPLE, padding=0, title=title, title_justify="left")
     for name in ("task", "scaling"):
         table.add_column(name, no_wrap=True)
     for name in ("length", "window", "att.\nfactor", "samples", "left"):
         table.add_column(name, justify="right")
     table.add_column("frequencies", no_wrap=True)
-    seen, checkpoint = set(done), plan.checkpoint
-    trained = checkpoint.rope.trained_length
-    for cell in plan.cells:
-        left = {Item(cell, question).key for question in cell.questions} - seen
-        seen |= left
+    for cell in summary.cells:
         table.add_row(
             cell.task,
             cell.scaling,
             str(cell.length),
-            f"{cell.length / trained:.3g}x",
-            _factor(cell.rotation) if cell.rotation else "",
-            str(len(cell.questions)),
-            str(len(left)) if cell.rotation else "",
+            f"{cell.relative_length:.3g}x",
+            "–".join(dict.fromkeys(f"{end:.4g}" for end in cell.attention_factors)),
+            str(cell.samples),
+            str(cell.left) if cell.frequencies else "",
             cell.frequencies[:8] if cell.frequencies else "failed",
         )
     console.print(table)
-    for note in (*([unnamed] if unnamed else []), *plan_notes(plan)):
+    for note in summary.notes:
         console.print(printable(note), soft_wrap=True)
-    for warning in warnings(plan):
+    for warning in summary.warnings:
         console.print(f"Warning: {printable(warning)}", style="bold yellow", soft_wrap=True)
-    work = plan.work(done)
-    if not work:
+    cost, rope = summary.cost, plan.checkpoint.rope
+    if cost is None:
         console.print("Complete: nothing to measure.")
         return
-    cost, rope = estimate(plan, done), checkpoint.rope
     rotary = f"base {rope.base:g}" if rope.rotary_dim else "no rotary embedding"
     console.print(
-        f"{checkpoint.label}: {cost.parameters:,} parameters, {checkpoint.dtype} on "
-        f"{checkpoint.device}, trained window {trained:,} tokens, {rotary}."
+        f"{summary.model}: {cost.parameters:,} parameters, {summary.dtype} on "
+        f"{summary.device}, trained window {summary.trained_length:,} tokens, {rotary}."
         f"\nTo measure: {cost.samples:,} samples, {cost.tokens:,} tokens; "
         f"memory about {cost.bytes / 2**20:,.0f} MiB above the program itself; "
-        f"time {initial_eta(plan, work, machine).estimate()}.{_alone(plan)}",
+        f"time {summary.time}.{_alone(plan)}",
     )
-
-
-def _factor(rotation: Rotation) -> str:
-    """Return the attention factor; where layers differ, the least and the greatest."""
-    factors = [one.attention_factor for one in rotation.frequency_sets()]
-    return "–".join(dict.fromkeys(f"{end:.4g}" for end in (min(factors), max(factors))))
 
 
 def _alone(plan: Plan) -> str:

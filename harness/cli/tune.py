@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.cli.console import COMPLETE, TERMINAL, note_demo, screen
+from harness.cli.console import TERMINAL, Done, note_demo, screen
 from harness.cli.conventions import translated
+from harness.cli.output import command
 from harness.cli.settings import DryRun, MaybeModel, Whole, with_settings
 
 
+@command
 @with_settings(
     without=("model", "track"),
     scaling="What is searched: a method (yarn), some options of one (yarn:beta_fast=8..64), or a "
@@ -27,7 +29,7 @@ def tune(
     key_tokens: bool = False,
     dry_run: DryRun = False,
     **settings: Any,
-) -> int:
+) -> Done:
     """Search a method's options, or free factors of the channels.
 
     Args:
@@ -47,7 +49,7 @@ def tune(
         note_demo()
     with search(given, against or AGAINST, trials, key_tokens=key_tokens, observer=TERMINAL) as run:
         if dry_run:
-            return COMPLETE
+            return Done(None)
         result = run()
     screen.print(result.text, soft_wrap=True)
     screen.print()
@@ -56,4 +58,4 @@ def tune(
     screen.print("Files:", *result.files, soft_wrap=True)
     for line in result.next:
         screen.print(line, soft_wrap=True)
-    return COMPLETE
+    return Done(result)

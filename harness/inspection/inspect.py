@@ -42,6 +42,8 @@ class Reading:
     rotation: Rotation
     channels: tuple[Channel, ...]
 
+    JSON = ("scaling", "length", "attention_factor", "channels")
+
     @property
     def attention_factor(self) -> float:
         """Return the factor of cos and sin; of bands that of the last query."""

@@ -427,6 +427,11 @@ class Recommendation:
         failures: the candidates without a number, and why.
     """
 
+    JSON = (
+        "scaling", "winner", "regret", "text", "table", "note", "next", "export", "failures",
+        "folder", "files",
+    )  # fmt: skip
+
     scaling: str
     winner: bool
     regret: float | None

@@ -46,8 +46,10 @@ class Export:
     """What an engine reads: ``form`` is its rope type, ``changed`` the keys that change.
 
     ``distance`` is how far what it computes is from what was measured, None for a modelling file:
-    that stores the measured numbers.
+    that stores the measured numbers. ``place`` is the folder or file that was written, if any.
     """
+
+    JSON = ("engine", "scaling", "length", "form", "changed", "distance", "place", "command")
 
     engine: str
     module: Any
@@ -55,9 +57,30 @@ class Export:
     form: str
     changed: dict[str, Any]
     distance: Distance | None
+    place: Path | None = None
 
-    def text(self, place: str | None = None) -> str:
-        """Return config, distance and command, for the model or a ``place`` that was written."""
+    @property
+    def scaling(self) -> str:
+        """Return the label of the method."""
+        return self.target.scaling
+
+    @property
+    def length(self) -> int:
+        """Return the longest input in tokens."""
+        return self.target.length
+
+    @property
+    def command(self) -> str:
+        """Return the command that serves it."""
+        if self.place is None and self._needs_folder:
+            command = self.module.command(self.changed, "NEW", self.target)
+            return f"{command}, where --out NEW is written"
+        return str(
+            self.module.command(self.changed, str(self.place or self.target.place), self.target)
+        )
+
+    def text(self) -> str:
+        """Return config, distance and command, for the model or the place that was written."""
         target, form = self.target, FORMS.get(self.form, self.form)
         if self.form == "default" and torch.equal(
             target.frequencies.inv_freq, target.rope.inv_freq()
@@ -66,12 +89,8 @@ class Export:
         computed = "The numbers are stored as they were measured"
         if self.distance is not None:
             computed = f"What it computes: {self.distance}"
-        command = self.module.command(self.changed, place or target.place, target)
-        if place is None and self._needs_folder:
-            command = self.module.command(self.changed, "NEW", target)
-            command += ", where --out NEW is written"
         title = f"{target.label} for {self.engine}: {form}"
-        return "\n".join([title, indented(self.changed), f"{computed}.", command])
+        return "\n".join([title, indented(self.changed), f"{computed}.", self.command])
 
     @property
     def _needs_folder(self) -> bool:

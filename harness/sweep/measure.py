@@ -53,6 +53,23 @@ class Failure:
     status: str
     reason: str
 
+    JSON = ("task", "scaling", "length", "unit", "status", "reason")
+
+    @property
+    def task(self) -> str:
+        """Return the label of the task."""
+        return self.cell.task
+
+    @property
+    def scaling(self) -> str:
+        """Return the label of the method."""
+        return self.cell.scaling
+
+    @property
+    def length(self) -> int:
+        """Return the length in tokens."""
+        return self.cell.length
+
 
 @dataclass(frozen=True)
 class Started:

@@ -40,7 +40,17 @@ PAGES = [
 # Pages that scripts/site.py makes; scripts/docs checks the links to them.
 GENERATED = {
     (ROOT / "docs/reference" / f"{name}.md").resolve()
-    for name in ("cli", "python", "reports", "sweeps", "tasks", "engines", "encodings", "trackers")
+    for name in (
+        "cli",
+        "json-schema",
+        "python",
+        "reports",
+        "sweeps",
+        "tasks",
+        "engines",
+        "encodings",
+        "trackers",
+    )
 }
 UNREAD = {"recommend", "tune", "sweep.yaml", "pi_paper"}
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")

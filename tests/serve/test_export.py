@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -376,8 +377,13 @@ def test_a_config_inside_of_another_is_changed_in_a_folder_alone(to: str, tmp_pa
 def test_a_model_with_its_own_code_is_served_with_it(to: str, flag: str, tiny: Path) -> None:
     for trusted in (True, False):
         found = rw.export(tiny, scaling="yarn", length="4x", to=to, trust_remote_code=trusted)
-        for place in (None, "written"):
-            line = found.text(place).splitlines()[-1].removesuffix(", where --out NEW is written")
+        for place in (None, Path("written")):
+            line = (
+                replace(found, place=place)
+                .text()
+                .splitlines()[-1]
+                .removesuffix(", where --out NEW is written")
+            )
             assert line.endswith(flag) == trusted
 
 

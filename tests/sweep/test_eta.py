@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from harness.cli.console import Lines
 from harness.cli.progress import Measuring
 from harness.sweep import eta
 from harness.sweep.backend import ThisProcess
@@ -95,7 +95,7 @@ def test_a_long_sample_has_a_time_left(plan: Plan, clock: list[float]) -> None:
 def test_a_log_has_times_and_a_repeat_is_complete(plan: Plan, tmp_path: Path) -> None:
     for wanted in (r"^\d\d:\d\d:\d\d Loading the weights", r"^\d\d:\d\d:\d\d Complete: nothing"):
         text = io.StringIO()
-        progress = Measuring(Console(file=text, width=200), "test")
+        progress = Measuring(Lines(file=text, width=200), "test")
         session = Session(tmp_path / "run", ThisProcess("cpu", progress.passing))
         list(progress(plan, session.measure(plan)))
         lines = text.getvalue().splitlines()

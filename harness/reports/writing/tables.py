@@ -32,6 +32,8 @@ class RenderedTable:
     display: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
+    JSON = ("about", "summary", "table", "notes")
+
 
 Part = tuple[Mapping[str, pd.DataFrame], Sequence[str]]  # tables by their titles, and sentences
 

@@ -1,0 +1,173 @@
+"""What programs read: one JSON object on stdout, notes on stderr or nowhere, and a log file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pandas as pd
+import pytest
+
+from harness.cli import COMMANDS
+from harness.cli.plain import plain
+from harness.cli.schema import document, results
+from tests.command_line import Outcome, Ropewalk
+from tests.small_runs import changed
+
+TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S")
+
+
+def checked(done: Outcome, command: str) -> dict[str, Any]:
+    """Return the one object on stdout, which the schema of the command allows."""
+
+    def no_number(text: str) -> None:
+        pytest.fail(f"{text} is no JSON")
+
+    (line,) = done.out.splitlines()
+    said: dict[str, Any] = json.loads(line, parse_constant=no_number)
+    jsonschema.Draft202012Validator(document(command)).validate(said)
+    assert said["status"] == done.status
+    return said
+
+
+def test_every_command_has_a_schema() -> None:
+    """It is itself valid, and forbids what the types do not have."""
+    assert list(results()) == list(COMMANDS)
+    for command in COMMANDS:
+        jsonschema.Draft202012Validator.check_schema(document(command))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"result": 1}, document("new"))
+
+
+@pytest.fixture
+def words(run: Path, tiny: Path, docs: Path, tmp_path: Path) -> dict[str, list[object]]:
+    """Return a command line for every command that takes less than seconds."""
+    model = ["--model", tiny, "--docs", docs, "--device", "cpu"]
+    other = changed(run, tmp_path / "other", lambda _: None)
+    sweep = [*model, "--length", "2x", "--scaling", "pi", "--task", "perplexity:tail=16"]
+    heads = ["--documents", 1, "--out", tmp_path / "heads.json"]
+    return {
+        "run": ["run", *sweep, "--out", tmp_path / "new"],
+        "report": ["report", run, "--report", "scores", "curves"],
+        "recommend": ["recommend", *model, "--length", "2x", "--dry-run"],
+        "tune": ["tune", *model, "--length", "2x", "--task", "perplexity:tail=16", "--dry-run"],
+        "calibrate": ["calibrate", "--model", tiny, "--docs", docs, *heads],
+        "export": ["export", tiny, "--scaling", "yarn", "--length", "2x", "--to", "vllm"],
+        "doctor": ["doctor", tiny, "--quick"],
+        "inspect": ["inspect", tiny, "--scaling", "none", "rerope", "--length", "2x"],
+        "check": ["check", "pi", "--model", tiny],
+        "compare": ["compare", run, other],
+        "publish": ["publish", run, "--to", "card", "--out", tmp_path / "card"],
+        "reproduce": ["reproduce", run, "--out", tmp_path / "again"],
+        "list": ["list", "yarn"],
+        "new": ["new", "method", "mine", "--out", tmp_path],
+    }
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_result_of_a_command_is_one_object(
+    command: str, words: dict[str, list[object]], ropewalk: Ropewalk
+) -> None:
+    """It has a result, and the same exit status as without --json."""
+    if command == "run":  # its dry run first: both are results
+        checked(ropewalk(*words[command], "--dry-run", "--json"), command)
+    done = ropewalk(*words[command], "--json")
+    said = checked(done, command)
+    assert (said["command"], said["status"]) == (command, 0), done.err
+    assert "error" not in said
+
+
+def test_the_numbers_are_those_of_the_files(run: Path, ropewalk: Ropewalk, tmp_path: Path) -> None:
+    """The table of scores is that of scores.csv, bit for bit."""
+    done = ropewalk("report", run, "--report", "scores", "--out", tmp_path / "out", "--json")
+    (row,) = checked(done, "report")["result"]["written"]["tables"]["scores"]["table"]
+    written = pd.read_csv(tmp_path / "out" / "scores.csv").to_dict("records")[0]
+    assert {name: row[name] for name in ("score", "low", "high", "n")} == {
+        name: written[name] for name in ("score", "low", "high", "n")
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "told"),
+    [
+        (("list", "yran"), "list", "did you mean 'yarn'?"),
+        (("run", "--lenght", "2x"), "run", "Did you mean --length?"),
+        (("run", "--scaling", "yran", "--task", "niha"), "run", "2 problems with this sweep:"),
+        (("report", "nowhere"), "report", "nowhere"),
+    ],
+)
+def test_an_error_is_one_object_too(
+    words: tuple[str, ...], command: str, told: str, ropewalk: Ropewalk
+) -> None:
+    """The exit status is 2, the message is that of stderr, and each problem is a sentence."""
+    done = ropewalk(*words, "--json")
+    assert done.status == 2
+    error = checked(done, command)["error"]
+    assert told in error["message"]
+    assert error["message"] in done.err
+    assert len(error["problems"]) == (2 if "problems" in told else 1)
+    assert ropewalk(*words).status == 2
+
+
+def test_what_is_no_number_is_null() -> None:
+    """Also in a table, and of the types of NumPy and pandas."""
+    table = pd.DataFrame({"a": [1.0, float("nan")], "b": pd.array([1, None], dtype="Int64")})
+    assert plain(table) == [{"a": 1.0, "b": 1}, {"a": None, "b": None}]
+    assert plain([float("inf"), table["a"].to_numpy()]) == [None, [1.0, None]]
+
+
+def test_quiet_prints_only_the_result(
+    words: dict[str, list[object]], ropewalk: Ropewalk, tmp_path: Path
+) -> None:
+    """Progress and notes are in the log, with times; errors are printed and are in it too."""
+    log = tmp_path / "log.txt"
+    quiet = ["--quiet", "--log-file", log]
+    done = ropewalk(*words["run"], *quiet)
+    assert (done.status, done.err) == (0, "")
+    assert "More tables and figures" in done.out
+    assert all(TIME.match(line) for line in log.read_text("utf-8").splitlines())
+    text = log.read_text("utf-8")
+    assert "1/1 cells: pi, perplexity:tail=16, 128 tokens" in text
+    assert done.out.splitlines()[-1] in text
+    wrong = ropewalk("report", tmp_path / "nowhere", *quiet)
+    assert (wrong.status, wrong.err != "") == (2, True)
+    assert log.read_text("utf-8").startswith(text)
+    assert "ropewalk: " in log.read_text("utf-8").removeprefix(text)
+    assert "1/1 cells" in ropewalk(*words["run"][:-1], tmp_path / "louder").err
+
+
+def test_a_log_that_cannot_be_written_is_an_error(ropewalk: Ropewalk, tmp_path: Path) -> None:
+    """One sentence, before anything is done."""
+    done = ropewalk("new", "method", "mine", "--out", tmp_path, "--log-file", tmp_path)
+    assert (done.status, "cannot be written" in done.err) == (2, True)
+    assert not (tmp_path / "mine.py").exists()
+
+
+def test_notes_are_in_the_object(ropewalk: Ropewalk, run: Path, tmp_path: Path) -> None:
+    """The warning about an old name is one, under the name of today."""
+    done = ropewalk("rerun", run, "--out", tmp_path / "again", "--dry-run", "--json")
+    said = checked(done, "reproduce")
+    assert said["notes"][0]["warning"]
+    assert "ropewalk reproduce RUN" in said["notes"][0]["text"]
+    assert said["result"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["recommend", "--scaling", "pi:factor=2", "yarn:factor=2", "--budget", "all"],
+        ["tune", "--task", "perplexity:tail=16", "--against", "pi", "ntk", "--trials", "4"],
+    ],
+)
+def test_a_measured_answer_is_one_object(
+    words: list[str], ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path
+) -> None:
+    """A race and a search have a method, a sentence and a table."""
+    more = ["--model", tiny, "--docs", docs, "--length", "2x", "--out", tmp_path / "out"]
+    said = checked(ropewalk(*words, *more, "--json"), words[0])
+    assert said["result"]["text"]
+    assert said["result"]["table"]
