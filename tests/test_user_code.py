@@ -76,7 +76,7 @@ FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "d": (grading(SAMPLE.replace("facts)", '{"a": 2**63})')), "a sample facts.a: should be a te"),
     "e": (grading(SAMPLE.replace("facts)", '{"a\\n": 1})')), "facts.a\\n.[key]: should be print"),
     "f": (grading(SAMPLE.replace("facts)", '{"a": "x" * 2**24})')), "facts: 16 MiB in a"),
-    "g": (grading(SAMPLE.replace("facts)", '{"a": "\\ud800"})')), "surrogates not allowed"),
+    "g": (grading(SAMPLE.replace("facts)", '{"a": "\\ud800"})')), "facts.a: should be a text, "),
     "h": (grading(SAMPLE.replace("facts)", '{"score": 1})')), "may not be called score, which is"),
     "i": (
         grading(SAMPLE.replace("len(response.nll)", "0")),

@@ -18,6 +18,7 @@ from harness.reports.page.write import write_page
 from harness.runs.compatible import raw_text, reasons, unpaired
 from harness.runs.frame import make_frame
 from harness.runs.store import read_run, reports_of, runs_in
+from harness.stats.cells import shared
 from harness.stats.checkpoints import as_methods
 
 PAGE = "index.html"
@@ -124,11 +125,12 @@ def write(
         notes = [f"Not comparable: {'; '.join(why)}."] if why else unpaired(records)
         note = " ".join([*notes, *raw_text(records.values())])
         drawn = paper(figures or requested_figures(runs[0], {}), frame)
-        written = write_reports(frame, folder, chosen, note, drawn)
         if page is None and folder is not None and (chosen is None or ALL in chosen):
             page = folder / PAGE
-        if page is not None:
-            write_page(page, frame, list(records.values()), written.tables, note)
+        with shared():
+            written = write_reports(frame, folder, chosen, note, drawn)
+            if page is not None:
+                write_page(page, frame, list(records.values()), written, note)
     return Reports(frame, written, note, page)
 
 

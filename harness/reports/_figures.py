@@ -140,7 +140,7 @@ def paper(figures: Figures, frame: pd.DataFrame) -> Paper:
             raise UserError(f"{colour!r}, of {method}, is no colour; write one as '#0072B2'.")
     return Paper(
         width=figures.width,
-        style=_style(figures.style) if figures.style else {},
+        style=_style(figures.style) if figures.style else None,
         only=figures.only,
         order=figures.order,
         names=figures.rename,

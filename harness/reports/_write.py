@@ -39,10 +39,14 @@ OLD = {"summary": "words", "notes": "legend", "display": "readable"}  # names in
 
 @dataclass
 class Written:
-    """The reports that were written: their files and tables, and why others could not be."""
+    """The reports that were written, and why others could not be.
+
+    ``figures`` are those that were drawn for a page, without a say of the user.
+    """
 
     files: list[Path] = field(default_factory=list)
     tables: dict[str, RenderedTable] = field(default_factory=dict)
+    figures: dict[str, Figure] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     failed: bool = False
 
@@ -73,14 +77,13 @@ def write_reports(
                 result, written.failed = str(error), True
             if isinstance(result, str):
                 written.skipped[report.label] = result
-            elif result.table is not None:
+                result = _Report({})
+            if result.table is not None:
                 written.tables[report.label] = result.table
+            if result.figure is not None and paper in (None, Paper()):
+                written.figures[report.label] = result.figure
             if folder is not None:
-                files = {} if isinstance(result, str) else result.files
-                stem = folder / report.label.partition(":")[0]
-                for suffix in {*TABLES, *FIGURES, *CAPTIONS} - files.keys():  # of an earlier sweep
-                    stem.with_name(stem.name + suffix).unlink(missing_ok=True)
-                written.files += save(files, stem)
+                written.files += _replace(result.files, folder / report.label.partition(":")[0])
     return written
 
 
@@ -98,6 +101,7 @@ class _Report:
 
     files: Mapping[str, bytes]
     table: RenderedTable | None = None
+    figure: Figure | None = None
 
 
 def _make(
@@ -117,18 +121,21 @@ def _make(
         parts = _parts(report, result, frame)
         noted = [(tables, [*texts, note] if note else texts) for tables, texts in parts]
         content = table_files(result, noted) if files else {}
+        figure = None
         if files and hasattr(module, "draw"):
             with suppress(ValueError), drawing(paper):  # the table has a figure only sometimes
-                content |= _drawn(report, module.draw(frame, result), note, paper)
+                figure = module.draw(frame, result)
+                content |= _drawn(report, figure, note, paper)
         displayed = _part(report, "display") is not None
         display = {title: of for tables, _ in parts for title, of in tables.items() if displayed}
         summary, notes = (_texts(report, name, result) for name in ("summary", "notes"))
-        return _Report(content, RenderedTable(about, summary, _whole(result), display, notes))
+        table = RenderedTable(about, summary, _whole(result), display, notes)
+        return _Report(content, table, figure)
     if not isinstance(result, Figure):
         raise ValueError(
             f"it made {type(result).__name__}, neither a DataFrame nor a figure of Matplotlib"
         )  # shown as one sentence, as every error of a report
-    return _Report(_drawn(report, result, note, paper) if files else {})
+    return _Report(_drawn(report, result, note, paper) if files else {}, figure=result)
 
 
 def _part(report: Plugin, name: str) -> Any:
@@ -159,6 +166,13 @@ def _parts(report: Plugin, table: pd.DataFrame, frame: pd.DataFrame) -> list[Par
         )
         for rows in tables
     ]
+
+
+def _replace(files: Mapping[str, bytes], stem: Path) -> list[Path]:
+    """Write a report's files, and remove those that an earlier sweep had and this one has not."""
+    for suffix in {*TABLES, *FIGURES, *CAPTIONS} - files.keys():
+        stem.with_name(stem.name + suffix).unlink(missing_ok=True)
+    return save(files, stem)
 
 
 def save(files: Mapping[str, bytes], stem: Path) -> list[Path]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ from harness.errors import UserError, reason
 from harness.names import printable, resolved
 from harness.plugins import Plugin, call, load, names
 from harness.runs.compatible import reasons
-from harness.runs.record import wrong_facts
+from harness.runs.record import are_of, wrong_facts
 from harness.runs.store import checked_run, each_checked
 from tasks.types import Sample, Score
 
@@ -75,36 +77,33 @@ def columns_of(parts: Sequence[Rows]) -> pd.DataFrame:
     would take many times as much memory.
     """
     parts = [part for part in parts if part.samples]
-    samples = [sample for part in parts for sample in part.samples]
     counts = [len(part.samples) for part in parts]
     columns = {
         name: _inferred([part.head[name] for part in parts]).repeat(counts).reset_index(drop=True)
         for name in (parts[0].head if parts else ())
     }
     columns["question"] = _inferred([question for part in parts for question in part.questions])
-    for place, name in enumerate(SAMPLE):
-        columns[name] = _inferred([sample[place] for sample in samples])
-    kinds = dict.fromkeys(sample.names for sample in samples)
-    order = dict.fromkeys(name for kind in kinds for name in (*kind, *columns))
-    facts = [name for name in order if name not in columns]
-    columns.update(zip(facts, _facts(facts, kinds, samples), strict=True))
-    return pd.DataFrame({name: columns[name] for name in order})
+    samples = [sample for part in parts for sample in part.samples]
+    columns.update(zip(SAMPLE, map(_inferred, zip(*samples, strict=True)), strict=False))
+    alike = [(kind, list(some)) for kind, some in groupby(samples, attrgetter("names"))]
+    order = dict.fromkeys(name for kind, _ in alike for name in (*kind, *columns))
+    facts = {name: _fact(name, alike) for name in order if name not in columns}
+    return pd.DataFrame({name: {**columns, **facts}[name] for name in order})
 
 
-def _facts(
-    names: Sequence[str], kinds: Iterable[tuple[str, ...]], samples: Sequence[Kept]
-) -> Iterator[pd.Series[Any]]:
-    """Yield the column of every fact; NaN where a sample has none of the name."""
-    for name in names:
-        at = {kind: kind.index(name) if name in kind else None for kind in kinds}
-        places = [at[sample.names] for sample in samples]
-        yield _inferred([
-            math.nan if place is None else sample.facts[place]
-            for sample, place in zip(samples, places, strict=True)
-        ])  # fmt: skip
+def _fact(name: str, alike: Sequence[tuple[tuple[str, ...], list[Kept]]]) -> pd.Series[Any]:
+    """Return the column of a fact; NaN where samples have none of the name."""
+    column: list[Any] = []
+    for kind, samples in alike:
+        if name in kind:
+            place = kind.index(name)
+            column += [sample.facts[place] for sample in samples]
+        else:
+            column += [math.nan] * len(samples)
+    return _inferred(column)
 
 
-def _inferred(column: list[Any]) -> pd.Series[Any]:
+def _inferred(column: Sequence[Any]) -> pd.Series[Any]:
     """Return a column of the type that its values have."""
     values = np.fromiter(column, object, len(column))  # a list in it is one value
     return pd.Series(values).infer_objects()
@@ -231,13 +230,21 @@ def _cells(
         }
         kinds = getattr(tasks[cell["task"]].module, "FACTS", {})
         own_samples = samples.get(cell["key"], {})
-        records: dict[str, Kept | None] = {
-            question: _sound(own_samples[question], kinds) if question in own_samples else None
-            for question in wanted
-        }
+        records = {question: own_samples.get(question) for question in wanted}
+        if not _are_sound(filter(None, records.values()), kinds):
+            records = {key: one and _sound(one, kinds) for key, one in records.items()}
         place = (run["model"]["name"], cell["task"], cell["scaling"], cell["length"])
         failed = cell.get("failed")
         yield place, Cell(name, cell["key"], failed, facts, tasks[cell["task"]], records)
+
+
+def _are_sound(samples: Iterable[Kept], kinds: Mapping[str, type]) -> bool:
+    """Return whether no sample has a fact of another kind than its task has it of."""
+    for kind, alike in groupby(samples, attrgetter("names")):
+        columns = zip(kind, zip(*(sample.facts for sample in alike), strict=True), strict=False)
+        if not all(are_of(kinds[name], column) for name, column in columns if name in kinds):
+            return False
+    return True
 
 
 def _sound(sample: Kept, kinds: Mapping[str, type]) -> Kept:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    FiniteFloat,
+    GetPydanticSchema,
+    ValidationError,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from harness.errors import UserError
 from harness.files import MIB
@@ -20,29 +27,37 @@ LONGEST = 4096  # characters of a name, which tables and figures show whole
 MOST = 2**62  # of what is counted
 
 
-def _is_fact(value: Any) -> Any:
-    """Return what a record may hold as a fact; raise ValueError for anything else."""
-    if isinstance(value, str):
-        value.encode()  # a ValueError of half a letter, which no file holds
-        return value
-    numbers = value if isinstance(value, list) else [value]
-    losses = set(map(type, numbers)) == {float} and all(map(math.isfinite, numbers))  # quick
-    if not losses and value is not None and not all(map(_is_number, numbers)):
-        raise ValueError("should be a text, a finite number, a list of numbers or None")
-    return value
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, int):
-        return abs(value) < 2**63  # what a column of a table holds
-    return isinstance(value, float) and math.isfinite(value)
-
-
 Text = Annotated[str, Field(strict=True, pattern=r"^(?: |[^\p{C}\p{Z}])*$")]  # printable
 Name = Annotated[Text, Field(max_length=LONGEST)]
 Tokens = Annotated[int, Field(strict=True, gt=0, lt=2**40)]
 Count = Annotated[int, Field(strict=True, ge=0, lt=MOST)]
-Fact = Annotated[Any, AfterValidator(_is_fact)]
+
+
+def _one_of(kinds: Sequence[CoreSchema]) -> CoreSchema:
+    return core_schema.union_schema(
+        [*kinds],
+        mode="left_to_right",
+        custom_error_type="fact",
+        custom_error_message="should be a text, a finite number, a list of numbers or None",
+    )
+
+
+# These are checked without a call of Python's: a large run has millions of facts.
+NUMBERS = [
+    core_schema.chain_schema([
+        core_schema.is_instance_schema(float),
+        core_schema.float_schema(allow_inf_nan=False),
+    ]),
+    core_schema.int_schema(strict=True, gt=-(2**63), lt=2**63),  # what a column of a table holds
+    core_schema.bool_schema(strict=True),
+]  # fmt: skip
+FACT = _one_of([
+    core_schema.str_schema(strict=True, max_length=LINE),  # a limit also finds half a letter
+    *NUMBERS,
+    core_schema.none_schema(),
+    core_schema.list_schema(_one_of(NUMBERS), strict=True),
+])  # fmt: skip
+Fact = Annotated[Any, GetPydanticSchema(lambda _source, _handler: FACT)]
 COLUMNS = {  # of the frame, which a fact of the same name would not reach
     "run", "model", "trained_length", "scaling", "frequencies", "task", "metric", "length", "asked",
     "score", "low", "high", "n", "question", "unit", "status", "reason", "value", "weight",
@@ -75,13 +90,13 @@ def wrong_facts(facts: Iterable[tuple[str, Any]], kinds: Mapping[str, type]) -> 
 
     No table holds values of two kinds in one column.
     """
-    return [name for name, fact in facts if name in kinds and not _is_of(kinds[name], fact)]
+    return [name for name, fact in facts if name in kinds and not are_of(kinds[name], [fact])]
 
 
-def _is_of(kind: type, value: Any) -> bool:
-    if kind is int:
-        return type(value) is int and value >= 0
-    return type(value) in ((int, float) if kind is float else (kind,))
+def are_of(kind: type, values: Sequence[Any]) -> bool:
+    """Return whether values are of a kind of FACTS: whole numbers are float too, int is not < 0."""
+    types = {int, float} if kind is float else {kind}
+    return types.issuperset(map(type, values)) and (kind is not int or min(values, default=0) >= 0)
 
 
 class _Model(BaseModel):

@@ -81,7 +81,7 @@ def write_page_and_reports(run: PublicRun, out: Path) -> list[Path]:
     """Write the page of all reports, their tables and figures; return the files."""
     written = write_reports(run.frame, out / REPORTS, None, run.note, run.paper)
     page = out / "index.html"
-    write_page(page, run.frame, [run.record], written.tables, run.note)
+    write_page(page, run.frame, [run.record], written, run.note)
     return [page, *written.files]
 
 

@@ -9,7 +9,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from harness.files import make_folder, replacing
 from harness.reports import curves, loss_by_position, retrieval
+from harness.reports._write import Written
 from harness.reports.best import answer
 from harness.reports.page.serving import Serving, serving
 from harness.reports.plots.answer import draw_answer, longest
 from harness.reports.plots.style import COLUMN, Paper, drawing, lay_out
-from harness.reports.plots.style import paper as current_paper
 from harness.reports.writing.tables import RenderedTable, csv, headed, wide
 from harness.runs.provenance import documents, facts
 from harness.stats.cells import CELL, cells
@@ -76,12 +76,14 @@ def page(
     facts: Sequence[tuple[str, Sequence[str]]] = (),
     note: str = "",
     runs: Collection[Mapping[str, Any]] = (),
+    figures: Mapping[str, Figure] | None = None,
 ) -> str:
     """Return the HTML of a frame's page.
 
-    ``reports`` are the tables by name; ``facts`` say how it was measured. No text of a record is
-    read as markup: the template escapes all, the data are compressed, in letters and digits, and
-    the page's policy runs only the script whose hash it names.
+    ``reports`` are the tables by name, ``figures`` the figures of reports that were drawn before;
+    ``facts`` say how it was measured. No text of a record is read as markup: the template escapes
+    all, the data are compressed, in letters and digits, and the page's policy runs only the script
+    whose hash it names.
     """
     sources = {name: Source(rendered.table, rendered.about) for name, rendered in reports.items()}
     sources.setdefault("scores", Source(cells(frame), CELLS))
@@ -97,7 +99,7 @@ def page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pictures = _pictures(frame)
+    pictures = _pictures(frame, figures or {})
     data = {"tables": embedded(sources), "figures": {one.title: one.svg for one in pictures.more}}
     packed = json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
     html: str = environment.get_template("page.html.jinja").render(
@@ -179,23 +181,27 @@ class Pictures:
     more: Sequence[Picture]
 
 
-def _pictures(frame: pd.DataFrame) -> Pictures:
-    """Draw the figures that this frame has."""
-    others = {
-        "Curves": curves.make,
-        "Retrieval by length and depth": lambda frame: retrieval.draw(frame, frame),
-        "Loss by position": loss_by_position.make,
-    }
-    more = [_picture(title, partial(draw, frame), Paper()) for title, draw in others.items()]
+def _pictures(frame: pd.DataFrame, known: Mapping[str, Figure]) -> Pictures:
+    """Draw the figures that this frame has; those of reports are ``known``, some of them."""
+
+    def picture(title: str, report: str, draw: Callable[[], Figure]) -> Picture | None:
+        return _picture(title, lambda: known[report] if report in known else draw())
+
     found = longest(decisions(frame)) if frame["score"].notna().any() else []
-    wide_one = _picture("Answer", partial(draw_answer, frame, found), Paper())
+    more = [
+        picture("Curves", "curves", partial(curves.make, frame)),
+        picture(
+            "Retrieval by length and depth", "retrieval", partial(retrieval.draw, frame, frame)
+        ),
+        picture("Loss by position", "loss_by_position", partial(loss_by_position.make, frame)),
+    ]
+    wide_one = picture("Answer", "best", partial(draw_answer, frame, found))
     narrow = _picture("Answer", partial(draw_answer, frame, found[:1]), Paper(width=COLUMN))
     return Pictures(wide_one, narrow or wide_one, [one for one in more if one])
 
 
-def _picture(title: str, draw: Callable[[], Figure], size: Paper) -> Picture | None:
+def _picture(title: str, draw: Callable[[], Figure], paper: Paper | None = None) -> Picture | None:
     """Return a figure as SVG with its text as text; None where it does not apply."""
-    paper = replace(current_paper(), width=size.width)
     try:
         with drawing(paper):
             figure = draw()
@@ -216,12 +222,12 @@ def write_page(
     file: Path,
     frame: pd.DataFrame,
     runs: Collection[Mapping[str, Any]],
-    tables: Mapping[str, RenderedTable],
+    written: Written,
     note: str = "",
 ) -> None:
-    """Write the page of a frame, with the tables that were made of it and the runs' records."""
-    whole = {**tables, "documents": RenderedTable(DOCUMENTS, [], documents(runs))}
-    html = page(frame, whole, facts(runs), note, runs)
+    """Write the page of a frame, with the reports that were made of it and the runs' records."""
+    tables = {**written.tables, "documents": RenderedTable(DOCUMENTS, [], documents(runs))}
+    html = page(frame, tables, facts(runs), note, runs, written.figures)
     make_folder(file.absolute().parent)
     with replacing(file) as new:
         new.write(html.encode())
