@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 
 from scaling import none
-from scaling._heads import NORMS, read_heads
+from scaling._files import NORMS, read_heads
 from scaling.types import (
     Band,
     Bands,

@@ -5,7 +5,7 @@ import math
 import torch
 
 from scaling import none
-from scaling._heads import OUTLIERS, read_heads
+from scaling._files import OUTLIERS, read_heads
 from scaling.types import Band, Bands, Frequencies, Method, Rope, frequencies_on
 
 CODE = "VITA-Group/Ms-PoE"  # of the authors, on GitHub

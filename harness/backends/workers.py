@@ -11,18 +11,54 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from harness.backends.batches import split
 from harness.backends.watch import Watch
 from harness.backends.worker import Worker, anywhere, version_difference
 from harness.engine import OutOfMemory, Sizes
+from harness.engine.prefix_tree import in_order
 from harness.errors import UserError, reason
 from harness.sweep.backend import Failed, Reply
 from harness.sweep.plan import Batch, Item, Key, Plan
+from tasks._tokens import kept
 
 LOSSES = 3  # workers lost in a row, over one batch or while they load, before it is given up
 PATIENCE = 60.0  # seconds without a worker before a message says so
 WAITS = 10  # of them in a row without a node that could hold a worker, before it is given up
+ROUNDS = 4  # batches a worker gets, so that the last to end is not far behind
 SILENT = 5  # of them in a row without a reply of a busy worker, before a message says so
+
+
+def split(work: Sequence[Batch], workers: int) -> list[Batch]:
+    """Return the work in batches, the longest first, none larger than a fair part where possible.
+
+    A part is fair where every worker gets several.
+    """
+    fair = sum(batch.tokens for batch in work) / (ROUNDS * workers)
+    batches: list[Batch] = []
+    for batch in work:
+        items: list[Item] = []
+        tokens = 0
+        for family in _families(batch.items):
+            more = sum(item.question.length for item in family)
+            if items and tokens + more > fair:
+                batches.append(Batch(batch.rotation, tuple(items)))
+                items, tokens = [], 0
+            items += family
+            tokens += more
+        batches.append(Batch(batch.rotation, tuple(items)))
+    return sorted(batches, key=lambda batch: -batch.tokens)
+
+
+def _families(items: Sequence[Item]) -> list[list[Item]]:
+    """Group questions that share half of their tokens or more: the engine computes those once."""
+    families: list[list[Item]] = []
+    for item in sorted(items, key=lambda item: in_order(item.question.tokens)):
+        if families:
+            before, tokens = (kept(one.question.tokens) for one in (families[-1][-1], item))
+            if 2 * before.common(tokens) >= min(len(before), len(tokens)):
+                families[-1].append(item)
+                continue
+        families.append([item])
+    return families
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from harness.reports.plots.style import (
     shown_part,
     tidy,
 )
-from harness.reports.writing.titles import titles
+from harness.reports.writing.sentences import titles
 from harness.stats.cells import CELL, cells
 from harness.stats.key_tokens import measured
 from harness.stats.measure import LOWER, SHARES

@@ -10,9 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.reports.plots.endlabels import LINE, End, label_ends
 from harness.reports.plots.methods import methods
-from harness.reports.plots.panel import draw_panel, lost
+from harness.reports.plots.panel import LINE, End, draw_panel, label_ends, lost
 from harness.reports.plots.style import (
     GREY,
     REST,
@@ -25,7 +24,7 @@ from harness.reports.plots.style import (
     shown_part,
     tidy,
 )
-from harness.reports.writing.titles import titles
+from harness.reports.writing.sentences import titles
 from harness.stats.cells import CELL, cells
 from harness.stats.checkpoints import alike, group_name, labels
 from harness.stats.decision import truncations

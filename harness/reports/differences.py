@@ -24,8 +24,8 @@ from harness.reports.plots.style import (
     tidy,
 )
 from harness.reports.writing import sentences
+from harness.reports.writing.sentences import titles
 from harness.reports.writing.tables import across
-from harness.reports.writing.titles import titles
 from harness.stats.cells import cells, records
 from harness.stats.checkpoints import labels, lengths
 from harness.stats.decision import Family, families, family

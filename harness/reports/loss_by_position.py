@@ -27,7 +27,7 @@ from harness.reports.plots.style import (
     tidy,
     trace,
 )
-from harness.reports.writing.titles import titles
+from harness.reports.writing.sentences import titles
 from tasks._intervals import ratio
 
 MOST_PANELS = 4

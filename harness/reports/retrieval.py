@@ -29,9 +29,8 @@ from harness.reports.plots.style import (
     tick_label,
     tidy,
 )
-from harness.reports.writing.sentences import text
+from harness.reports.writing.sentences import text, titles
 from harness.reports.writing.tables import across, heading
-from harness.reports.writing.titles import titles
 from harness.stats.cells import CELL
 from harness.stats.measure import SHARES
 from tasks._intervals import macro_average, proportion

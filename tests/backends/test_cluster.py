@@ -23,11 +23,10 @@ import psutil
 import pytest
 import torch
 
-from harness.backends.batches import split
 from harness.backends.connect import SETTINGS, connected, gpus_each, most_each
 from harness.backends.watch import GRACE, StrandedError, Watch
 from harness.backends.worker import anywhere
-from harness.backends.workers import LOSSES, Dispatch, Loaded
+from harness.backends.workers import LOSSES, Dispatch, Loaded, split
 from harness.engine import DEFAULT, OutOfMemory, Sizes
 from harness.errors import UserError
 from harness.runs.store import RUN, append

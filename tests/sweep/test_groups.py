@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.backends.batches import split
+from harness.backends.workers import split
 from harness.engine import DEFAULT
 from harness.sweep.backend import ThisProcess, ready, replies
 from harness.sweep.plan import Plan, make_plan

@@ -23,7 +23,7 @@ from harness.reports.plots.style import (
     tidy,
 )
 from harness.reports.writing import sentences
-from harness.reports.writing.titles import titles
+from harness.reports.writing.sentences import titles
 from harness.stats.decision import Decision
 
 MOST_METHODS = 24

@@ -1,4 +1,4 @@
-"""Numbers in sentences: lengths, scores, differences, probabilities, lists of names."""
+"""Numbers in sentences: lengths, scores, differences, lists of names; the titles of tasks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 from tabulate import LATEX_ESCAPE_RULES
 
+from harness.stats.cells import once
 from harness.stats.measure import SHARES
 
 SMALL = 0.1  # scores below it, as divergences in nats, differ by less than a hundredth
@@ -137,11 +138,6 @@ def at(row: Mapping[Any, Any]) -> str:
     return f"At {row['relative_length']:.3g}x the window {tokens}"
 
 
-def chance(p: float) -> str:
-    """Return "p = 0.03" or "p < 0.001"."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
-
-
 def listed(names: Sequence[str], *, last: str = "and") -> str:
     """Return "`a`, `b` and `c`"; of many the first and how many more."""
     marked = [f"`{name}`" for name in names]
@@ -207,3 +203,39 @@ def without_backticks(value: object) -> object:
 def csv_text(value: object) -> object:
     """Return a text that no spreadsheet takes for a formula; numbers stay as they are."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+PROTOCOLS = {
+    "tail": "Perplexity on the last {:,} tokens",
+    "prefix": "Perplexity on whole windows",
+    "press": "Perplexity in a sliding window",
+    "disjoint": "Perplexity in disjoint windows",
+    "overlap": "Perplexity in overlapping windows",
+}  # by the names that records have
+SPELLED = {"niah": "NIAH", "ruler": "RULER", "qa": "QA", "window_kl": "KL divergence per token"}
+
+
+@once
+def titles(frame: pd.DataFrame) -> dict[str, str]:
+    """Return a title for every task label of a frame; its options where two would be alike."""
+    named = {}
+    for label, rows in frame.groupby("task", sort=False):
+        named[str(label)] = _title(str(label), rows)
+    every = list(named.values())
+    return {
+        label: f"{title} ({label.partition(':')[2] or 'default'})"
+        if every.count(title) > 1
+        else title
+        for label, title in named.items()
+    }
+
+
+def _title(label: str, rows: pd.DataFrame) -> str:
+    family, metric = label.partition(":")[0], str(rows["metric"].iloc[0])
+    protocols = rows["protocol"].dropna() if "protocol" in rows else pd.Series(dtype=str)
+    if metric == "perplexity" and len(protocols) and protocols.iloc[0] in PROTOCOLS:
+        targets = rows["weight"].mode() if "weight" in rows else pd.Series(dtype=float)
+        title = PROTOCOLS[protocols.iloc[0]]
+        return title.format(int(targets.iloc[0])) if len(targets) else title.replace(" {:,}", "")
+    name = SPELLED.get(family, family.replace("_", " ").capitalize())
+    return name if metric == family else f"{name} {metric.replace('_', ' ')}"
