@@ -43,81 +43,65 @@ class OldNames(metaclass=_OldKeywords):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-class OldRequest(OldNames):
-    """Read the attributes of a Question; those of another kind of request are empty."""
+def _divergence(one: Any) -> Any:
+    """Return whether a request is for a divergence, or the values of a response."""
+    kind = getattr(one, "_kind", None)
+    return vars(one).get("values", ()) if kind is None else kind == b"divergence"
+
+
+class OldKinds(OldNames):
+    """Read the attributes of a Question or an Answer; those of other kinds are empty."""
 
     if not TYPE_CHECKING:
         OLD = {
             "new": lambda self: vars(self).get("max_new_tokens", 0),
             "stop": lambda _: (),
             "parts": lambda _: (),
-            "divergence": lambda self: self._kind == b"divergence",
-        }
-
-
-class OldResponse(OldNames):
-    """Read the attributes of an Answer; those of another kind of response are empty."""
-
-    if not TYPE_CHECKING:
-        OLD = {
             "nll": lambda _: (),
             "argmax": lambda self: vars(self).get("tokens", ()),
             "text": lambda _: "",
-            "parts": lambda _: (),
-            "divergence": lambda self: vars(self).get("values", ()),
+            "divergence": _divergence,
         }
 
 
-class Question:
+def Question(
+    unit: str,
+    length: int,  # it follows from the others
+    tokens: Sequence[int],
+    start: int,
+    facts: Mapping[str, Any] | None = None,
+    turn: int = 0,
+    new: int = 0,
+    stop: tuple[str, ...] = (),
+    cell: int = 0,
+    parts: tuple[ModelRequest, ...] = (),
+    graded_by: str = "",
+    divergence: bool = False,
+) -> Request:
     """Build the request that the arguments of earlier versions mean."""
+    from tasks.types import Divergence, Generate, Group, Loglikelihood
 
-    def __new__(  # type: ignore[misc]
-        cls,
-        unit: str,
-        length: int,
-        tokens: Sequence[int],
-        start: int,
-        facts: Mapping[str, Any] | None = None,
-        turn: int = 0,
-        new: int = 0,
-        stop: tuple[str, ...] = (),
-        cell: int = 0,
-        parts: tuple[ModelRequest, ...] = (),
-        graded_by: str = "",
-        divergence: bool = False,
-    ) -> Request:
-        from tasks.types import Divergence, Generate, Group, Loglikelihood
-
-        if len(tokens) + new != length:
-            raise ValueError(f"{unit}: {len(tokens)} + {new} tokens where length is {length}")
-        if new and (start != len(tokens) or divergence):
-            raise ValueError(f"{unit}: a text starts after the prompt and has no divergence")
-        common: Any = {"doc_id": unit, "metadata": facts or {}, "repeat": turn, "cell": cell}
-        common["graded_by"] = graded_by
-        if parts:
-            return Group(tuple(parts), **common)
-        if new:
-            return Generate(tokens, new, tuple(stop), **common)
-        return (Divergence if divergence else Loglikelihood)(tokens, start, **common)
+    common: Any = {"doc_id": unit, "metadata": facts or {}, "repeat": turn, "cell": cell}
+    common["graded_by"] = graded_by
+    if parts:
+        return Group(tuple(parts), **common)
+    if new:
+        return Generate(tokens, new, tuple(stop), **common)
+    return (Divergence if divergence else Loglikelihood)(tokens, start, **common)
 
 
-class Answer:
+def Answer(
+    nll: tuple[float, ...],
+    argmax: tuple[int, ...],
+    text: str = "",
+    parts: tuple[ModelResponse, ...] = (),
+    divergence: tuple[float, ...] = (),
+) -> Response:
     """Build the response that the arguments of earlier versions mean."""
+    from tasks.types import DivergenceResponse, Generated, GroupResponse, LoglikelihoodResponse
 
-    def __new__(  # type: ignore[misc]
-        cls,
-        nll: tuple[float, ...],
-        argmax: tuple[int, ...],
-        text: str = "",
-        parts: tuple[ModelResponse, ...] = (),
-        divergence: tuple[float, ...] = (),
-    ) -> Response:
-        from tasks import types
-
-        if parts:
-            return types.GroupResponse(parts)
-        if divergence:
-            return types.DivergenceResponse(divergence)
-        return (
-            types.Generated(text, argmax, nll) if text else types.LoglikelihoodResponse(nll, argmax)
-        )
+    if parts:
+        return GroupResponse(parts)
+    if divergence:
+        return DivergenceResponse(divergence)
+    return Generated(text, argmax, nll) if text else LoglikelihoodResponse(nll, argmax)

@@ -9,7 +9,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, NewType
 
-from tasks._deprecated import OldNames, OldRequest, OldResponse
+from tasks._deprecated import OldKinds, OldNames
 from tasks._tokens import kept
 
 Fact = str | int | float | list[float] | None
@@ -67,7 +67,7 @@ class TaskContext(OldNames):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Named(OldRequest):
+class _Named(OldKinds):
     """The fields that every request has.
 
     ``doc_id`` names the document or the trial and is the unit of resampling; ``metadata`` goes into
@@ -225,7 +225,7 @@ Request = ModelRequest | Group  # what a task asks
 
 
 @dataclass(frozen=True)
-class LoglikelihoodResponse(OldResponse):
+class LoglikelihoodResponse(OldKinds):
     """The losses of n targets.
 
     ``nll`` has the negative log-likelihood of every target in nats, (n,); ``argmax`` the most
@@ -237,7 +237,7 @@ class LoglikelihoodResponse(OldResponse):
 
 
 @dataclass(frozen=True)
-class Generated(OldResponse):
+class Generated(OldKinds):
     """A text of n tokens: what it says before the stop string, its tokens and their losses.
 
     ``tokens``, (n,), include the one that ended the text; ``nll``, (n,), is in nats.
@@ -249,7 +249,7 @@ class Generated(OldResponse):
 
 
 @dataclass(frozen=True)
-class DivergenceResponse(OldResponse):
+class DivergenceResponse(OldKinds):
     """The divergence at every target, (n,), in nats.
 
     It is the Kullback-Leibler divergence of the patched model's prediction from that of the
@@ -260,7 +260,7 @@ class DivergenceResponse(OldResponse):
 
 
 @dataclass(frozen=True)
-class GroupResponse(OldResponse):
+class GroupResponse(OldKinds):
     """The responses to the parts of a group, in their order."""
 
     parts: tuple[ModelResponse, ...]

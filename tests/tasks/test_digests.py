@@ -90,14 +90,6 @@ def test_an_answer_of_earlier_versions_has_its_attributes() -> None:
     assert (sample.doc_id, sample.unit, sample.facts) == ("a", "a", {"b": 2})
 
 
-def test_what_is_no_question_of_earlier_versions_is_an_error() -> None:
-    question = deprecated("Question")
-    with pytest.raises(ValueError, match="q: 3 \\+ 0 tokens where length is 4"):
-        question("q", 4, (1, 2, 3), 1)
-    with pytest.raises(ValueError, match="a text starts after the prompt"):
-        question("q", 48, TOKENS, 30, new=8)
-
-
 OLD_TASK = """
 from tasks import Answer, Passage, Question, Sample, Score, Source
 
