@@ -141,18 +141,24 @@ def drawn(kind: Kind, draw: Random) -> str:
     return f"{draw.choice(words('adjective'))}-{draw.choice(words('noun'))}"
 
 
+def collected(pieces: Iterable[list[int]], room: int) -> list[list[int]]:
+    """Return the first pieces with ``room`` tokens or more together; no further one is drawn."""
+    first: list[list[int]] = []
+    held, rest = 0, iter(pieces)
+    while held < room and (piece := next(rest, None)) is not None:
+        first.append(piece)
+        held += len(piece)
+    return first
+
+
 def sentences(context: TaskContext, room: int) -> list[list[int]]:
     """Return the first sentences of the documents, each after a space, of ``room`` tokens or more.
 
     White space is a single space, as in RULER. Raises ValueError where the documents have less.
     """
-    pieces: list[list[int]] = []
-    held = 0
-    for document in context.documents():
-        text = " ".join(context.decode(document.tokens).split())
-        for sentence in SENTENCE_END.split(text) if text else ():
-            pieces.append(continued(context, f" {sentence}"))
-            held += len(pieces[-1])
-            if held >= room:
-                return pieces
-    raise ValueError(f"the documents have {held} tokens of sentences where {room} are needed")
+    texts = (" ".join(context.decode(one.tokens).split()) for one in context.documents())
+    every = (sentence for text in texts if text for sentence in SENTENCE_END.split(text))
+    pieces = collected((continued(context, f" {sentence}") for sentence in every), room)
+    if (held := sum(map(len, pieces))) < room:
+        raise ValueError(f"the documents have {held} tokens of sentences where {room} are needed")
+    return pieces

@@ -7,9 +7,10 @@ counts when greedy decoding gives exactly the value; ``form=text`` generates ``n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from random import Random
 
-from tasks._prompt import around, continued, drawn, inserted
+from tasks._prompt import around, collected, continued, drawn, inserted
 from tasks._retrieval import (
     FACTS,
     Form,
@@ -74,12 +75,8 @@ def ask(
 
 def _pairs(context: TaskContext, longest: int, draw: Random) -> list[list[int]]:
     """Return lines of pairs of ``longest`` tokens or more."""
-    pairs: list[list[int]] = []
-    held = 0
-    while held < longest:
-        pairs.append(_pair(context, drawn("uuids", draw), drawn("uuids", draw)))
-        held += len(pairs[-1])
-    return pairs
+    pairs = (_pair(context, drawn("uuids", draw), drawn("uuids", draw)) for _ in count())
+    return collected(pairs, longest)
 
 
 def _pair(context: TaskContext, key: str, value: str) -> list[int]:

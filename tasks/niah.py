@@ -12,11 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from random import Random
 from typing import Literal, NamedTuple
 
-from tasks._prompt import FILLER, Frame, Kind, around, continued, drawn, inserted, sentences
+from tasks._prompt import (
+    FILLER,
+    Frame,
+    Kind,
+    around,
+    collected,
+    continued,
+    drawn,
+    inserted,
+    sentences,
+)
 from tasks._retrieval import (
     BETWEEN,
     FACTS,
@@ -224,13 +234,8 @@ def filler(
         return sentences(context, longest)
     if setting.haystack == "repeat":
         return repeat(continued(context, "".join(FILLER)))
-    pieces: list[list[int]] = []
-    held = 0
-    while held < longest:
-        key, value = drawn(setting.key, draw), drawn(setting.value, draw)
-        pieces.append(_needle(context, setting, key, value))
-        held += len(pieces[-1])
-    return pieces
+    pairs = ((drawn(setting.key, draw), drawn(setting.value, draw)) for _ in count())
+    return collected((_needle(context, setting, *pair) for pair in pairs), longest)
 
 
 def _needle(context: TaskContext, setting: Setting, key: str, value: str) -> list[int]:

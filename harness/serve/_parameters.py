@@ -167,7 +167,12 @@ def check_read(parameters: RopeParameters, model_type: str, only: Mapping[str, s
 
 
 def torch_frequencies(parameters: RopeParameters, target: Target) -> Frequencies:
-    """Return the frequencies in transformers' order of operations, which vLLM and SGLang share."""
+    """Return the frequencies in transformers' order of operations, which vLLM and SGLang share.
+
+    Of longrope they read the attention factor in a key of their own.
+    """
+    if parameters["rope_type"] == "longrope":
+        parameters = {**parameters, "attention_factor": parameters.get("long_mscale")}
     rope, window = target.rope, parameters.get("original_max_position_embeddings")
     base, trained = float(parameters["rope_theta"]), int(window or rope.trained_length)
     return native.frequencies(Rope(rope.rotary_dim, base, trained, parameters), trained + 1)

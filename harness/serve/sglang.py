@@ -42,8 +42,6 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
 def computed(changed: dict[str, Any], target: Target) -> Frequencies:
     """Return its frequencies and its attention factor."""
     parameters = dict(changed["rope_parameters"])
-    if parameters["rope_type"] == "longrope":
-        parameters["attention_factor"] = parameters["long_mscale"]
     if parameters["rope_type"] == "yarn":
         own = _yarn_scale(parameters["factor"])
         parameters["attention_factor"] = own * parameters["attn_factor"]

@@ -39,8 +39,6 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
 def computed(changed: dict[str, Any], target: Target) -> Frequencies:
     """Return its frequencies and its attention factor."""
     parameters = dict(changed["rope_parameters"])
-    if parameters["rope_type"] == "longrope":
-        parameters["attention_factor"] = parameters.get("long_mscale")
     if target.config.model_type == "gpt_oss":
         parameters.pop("attention_factor", None)
     return torch_frequencies(parameters, target)
