@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.api.gate import Condition, Verdict, evaluate, parse
 from harness.api.observer import LOG, Observer
 from harness.errors import UserError
 from harness.reports._figures import Figures, paper, requested_figures
@@ -33,14 +34,16 @@ class Reports:
         written: the tables and files, and why other reports do not apply.
         note: what is below every table: why the runs are not comparable, or not paired.
         page: the file with all charts and tables.
+        conditions: whether each condition of ``fail_if`` holds.
     """
 
     frame: pd.DataFrame
     written: Written
     note: str = ""
     page: Path | None = None
+    conditions: tuple[Verdict, ...] = ()
 
-    JSON = ("written", "note", "page", "unscored")
+    JSON = ("written", "note", "page", "unscored", "conditions")
 
     @property
     def unscored(self) -> list[str]:
@@ -63,6 +66,7 @@ def report(
     page: str | Path | None = None,
     mixed: bool = False,
     together: bool | None = None,
+    fail_if: Sequence[str] = (),
     observer: Observer = LOG,
     **figures: Any,
 ) -> Reports:
@@ -71,8 +75,10 @@ def report(
     ``report`` names reports, or ``all`` (default: scores, best and curves), ``task`` your own task
     files that the runs were measured with, ``out`` the folder (default: RUN/reports, for one run).
     ``mixed`` joins runs that are not comparable; ``together`` compares models as methods, by
-    default where each has one method. ``figures`` are width, style, only and rename. Raises
-    UserError where runs are not comparable.
+    default where each has one method. ``fail_if`` are conditions such as ``effective_length(yarn)
+    < 16k``, whose verdicts are ``conditions`` of the result. ``figures`` are width, style, only and
+    rename. Raises UserError where runs are not comparable, and for a condition that names nothing
+    of them.
     """
     places = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     folders = runs_in(places)
@@ -92,6 +98,7 @@ def report(
         together=together,
         page=Path(page) if page else None,
         figures=requested_figures(places[0], figures),
+        conditions=[parse(text) for text in fail_if],
         observer=observer,
     )
 
@@ -106,6 +113,7 @@ def write(
     together: bool | None = None,
     page: Path | None = None,
     figures: Figures | None = None,
+    conditions: Sequence[Condition] = (),
     observer: Observer = LOG,
 ) -> Reports:
     """Write the reports of run folders into a folder, and their page.
@@ -120,6 +128,7 @@ def write(
         finally:
             gc.freeze()
             gc.enable()
+        verdicts = evaluate(conditions, frame)
         records = {run: read_run(run) for run in runs}
         why = reasons(records)
         notes = [f"Not comparable: {'; '.join(why)}."] if why else unpaired(records)
@@ -131,7 +140,7 @@ def write(
             written = write_reports(frame, folder, chosen, note, drawn)
             if page is not None:
                 write_page(page, frame, list(records.values()), written, note)
-    return Reports(frame, written, note, page)
+    return Reports(frame, written, note, page, verdicts)
 
 
 def compared(frame: pd.DataFrame, together: bool | None) -> pd.DataFrame:

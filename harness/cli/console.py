@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from harness.methods.findings import Finding
 
 COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED = 0, 1, 2, 130  # exit statuses
+HOLDS, UNKNOWN = 3, 4  # of --fail-if: a condition holds, or cannot be evaluated
 PIPED = 120  # columns where no terminal tells
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 from rich.console import Console
 
 from harness.api.report import Reports
+from harness.cli.console import COMPLETE, HOLDS, UNKNOWN, WITH_FAILURES
 from harness.cli.tables import print_sentences, print_skipped, print_words, show
 from harness.names import printable
 from harness.reports._write import Written
@@ -117,6 +118,25 @@ def _print_note(reports: Reports, console: Console) -> None:
 def _print_unscored(reports: Reports, console: Console) -> None:
     for reason in reports.unscored:
         console.print(f"No score: {reason}", soft_wrap=True)
+
+
+def print_conditions(reports: Reports, console: Console) -> None:
+    """Print what was found of every condition of --fail-if."""
+    words = {True: "Failed", False: "Passed", None: "Not evaluated"}
+    for one in reports.conditions:
+        line = f"{words[one.holds]}: {one.condition} ({one.model}, {one.task}): {one.text}."
+        style = "" if one.holds is False else "bold"
+        console.print(printable(line), style=style, soft_wrap=True)
+
+
+def status_of(reports: Reports, *, complete: bool) -> int:
+    """Return the exit status of reports: that of a condition comes before that of a failure."""
+    known = {one.holds for one in reports.conditions}
+    if True in known:
+        return HOLDS
+    if None in known:
+        return UNKNOWN
+    return COMPLETE if complete else WITH_FAILURES
 
 
 def print_files(reports: Reports, console: Console) -> None:

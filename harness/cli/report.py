@@ -7,9 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, screen
+from harness.cli.console import TERMINAL, Done, screen
 from harness.cli.output import command
-from harness.cli.settings import OUTPUT, Out
+from harness.cli.settings import OUTPUT, FailIf, Out
 
 
 @command
@@ -27,6 +27,7 @@ def report(
     style: Path | None = None,
     only: tuple[str, ...] | None = None,
     rename: tuple[str, ...] | None = None,
+    fail_if: FailIf = None,
 ) -> Done:
     """Make the tables, figures and page of one or more runs from their files.
 
@@ -44,9 +45,16 @@ def report(
         only: The methods that figures show, in their order; tables have all.
         rename: METHOD=NAME in figures: yarn:factor=4='YaRN 4×'. RUN/figures.toml has all this too,
             and order and colours.
+        fail_if: As of `ropewalk run`.
     """
     from harness.api.report import report as make_reports
-    from harness.cli.outcome import print_chosen, print_files, print_whole
+    from harness.cli.outcome import (
+        print_chosen,
+        print_conditions,
+        print_files,
+        print_whole,
+        status_of,
+    )
     from harness.reports._write import ALL
 
     reports = make_reports(
@@ -62,7 +70,9 @@ def report(
         style=style,
         only=only,
         rename=rename,
+        fail_if=fail_if or (),
     )
     (print_chosen if report and ALL not in report else print_whole)(reports, screen)
     print_files(reports, screen)
-    return Done(reports, COMPLETE if reports.complete else WITH_FAILURES)
+    print_conditions(reports, screen)
+    return Done(reports, status_of(reports, complete=reports.complete))

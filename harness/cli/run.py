@@ -9,21 +9,33 @@ from typing import Any
 from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, err, note_demo, screen
 from harness.cli.conventions import translated
 from harness.cli.output import command
-from harness.cli.settings import DryRun, with_settings
+from harness.cli.settings import DryRun, FailIf, with_settings
 
 
 @command
 @with_settings()
-def run(sweep: Path | None = None, /, *, dry_run: DryRun = False, **settings: Any) -> Done:
+def run(
+    sweep: Path | None = None,
+    /,
+    *,
+    fail_if: FailIf = None,
+    dry_run: DryRun = False,
+    **settings: Any,
+) -> Done:
     """Run a sweep: every scaling x task x length. The same command continues where it stopped.
 
     Args:
         sweep: A YAML file with the same settings, or a sweep that `list` names; flags win over it.
+        fail_if: Conditions of exit status 3, as "effective_length(yarn) < 16k",
+            "score(yarn, passkey, 2x) < 90%", "regret(yarn, 2x) > 5%" or "change(yarn, 2x) > 0%"
+            (from truncation). Exit status 4: one cannot be evaluated.
         dry_run: Print the plan and its cost; read no weights and write nothing.
     """
+    from harness.api.gate import check, names_of_plan, parse
     from harness.api.settings import read_specs
     from harness.sweep.spec import Spec
 
+    conditions = [parse(text) for text in fail_if or ()]
     given = translated(settings)
     specs = read_specs(sweep, given)  # before anything that takes long to import
     if given.get("model") is None and specs[0].model == Spec.model_fields["model"].default:
@@ -31,7 +43,7 @@ def run(sweep: Path | None = None, /, *, dry_run: DryRun = False, **settings: An
     from harness.api.plan import PlanSummary, summarize
     from harness.api.report import write
     from harness.api.run import MeasuredRun, keeping, machine_of, planned
-    from harness.cli.outcome import print_brief
+    from harness.cli.outcome import print_brief, print_conditions, status_of
     from harness.cli.show import print_failures, print_plan
     from harness.inspection.notes import warnings
     from harness.runs.store import reports_of
@@ -39,6 +51,8 @@ def run(sweep: Path | None = None, /, *, dry_run: DryRun = False, **settings: An
 
     with ExitStack() as reported:
         with planned(specs, TERMINAL) as planning:
+            for plan, _ in planning.pairs:
+                check(conditions, names_of_plan(plan))
             if dry_run:
 
                 def shown(plan: Plan, folder: Path) -> PlanSummary:
@@ -59,6 +73,7 @@ def run(sweep: Path | None = None, /, *, dry_run: DryRun = False, **settings: An
                 reports_of(place),
                 tasks=specs[0].task,
                 mixed=len(folders) > 1,
+                conditions=conditions,
                 observer=TERMINAL,
             )
             print_brief(reports, folders, screen)
@@ -67,4 +82,5 @@ def run(sweep: Path | None = None, /, *, dry_run: DryRun = False, **settings: An
             TERMINAL.note(warning, warning=True)
     print_failures(done.missing, err)
     complete = reports.complete and not done.missing and len(folders) == len(specs)
-    return Done(MeasuredRun(done, reports), COMPLETE if complete else WITH_FAILURES)
+    print_conditions(reports, screen)
+    return Done(MeasuredRun(done, reports), status_of(reports, complete=complete))

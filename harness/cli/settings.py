@@ -37,6 +37,7 @@ def whole(kind: Any, tokens: Sequence[Token]) -> int:  # noqa: ARG001
 
 
 Whole = Annotated[int, Parameter(converter=whole)]
+FailIf = Annotated[Many | None, Parameter(group=OUTPUT)]
 DryRun = Annotated[bool, Parameter(group=EXECUTION)]
 Model = Annotated[str, Parameter(alias="-m", group=MODEL)]
 MaybeModel = Annotated[str | None, Parameter(alias="-m", group=MODEL)]
