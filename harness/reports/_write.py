@@ -44,6 +44,8 @@ class Written:
     ``figures`` are those that were drawn for a page, without a say of the user.
     """
 
+    JSON = ("files", "tables", "skipped", "failed")
+
     files: list[Path] = field(default_factory=list)
     tables: dict[str, RenderedTable] = field(default_factory=dict)
     figures: dict[str, Figure] = field(default_factory=dict)
