@@ -11,12 +11,15 @@ def frequencies(
 ) -> Frequencies:
     """Return the plain frequencies of the base base^(ln(L / 2 pi) / ln(L0 / 2 pi)).
 
-    L0 is the trained window and L is factor * L0. It is base * factor^(d / 2c) for the critical
-    channel c, whose wavelength is the window (c = d/2 * ln(L0 / 2 pi) / ln(base), a fraction):
-    channel c is divided by exactly the factor and slower ones by more, so that no angle exceeds
-    those of training. ``ntk`` uses the slowest channel, d/2 - 1, instead. ``critical`` sets another
-    channel, counted from 0: that of LongRoPE2 (arXiv:2502.20082, which searches it and calls this
-    NTK-rcd) is faster, 30 and not 34.98 for Llama 3. An unset factor is the stretch of the length.
+    L0 is the trained window and L is factor * L0. Equivalently, the base is
+    base * factor^(d / 2c) for the critical channel c = d/2 * ln(L0 / 2 pi) / ln(base), a fraction.
+    The wavelength of channel c is the window. It is divided by exactly the factor and slower
+    channels by more, so no angle exceeds those of training. ``ntk`` uses the slowest channel,
+    d/2 - 1, instead.
+
+    ``critical`` sets another channel, counted from 0. LongRoPE2 (arXiv:2502.20082) searches it and
+    calls this method NTK-rcd. Its channel is faster: 30 and not 34.98 for Llama 3. An unset factor
+    is the stretch of the length.
     """
     turning = math.log(max(rope.trained_length, 1) / (2 * math.pi))
     if turning <= 0:

@@ -44,18 +44,23 @@ def bands(
 ) -> Bands | Frequencies:
     """Return Self-Extend's positions with a group size for each eighth of the channel pairs.
 
-    Beyond a distance of ``window`` tokens the channel pairs of an eighth with the size G are
-    rotated to floor(m/G) - floor(n/G) + W - W/G. ``g1`` is the size of the fastest eighth and
-    ``g8`` of the slowest; one that is unset is twice the stretch, from which the authors' search
-    begins, and 1 inside the trained window. They are searched with ``ropewalk tune --scaling dpe
-    --task niah``. The authors' for 128k: 2 8 2 8 32 32 32 4 (Llama 3 8B Instruct, from 8k), 2 32 32
-    2 2 2 2 1 (Llama 3.1 8B), 4 16 2 16 32 16 16 2 (Mistral 7B v0.2), 2 16 8 8 32 8 2 4 (Qwen2.5
-    7B). ``window`` W is by default 1024 tokens, at most an eighth of the trained window.
+    Beyond a distance of ``window`` tokens, the channel pairs of an eighth with the size G are
+    rotated to floor(m/G) - floor(n/G) + W - W/G. ``window`` W is by default 1024 tokens, at most
+    an eighth of the trained window. ``on`` is the method whose frequencies are used.
 
-    ``top`` is how many channel pairs of each head move, those with the largest mean product of the
-    norms of query and key; the others keep the true distance. ``heads`` is the file in which
-    ``ropewalk calibrate`` wrote these means; with it, ``top`` is by default three quarters (the
-    authors: 48 of 64, and 32 for RULER). ``on`` is the method whose frequencies are used.
+    ``g1`` is the size of the fastest eighth and ``g8`` that of the slowest. An unset size is twice
+    the stretch, where the authors' search begins, and 1 inside the trained window. ``ropewalk tune
+    --scaling dpe --task niah`` searches the sizes. The authors' sizes for 128k are:
+
+    - 2 8 2 8 32 32 32 4 for Llama 3 8B Instruct, from 8k;
+    - 2 32 32 2 2 2 2 1 for Llama 3.1 8B;
+    - 4 16 2 16 32 16 16 2 for Mistral 7B v0.2;
+    - 2 16 8 8 32 8 2 4 for Qwen2.5 7B.
+
+    ``top`` is the number of channel pairs of each head that move: those with the largest mean
+    product of the norms of query and key. The others keep the true distance. ``ropewalk
+    calibrate`` writes these means to the file ``heads``. With this file, ``top`` is by default
+    three quarters (the authors: 48 of 64, and 32 for RULER).
 
     Differs between the authors' files (LuLuLuyi/DPE): the README's sizes and those of its
     predictions are 4 4 2 16 32 32 16 128, not the config's; channels are not selected in the

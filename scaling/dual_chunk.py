@@ -22,26 +22,27 @@ def bands(
 ) -> Bands | Frequencies:
     """Return the three attentions of section 3: within a chunk, to the one before, to all earlier.
 
-    Keys have the position n mod ``chunk``. Queries have m mod chunk for keys of their own chunk,
-    min(m mod chunk + chunk, ``largest``) for the previous chunk, and ``largest`` for earlier ones.
-    By default ``largest`` is three quarters of the trained window and ``chunk`` is ``largest``
-    minus an eighth of the window, as in the authors' code; their script for the paper's table
-    subtracts a quarter (``chunk=2048,largest=3072`` of 4096); the paper's text has ``chunk`` = 3/4
-    of the window and ``largest`` = the window minus 1. ``on`` is the method whose
-    frequencies are used. A context of one chunk is unchanged; a longer one is changed, also inside
-    the trained window.
+    Keys have the position n mod ``chunk``. Queries have three positions: m mod chunk for keys of
+    their own chunk, min(m mod chunk + chunk, ``largest``) for the previous chunk, and ``largest``
+    for earlier chunks. ``on`` is the method whose frequencies are used. A context of one chunk is
+    unchanged. A longer one is changed, also inside the trained window.
+
+    By default ``largest`` is three quarters of the trained window, and ``chunk`` is ``largest``
+    minus an eighth of the window, as in the authors' code. Their script for the paper's table
+    subtracts a quarter (``chunk=2048,largest=3072`` of 4096). In the paper's text, ``chunk`` is
+    3/4 of the window and ``largest`` is the window minus 1.
 
     ``form=qwen`` is the method as vLLM and SGLang serve Qwen2.5-1M and Qwen3-2507 (arXiv:2501.15383
-    and dual_chunk_flash_attn.py): ``largest`` is by default the trained window (their
-    ``chunk_size``), ``chunk`` is ``largest`` minus a 32nd of it (their ``local_size``), earlier
-    chunks have min(2 * chunk - 1, ``largest``), and all logits are multiplied by
+    and dual_chunk_flash_attn.py). ``largest`` is by default the trained window (their
+    ``chunk_size``), and ``chunk`` is ``largest`` minus a 32nd of it (their ``local_size``). Earlier
+    chunks have min(2 * chunk - 1, ``largest``). All logits are multiplied by
     max(1, 0.1 ln(length / trained window) + 1)^2. The largest relative position is one past those
     seen in training.
 
     Differs from the authors' code: it also scales cos and sin by 0.05 ln(length / window) + 1
-    (not in the paper's results); its files for Qwen and for decoding leave a 16th, not an eighth.
-    Differs from vLLM and SGLang in decoding, where a cached key keeps the factor of the length at
-    which it was cached, or none; here all have the factor of the whole context, as in a prompt.
+    (not in the paper's results). Its files for Qwen and for decoding leave a 16th, not an eighth.
+    Differs from vLLM and SGLang in decoding: there a cached key keeps the factor of the length at
+    which it was cached, or none. Here all keys have the factor of the whole context.
     """
     if form not in ("chunkllama", "qwen"):
         raise ValueError(f"form is chunkllama or qwen, got {form}")

@@ -22,15 +22,15 @@ def bands(
 ) -> Bands | Frequencies | StatefulRope:
     """Return the frequencies of the given length, or the bands of a growing length.
 
-    ``frozen`` (see ``frequencies``) uses those of the whole context for every query and key.
-    ``per_query`` uses those of its own length m + 1 for query m and all of its keys, in steps of
-    ``block`` tokens rounded up: correct step-by-step decoding, under any chunking; exact with
-    ``block`` 1. Rotating the cached keys again is not enough beyond one layer: keys cached in
-    deeper layers were computed from hidden states with an older base. So every query is rotated
-    with its own base, at a cost: reading eight windows takes twice the time of a single base with
-    ``block`` 32, and 28 times with 1. ``transformers`` is the library's own stateful type, run as
-    it is served: the prompt in one forward pass, then token by token, with keys keeping the base
-    they were cached with.
+    - ``frozen`` (see ``frequencies``) uses those of the whole context for every query and key.
+    - ``per_query`` uses, for query m and all of its keys, the frequencies of the query's own
+      length m + 1, in steps of ``block`` tokens rounded up. This is correct step-by-step decoding
+      under any chunking, and exact with ``block`` 1. Rotating the cached keys again is not enough
+      beyond one layer: keys of deeper layers were computed from hidden states with an older base.
+      Reading eight windows takes twice the time of a single base with ``block`` 32, and 28 times
+      with 1.
+    - ``transformers`` is the library's own stateful type, run as it is served: the prompt in one
+      forward pass, then token by token. Keys keep the base they were cached with.
     """
     if block < 1:
         raise ValueError(f"block must be 1 token or more, got {block}")
@@ -55,9 +55,9 @@ def bands(
 def frequencies(rope: Rope, length: int, *, factor: float = 1.0) -> Frequencies:
     """Return ntk at a scale that grows with the length; unscaled inside the trained window.
 
-    This factor is not the ratio of target to trained length; transformers calls it factor, others
-    alpha. The scale is 1 + factor * (length / trained_length - 1): with 1 the method is ntk at the
-    stretch, and at four windows the factors 1, 2 and 4 scale by 4, 7 and 13.
+    This factor is not the ratio of target to trained length. Transformers calls it factor, others
+    alpha. The scale is 1 + factor * (length / trained_length - 1). With a factor of 1 the method is
+    ntk at the stretch. At four windows, the factors 1, 2 and 4 scale by 4, 7 and 13.
 
     Differs from transformers: the length is the given one for the whole forward pass. There the
     base follows the longest input so far and is reset only below the window: Llama-2 reads 8192

@@ -20,14 +20,16 @@ def bands(
 ) -> Bands | Frequencies:
     """Return positions in the trained window for every chunk of the context, keys blended.
 
-    The first chunk is the trained window L, then come chunks of ``chunk`` tokens. For a chunk that
-    ends at T, all tokens so far have positions anew: with G = ceil((T - w) / (L - w)) for the
-    ``window`` w and the least whole r with L - r + G r >= T, the first T - (L - r) tokens are at
-    0, 1/G, 2/G, … and the others at r … L - 1. A query at a fractional position is rotated to the
-    next whole one; a score with a key between two whole positions is the linear blend of the scores
-    with the key at both, which one blended key gives exactly. ``window`` is by default 128 tokens
-    and ``chunk`` 3000, each at most a 64th and three eighths of the trained window. ``on`` is the
-    method whose frequencies are used. Inside the trained window the model is unchanged.
+    The first chunk is the trained window L, followed by chunks of ``chunk`` tokens. For a chunk
+    that ends at T, all tokens so far get new positions. Let w be the ``window``, let
+    G = ceil((T - w) / (L - w)), and let r be the least whole number with L - r + G r >= T. Then the
+    first T - (L - r) tokens are at 0, 1/G, 2/G, … and the others at r … L - 1.
+
+    A query at a fractional position is rotated to the next whole one. A score with a key between
+    two whole positions is the linear blend of the scores with the key at both. One blended key
+    gives exactly this score. ``window`` is by default 128 tokens and ``chunk`` 3000, at most a 64th
+    and three eighths of the trained window. ``on`` is the method whose frequencies are used.
+    Inside the trained window the model is unchanged.
 
     Differs from the authors' code (adlnlp/Gali): no noise is added to interpolated scores. There it
     is Gaussian, unseeded, with a standard deviation of distance / T; and since positions are

@@ -42,22 +42,26 @@ def bands(
 ) -> Bands | Frequencies:
     """Return three bands: true positions near and at the far corner, mapped ones between.
 
-    With the map f(p) = floor(span * p / (length - 1)): a distance below ``near`` is true; between,
-    the query is at f(m) + near - 1 - f(near) and the key at f(n); and where the distance is at
-    least ``length`` - R, for the last position R with f(R) = f(``tail``), the query is at the
-    position that joins the map, and the key at its own. The ``span`` in tokens follows the length:
-    c / (1 + e^-(a * length + b)), with the coefficients that the authors fitted for four models
-    (``curve``). For another window than the published model's, lengths and spans are in units of
-    the window, which is a guess: search the span at two or more lengths with ``ropewalk tune
-    --scaling lampe`` and give it. ``near`` is by default 512 tokens and ``tail`` 200, of a window
-    of 8192, and in proportion for a smaller one. ``on`` is the method whose frequencies are used.
+    The map is f(p) = floor(span * p / (length - 1)). The three bands are:
 
-    cos and sin are multiplied by 0.1 ln 2 + 1 at every length: not ``none`` inside the window. A
-    context of less than 2 * ``near`` tokens keeps its positions.
+    - near: distances below ``near`` are true;
+    - between: the query is at f(m) + near - 1 - f(near) and the key at f(n);
+    - far: for distances of at least ``length`` - R, the key is at its own position and the query at
+      the position that continues the map. R is the last position with f(R) = f(``tail``).
+
+    The ``span`` in tokens follows the length: c / (1 + e^-(a * length + b)). The authors fitted the
+    coefficients for four models (``curve``). For a window other than the published model's, lengths
+    and spans are in units of the window, which is a guess. For such a model, search the span at two
+    or more lengths with ``ropewalk tune --scaling lampe``.
+
+    ``near`` is by default 512 tokens and ``tail`` 200 for a window of 8192, and proportionally less
+    for a smaller one. ``on`` is the method whose frequencies are used. cos and sin are multiplied
+    by 0.1 ln 2 + 1 at every length, so the method is not ``none`` inside the window. A context of
+    less than 2 * ``near`` tokens keeps its positions.
 
     The numbers are those of decoding in the authors' code (scar-on/LaMPE, llama_cache1.py).
     Differs from its reading of a prompt, which attends twice to keys at a distance of exactly
-    ``near`` and of exactly length - R; its script for RULER has a fixed span and no far corner.
+    ``near`` and of exactly length - R. Its script for RULER has a fixed span and no far corner.
     """
     plain = frequencies_on(on, rope, length)
     frequencies = Frequencies(plain.inv_freq, plain.attention_factor * ATTENTION_FACTOR)

@@ -30,14 +30,14 @@ def frequencies(
 ) -> Frequencies | PerLayerFrequencies:
     """Return, for each layer, the frequencies of ``kind`` at its own factor, ``factor`` ** share.
 
-    The share of a layer lies on a cubic Bezier curve over the depth: ``first`` at the first layer,
-    ``last`` at the last, and pulled towards ``second`` a third of the way and ``third`` two thirds.
-    0 leaves a layer as it was trained; 1, the default of all four, is ``kind`` itself. An unset
-    factor is the stretch of the length.
+    The share of a layer lies on a cubic Bezier curve over the depth. It is ``first`` at the first
+    layer and ``last`` at the last. It is pulled towards ``second`` after a third of the depth and
+    towards ``third`` after two thirds. A share of 0 leaves a layer as it was trained. A share of 1,
+    the default of all four, is ``kind`` itself. An unset factor is the stretch of the length.
 
-    The paper searches the curve with a genetic algorithm for a model and a task (``ropewalk tune
-    layerwise`` with CMA-ES), for PI and NTK-aware factors. Differs from the paper, of which only
-    the summary was available: here the curve gives shares of the factor's logarithm, with the
+    The paper searches the curve with a genetic algorithm for a model and a task, for PI and
+    NTK-aware factors; ``ropewalk tune layerwise`` uses CMA-ES. Differs from the paper, of which
+    only the summary was available: here the curve gives shares of the factor's logarithm, with the
     control points at equal steps of depth.
     """
     points = (first, second, third, last)

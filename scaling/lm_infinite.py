@@ -27,9 +27,9 @@ def bands(
 ) -> Bands | Frequencies:
     """Return the lambda-shaped attention of section 4: relative positions min(distance, window).
 
-    A query attends to keys at a distance below ``window`` (tokens, by default the trained window),
-    and to the first ``sinks`` tokens of the context (the paper: 10 to 100) as if they were
-    ``window`` away. Keys in between are not attended to, so nothing there can be retrieved.
+    A query attends to keys at a distance below ``window`` (tokens, by default the trained window).
+    It also attends to the first ``sinks`` tokens of the context (the paper: 10 to 100) as if they
+    were ``window`` away. Keys in between are not attended to, so nothing there can be retrieved.
     ``on`` is the method whose frequencies are used. The re-introduction of the top-k keys (section
     4.3) is not implemented.
     """

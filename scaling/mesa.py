@@ -22,13 +22,15 @@ def bands(
     """Return a triangle of chunks, with pushed positions and log-n queries in the last one.
 
     The first chunk has ``first`` tokens. Each later one has ``chunk`` tokens and attends to itself
-    and to the first, as if they were adjacent. The last chunk attends to all keys. There the last
-    P = (length - 1) mod chunk tokens keep their positions, and before them positions fall by one
-    for every ``push`` tokens: token i up to e = length - P - 1 is at e - floor((e - i) / push). Its
-    queries are scaled by max(1, ln(m + 1) / ln(trained window)). Inside the trained window the
-    model is unchanged. ``first`` is by default 100 tokens, at most a 16th of the window, and
-    ``chunk`` as the authors split a text (their DynamicSplit); they have a ``push`` of 50, of 200
-    for Vicuna and 20 for Llama 2. ``on`` is the method whose frequencies are used.
+    and to the first, as if they were adjacent. The last chunk attends to all keys. In it, the last
+    P = (length - 1) mod chunk tokens keep their positions. Before them, positions fall by one for
+    every ``push`` tokens: token i up to e = length - P - 1 is at e - floor((e - i) / push). The
+    queries of the last chunk are scaled by max(1, ln(m + 1) / ln(trained window)). Inside the
+    trained window the model is unchanged.
+
+    ``first`` is by default 100 tokens, at most a 16th of the window. ``chunk`` is by default what
+    the authors' DynamicSplit gives. Their ``push`` is 50, but 200 for Vicuna and 20 for Llama 2.
+    ``on`` is the method whose frequencies are used.
 
     Differs from the authors' code (soacker/Mesa-Extrapolation), which cuts texts inside the window
     into chunks too, and moves P with every generated token; here P is that of the whole context.

@@ -24,9 +24,9 @@ def frequencies(
     divided by factor^(k/n) (``uni``) or factor^(k(k+1) / (n(n+1))) (``pro``). The attention factor
     is yarn's, 0.1 ln(factor) + 1. An unset factor is the stretch of the length.
 
-    The numbers are those of mattian7/mrRoPE (LlamaYaRNRadix.py: yarn_radix and yarn_radix3), at
-    both ends too: the fastest channel is kept in any window, and where no channel is slower than
-    beta_slow the steps continue past the last one. They agree with the paper's equations as quoted
+    The numbers are those of mattian7/mrRoPE (LlamaYaRNRadix.py: yarn_radix and yarn_radix3), also
+    at both ends: the fastest channel is kept in any window, and if no channel is slower than
+    beta_slow, the steps continue past the last one. They agree with the paper's equations as quoted
     in notes; the text of the paper was not available.
     """
     if not (math.isfinite(beta_fast) and beta_fast > beta_slow > 0):

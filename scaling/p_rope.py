@@ -12,12 +12,12 @@ def frequencies(
 ) -> Frequencies:
     """Return the plain frequencies, with 0 for all but the floor(p * rotary_dim / 2) fastest.
 
-    p = 1 is ``none`` and 0 encodes no position; 0.75 did best in the paper, which trains with it.
-    It is the same at every length: not ``none`` at stretch 1.
+    p = 1 is ``none`` and 0 encodes no position. The paper trains with the method, and 0.75 was best
+    there. The frequencies are the same at every length, so they are not ``none`` at stretch 1.
 
-    Differs from transformers: its ``proportional`` type calls p ``partial_rotary_factor``, a share
-    of the whole head (here: of the channels the model rotates), and divides by a ``factor`` if one
-    is shipped. Otherwise the numbers agree to 2.4e-7.
+    Differs from transformers: its ``proportional`` type calls p ``partial_rotary_factor`` and means
+    a share of the whole head; here p is a share of the channels that the model rotates. It also
+    divides by a ``factor`` if one is shipped. Otherwise the numbers agree to 2.4e-7.
     """
     if not 0 <= p <= 1:
         raise ValueError(f"p must be from 0 to 1, got {p}")

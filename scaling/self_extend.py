@@ -20,9 +20,9 @@ def bands(
     """Return relative positions floor(m/G) - floor(n/G) + W - floor(W/G) beyond W (equation 4).
 
     ``window`` W is in tokens, by default a quarter of the trained window. An unset ``group`` G is
-    the smallest that keeps W + (length - W) / G within two thirds of the trained window, by the
-    authors' rule of thumb (a half to two thirds), and 1 inside the trained window. ``on`` is the
-    method whose frequencies are used.
+    the smallest that keeps W + (length - W) / G within two thirds of the trained window. This is
+    the authors' rule of thumb, a half to two thirds. Inside the trained window G is 1. ``on`` is
+    the method whose frequencies are used.
 
     Differs from the authors' code: there W/G is not floored where W is no multiple of G.
     """

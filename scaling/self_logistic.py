@@ -22,12 +22,12 @@ def bands(
 ) -> Bands | Frequencies:
     """Return true positions at distances below ``window``, W + G(m - W) - G(n) from there on.
 
-    G(i) is the number of the group of token i: token 0 is in group 0, and from token 1 on group x
-    has floor(C / (1 + (C - 1) e^(-rx))) tokens, with r the ``rate`` and C the ``capacity`` (the
-    authors: 33 for Mistral, Gemma and Phi, 8 for Llama). ``window`` W is in tokens, by default a
-    quarter of the trained window (the authors: 1024 of 4096); ``on`` is the method whose
-    frequencies are used. A distance of more than ``window`` is changed inside the trained window
-    too, and groups grow with the position in the text, not with the distance.
+    G(i) is the number of the group of token i. Token 0 is in group 0. From token 1 on, group x has
+    floor(C / (1 + (C - 1) e^(-rx))) tokens, where r is the ``rate`` and C the ``capacity``. The
+    authors' capacity is 33 for Mistral, Gemma and Phi, and 8 for Llama. ``window`` W is in tokens,
+    by default a quarter of the trained window (the authors: 1024 of 4096). ``on`` is the method
+    whose frequencies are used. A distance of more than ``window`` is changed inside the trained
+    window too. Groups grow with the position in the text, not with the distance.
 
     The numbers are those of a prompt in the authors' code, alexeipc/SELF-LLM. Differs from its
     decoding, which reverses the far keys and takes the window for the capacity.

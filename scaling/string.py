@@ -18,13 +18,13 @@ def bands(
 ) -> Bands | Frequencies:
     """Return relative positions distance - shift + local from a distance of ``shift`` on.
 
-    ``shift`` is in tokens, by default a third of the trained window; ``local`` by default 128, at
-    most a 32nd of the window (authors: a quarter to two fifths, and 128 to 512, of a window of
-    131072). ``on`` is the method whose frequencies are used. It is meant to use the trained
-    window better: beyond window + shift - local tokens, relative positions still leave the window.
+    ``shift`` is in tokens, by default a third of the trained window. ``local`` is by default 128,
+    at most a 32nd of the window. For a window of 131072, the authors use a quarter to two fifths
+    and 128 to 512. ``on`` is the method whose frequencies are used. The method is meant to use the
+    trained window better: beyond window + shift - local tokens, relative positions still leave it.
 
-    Differs from the authors' code, which also scales cos and sin by 0.1 ln 2 + 1; and there a
-    prompt attends twice to the key at a distance of exactly ``shift``, at both positions.
+    Differs from the authors' code, which also scales cos and sin by 0.1 ln 2 + 1. A prompt there
+    attends twice to the key at a distance of exactly ``shift``, at both positions.
     """
     away = rope.trained_length // 3 if shift is None else shift
     kept = min(128, rope.trained_length // 32) if local is None else local

@@ -384,9 +384,10 @@ RARELY = """\
 
 A failure on a share s of all documents occurs in none of n documents with probability (1 - s)^n:
 31 % for one document in twenty and n = 23. In such a sample the method that will fail is better on
-every document, and nothing shows that its mean is not. n documents without a failure leave failures
-on up to 3/n of all documents possible (95 %). The reports print this sentence; the last two rows of
-the tables by shape show what it means."""
+every document, and nothing shows that its mean is worse.
+
+The reports therefore print this sentence: n documents without a failure leave failures on up to 3/n
+of all documents possible (95 %). The last two rows of the tables by shape show what it means."""
 
 
 def main() -> None:

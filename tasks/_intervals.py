@@ -74,8 +74,8 @@ def _exp(nats: float) -> float:
 def proportion(hits: float, n: int) -> tuple[float, float]:
     """Return the Wilson score interval of ``hits`` in ``n`` (Wilson 1927).
 
-    Hits may be parts of trials, such as the share of values found: no spread of shares between 0
-    and 1 is wider than that of 0 and 1 alone, so the interval covers at least as often.
+    Hits may be parts of trials, such as the share of values found. Shares between 0 and 1 never
+    spread more than zeros and ones with the same mean, so the interval covers at least as often.
     """
     from scipy.special import ndtri
 
@@ -152,9 +152,10 @@ def _ratios(sums: Array, counts: Array) -> list[Ratio]:
 def jackknife(sums: Array, counts: Array) -> tuple[Array, Array, Array]:
     """Return value, error and degrees of freedom of the ratio of every column.
 
-    Tokens of one document are not independent: the error is that of the documents' deviations,
-    each raised for its own pull on the ratio (HC3, the jackknife), and the degrees of freedom are
-    those of the effective number of documents (sum w)^2 / sum w^2 (Kish 1965), less one.
+    Tokens of one document are not independent, so the error is computed from the deviations of the
+    documents. Each deviation is raised for its own influence on the ratio (HC3, the jackknife). The
+    degrees of freedom are the effective number of documents, (sum w)^2 / sum w^2 (Kish 1965),
+    minus one.
     """
     import numpy as np
 
@@ -203,8 +204,9 @@ def studentised(deviations: Array, shares: Array) -> Array:
     """Return the studentised means of every resample, shape (resamples, columns).
 
     Args:
-        deviations: of each document from the mean, per total weight, shape (documents, columns).
-        shares: of each document in the total weight, shape (documents, 1 or columns).
+        deviations: each document's deviation from the mean, per total weight, shape (documents,
+            columns).
+        shares: each document's share of the total weight, shape (documents, 1 or columns).
     """
     import numpy as np
 

@@ -344,8 +344,8 @@ def _own_tokenizer(name: str, tokenizer: Any) -> Iterator[None]:
 def requests_of(lm: Any, instance: Any, length: int) -> tuple[ModelRequest, ...]:
     """Return what a request of lm-eval asks the model.
 
-    A rolling text has windows of ``length`` tokens, the last target included; lm-eval, whose
-    windows end before it, has the same with a ``max_length`` of one less.
+    A rolling text has windows of ``length`` tokens, the last target included. lm-eval's windows end
+    before the last target, so its ``max_length`` for the same windows is one less.
     """
     rolling = instance.request_type == "loglikelihood_rolling"
     if lm.prefix_token_id is None and (rolling or not instance.args[0]):
@@ -476,7 +476,7 @@ def _fact(value: Any) -> Fact:
 def chosen_metric(task: Any, wanted: Wanted, length: int) -> str:
     """Return the metric that is the score; raise ValueError for one that is no sum over documents.
 
-    Of metrics that are named for lengths, as RULER's are, it is that of the cell's.
+    If metrics are named for lengths, as RULER's are, the one for the cell's length is chosen.
     """
     every = [str(name) for name in task.aggregation()]
     lengths = bool(every) and all(name.isdigit() for name in every)

@@ -46,9 +46,9 @@ def around(
     *,
     chat: bool = False,
 ) -> Frame:
-    """Return what stands around a context; in a chat ``reply`` begins the assistant's message.
+    """Return the tokens around a context; in a chat ``reply`` begins the assistant's message.
 
-    Raises ValueError where the tokenizer merges the answer with the question.
+    Raises ValueError if the tokenizer merges the answer with the question.
     """
     message: list[int] = []
     if chat:
@@ -80,10 +80,10 @@ def inserted(
 ) -> tuple[list[int], list[int]]:
     """Return ``room`` tokens of needles between pieces, and where each needle begins.
 
-    A needle stands between two pieces, the nearest to its depth (0 before all, 1 after all); only
-    the last piece is cut, and then ends with ``end``. The needles stand where they would in a room
-    of ``more`` tokens less: with it, only the end differs. Raises ValueError where needles or
-    pieces do not fill the room.
+    A needle lies between the two pieces that are nearest to its depth (0 before all, 1 after all).
+    Only the last piece is cut, and then ends with ``end``. ``more`` changes only the end: the
+    needles keep the places that they would have in a text shorter by ``more`` tokens. Raises
+    ValueError if needles or pieces do not fill the room.
     """
     free = room - sum(len(needle) for _, needle in needles)
     tokens: list[int] = []

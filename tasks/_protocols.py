@@ -42,10 +42,12 @@ class Layout:
 class Window:
     """One window: ``tokens`` from ``start`` on are scored.
 
-    ``first`` and ``end`` are the places in the document, or in the stream of all documents, of the
-    first scored token and after the last; ``bytes`` are those of the scored text in UTF-8, None for
-    a tokenizer without offsets; ``number`` names the window of a document in the tail protocol, and
-    ``ends`` has the bytes of the document before each of its targets and after the last.
+    Attributes:
+        first: place of the first scored token in the document, or in the stream of all documents.
+        end: place after the last scored token.
+        bytes: size of the scored text in UTF-8; None for a tokenizer without offsets.
+        number: number of the document's window in the tail protocol.
+        ends: bytes of the document before each target and after the last one.
     """
 
     doc_id: str
@@ -64,9 +66,9 @@ Windows = Callable[[Sequence[Document], int, Layout], Iterator[Window]]
 def tail(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
     """Yield windows whose last tokens are scored: the same targets at every length.
 
-    With ``slide``, every length but the longest has several windows for these targets, moved on by
-    an eighth of the length: so each target has at least 7/8 of a window before it, or all of the
-    document. It is what a user has who cuts every prompt to that length.
+    With ``slide``, every length but the longest has several windows for these targets, each moved
+    on by an eighth of the length. Each target then has at least 7/8 of a window before it, or all
+    of the document. A user who cuts every prompt to that length gets the same context.
     """
     stride = max(1, length // SLIDE) if layout.slide and length < layout.longest else layout.tail
     for document in documents:
@@ -103,8 +105,8 @@ def sliding(documents: Sequence[Document], length: int, layout: Layout) -> Itera
     """Yield windows that move by the stride and score only their new tokens.
 
     The first scores all of its tokens, so every token of a document counts once. Differs from the
-    published loops: the last window is moved back to be as long as the others, so that its new
-    tokens, fewer than the stride, have up to a stride more of context.
+    published loops: the last window is moved back to the length of the others. Its new tokens,
+    fewer than the stride, then have up to a stride more of context.
     """
     text = length - len(layout.opening)
     for document in documents:
@@ -113,10 +115,11 @@ def sliding(documents: Sequence[Document], length: int, layout: Layout) -> Itera
 
 
 def disjoint(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
-    """Yield windows side by side, every token once; the last is moved back as in ``sliding``.
+    """Yield adjacent windows, every token once; the last is moved back as in ``sliding``.
 
-    Differs from lm-evaluation-harness: each window opens with the begin token, where that has it
-    in the first alone and the token before in the others, as windows have here without one.
+    Differs from lm-evaluation-harness: here each window opens with the begin token. There only the
+    first window does, and the others open with the previous token. Without a begin token, windows
+    are the same here.
     """
     yield from sliding(documents, length, replace(layout, stride=layout.room(length)))
 
@@ -124,10 +127,10 @@ def disjoint(documents: Sequence[Document], length: int, layout: Layout) -> Iter
 def overlapping(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
     """Yield windows a stride apart over all documents in one stream, every position scored.
 
-    As LongLoRA, LCEG and ChunkLlama do: windows cross documents, only a document opens with the
-    begin token, and the last window is dropped, so that most tokens count length / stride times.
-    With a stride of the length, windows are side by side and none is dropped. A window belongs to
-    the document in which it begins.
+    The windows are those of LongLoRA, LCEG and ChunkLlama. They cross documents, only a document
+    opens with the begin token, and the last window is dropped. Most tokens therefore count
+    length / stride times. With a stride of the length, windows are adjacent and none is dropped. A
+    window belongs to the document in which it begins.
     """
     whole = stream(documents, layout.opening)
     starts = list(accumulate(len(layout.opening) + len(d.tokens) for d in documents))
@@ -236,9 +239,9 @@ def count(protocol: Protocol, documents: Sequence[Document], length: int, layout
 
 
 def fitting(documents: list[Document], protocol: Protocol, layout: Layout) -> list[Document]:
-    """Return the documents with room for the longest length; of overlapping windows all or none.
+    """Return the documents with room for the longest length; for overlapping windows all or none.
 
-    Raises ValueError where none has, with the length that would fit.
+    Raises ValueError, with the length that would fit, if no document is long enough.
     """
     opening, length = len(layout.opening), layout.longest
     if protocol == "overlap":

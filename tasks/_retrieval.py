@@ -156,7 +156,8 @@ def _targets(
 def score(samples: Sequence[Sample]) -> Score:
     """Return the mean share of answers found, with a 95 % interval over trials.
 
-    It is Wilson's, of each part of a task with several, and then that of their mean.
+    The interval is Wilson's. A task with several parts has Wilson's interval for each part, and
+    their mean has an interval that combines them.
     """
     parts: dict[Fact | None, list[float]] = {}
     for sample in samples:

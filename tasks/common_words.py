@@ -1,7 +1,8 @@
 """RULER's common words: the ten words that a numbered list has most often (arXiv:2404.06654).
 
-Ten words occur 30 times among others that occur 3 times, after a short example; below 4096 tokens
-6 times and once. A text of ``new`` tokens is scored by the share of the ten words in it.
+After a short example, ten words occur 30 times among others that occur 3 times. Below 4096 tokens
+they occur 6 times and the others once. A text of ``new`` tokens is scored by the share of the ten
+words in it.
 """
 
 from __future__ import annotations

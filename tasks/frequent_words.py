@@ -1,9 +1,10 @@
 """RULER's frequent words: the three that a coded text has most often, by Zipf (arXiv:2404.06654).
 
-The word of rank k occurs in proportion to k^-``alpha``; the first rank is dots, which do not count.
-Differs from RULER, whose short texts may lack the words of the answer: each of the three occurs
-more often than every other word of the text, or the length is rejected.
+The word of rank k occurs in proportion to k^-``alpha``. The first rank is dots, which do not count.
 A text of ``new`` tokens is scored by the share of the three words in it.
+
+Differs from RULER, whose short texts may not contain the words of the answer: here each of the
+three occurs more often than every other word of the text, or the length is rejected.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def ask(
 ) -> Iterator[Request]:
     """Yield ``trials`` coded texts of every length, of which only the last words are cut.
 
-    The words are drawn in another order where the cut spoils their counts. Raises ValueError where
-    a text cannot fit, naming the least length, or for an alpha that is not above 1 and at most 10.
+    The words are drawn in another order if the cut changes the answer. Raises ValueError if a text
+    cannot fit, naming the least length, or if alpha is not above 1 and at most 10.
     """
     check_trials(trials, new=new)
     if not 1 < alpha <= MOST:
@@ -102,8 +103,8 @@ def counts(total: int, size: int, alpha: float) -> list[int]:
 def least(alpha: float) -> int:
     """Return from how many words on the fourth rank occurs more often than the fifth, and twice.
 
-    The fifth has r = (4/5)^alpha times what the fourth has before both are rounded down: where
-    that is k, r (k + 1) is k or less from k = r / (1 - r) = 1 / (1.25^alpha - 1) on.
+    Before both are rounded down, the fifth rank has r = (4/5)^alpha times the count of the fourth.
+    If that count is k, then r (k + 1) is at most k from k = r / (1 - r) = 1 / (1.25^alpha - 1) on.
     """
     from scipy.special import zeta
 
@@ -147,9 +148,9 @@ def text(written: Written, known: list[str], alpha: float, space: int, draw: Ran
 
 
 def most_frequent(answer: list[str], text: list[str], tokens: list[list[int]], space: int) -> bool:
-    """Return whether the words of the answer are the most frequent that the cut leaves whole.
+    """Return whether the answer's words are the most frequent ones that the cut leaves whole.
 
-    What is left of the word that is cut counts as a word.
+    The remaining part of the word that is cut counts as a word.
     """
     ends = accumulate(map(len, tokens))
     often = Counter(word for word, end in zip(text, ends, strict=False) if end <= space)

@@ -1,7 +1,7 @@
 """Retrieval of a value from a JSON object of random UUID pairs (arXiv:2307.03172, Liu et al.).
 
-The depth is the position of the pair that is asked for. By default nothing is generated: a trial
-counts when greedy decoding gives exactly the value; ``form=text`` generates ``new`` tokens.
+The depth is the position of the requested pair. By default nothing is generated, and a trial counts
+if greedy decoding gives exactly the value. ``form=text`` generates ``new`` tokens.
 """
 
 from __future__ import annotations

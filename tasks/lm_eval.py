@@ -1,10 +1,11 @@
 """A task of lm-evaluation-harness: its prompts, metrics and versions (EleutherAI, 0.4.13 on).
 
-Every request becomes a question of ours, and a document is one sample: its requests are answered
-one by one and graded together by the task's own filters and metric. ``tasks=a+b`` measures both,
-each with its own score. A cell's length is the room: a task that makes its documents (RULER's) is
-given the length, and a document whose prompt and answer do not fit has the status too_long.
-Differs from lm-eval: it cuts such a prompt on the left.
+A document is one sample. Its requests are answered one by one and graded together by the task's own
+filters and metric. ``tasks=a+b`` measures both, each with its own score.
+
+The length of a cell is the available space. A task that generates its documents (RULER's) gets the
+length. A document whose prompt and answer do not fit has the status too_long. Differs from lm-eval,
+which truncates such a prompt on the left.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ def ask(
 ) -> Iterator[Group]:
     """Yield the first ``limit`` documents of a task at every length, 0 for all.
 
-    ``metric`` is one of the task's whose score is made of a value a document, by default its first;
-    ``filter`` one of its filters, by default the first; ``include`` a folder with YAML files of
-    tasks of your own, whose functions are executed. ``chat`` applies the chat template as lm-eval
-    does. Seed 0 draws as lm-eval by default. Raises ValueError for what cannot be asked.
+    ``metric`` is one of the task's metrics, by default its first; its score must be made of one
+    value per document. ``filter`` is one of the task's filters, by default the first. ``include``
+    is a folder with YAML files of your own tasks, whose functions are executed. ``chat`` applies
+    the chat template as lm-eval does. Seed 0 draws like lm-eval's default. Raises ValueError for
+    tasks that cannot run.
     """
     for name, count in (("limit", limit), ("num_fewshot", num_fewshot or 0)):
         if count < 0:
@@ -81,7 +83,7 @@ def grade(request: Group, response: GroupResponse, context: TaskContext) -> Samp
 def score(samples: Sequence[Sample]) -> Score:
     """Return the mean over documents, or the perplexity, with its 95 % interval.
 
-    Of values from 0 to 1 the interval is Wilson's.
+    For values from 0 to 1, the interval is Wilson's.
     """
     values, weights = [s.value for s in samples], [s.weight for s in samples]
     if samples[0].metadata["made"] == "exp":

@@ -1,10 +1,12 @@
 """RULER's needles in a haystack: keys, values, queries and haystacks by option (arXiv:2404.06654).
 
-``preset`` names RULER's eight, or every option is given by itself. A text of ``new`` tokens is
-scored by the share of the values in it. Of one value, ``form=argmax`` scores without generation
-whether greedy decoding gives exactly the value. ``in_turn`` keys of a haystack are asked for, each
-in a prompt of its own; these share all that stands before the query, which is computed once. Their
-answers depend on one another, so the haystack is one trial, with the mean of their scores.
+``preset`` names one of RULER's eight needle tests; otherwise every option is given by itself. A
+text of ``new`` tokens is scored by the share of the values in it. For one value, ``form=argmax``
+scores without generation whether greedy decoding gives exactly the value.
+
+``in_turn`` is the number of keys per haystack, each with a prompt of its own. These prompts share
+all text before the query, which is computed once. Their answers depend on each other, so the
+haystack is one trial, with the mean of their scores.
 """
 
 from __future__ import annotations
@@ -114,11 +116,12 @@ def ask(
 ) -> Iterator[Request]:
     """Yield ``depths`` x ``trials`` haystacks of every length, each prompt of the exact length.
 
-    Keys and values depend on seed, depth and trial alone. One value stands at its depth; of
-    several asked for, and of other keys, the depths are drawn, and with ``depths`` 0 all of them,
-    as in RULER. Raises ValueError for a preset with options beside it that are not their defaults,
-    which it replaces, for more keys in turn than a haystack hides, and where a prompt cannot fit,
-    naming the least length.
+    Keys and values depend only on seed, depth and trial. A single value is at its depth. The depths
+    of several values and of other keys are drawn. With ``depths`` 0 all depths are drawn, as in
+    RULER.
+
+    Raises ValueError for a preset with other options, for more keys in turn than a haystack hides,
+    and when a prompt cannot fit, naming the least length.
     """
     check_trials(trials, depths or None, new=new)
     new = new if form == "text" else 0
@@ -167,8 +170,8 @@ def ask(
 def chosen(preset: Preset, given: Setting, in_turn: int) -> Setting:
     """Return what a preset means, or the options that are given.
 
-    A haystack of needles hides as many keys as are asked for: all its sentences are alike. Raises
-    ValueError for options beside a preset, and for keys in turn that are not hidden.
+    A haystack of needles hides as many keys as requested, because all its sentences are alike.
+    Raises ValueError for options beside a preset, and for keys in turn that are not hidden.
     """
     if preset != "single_1" and given != Setting():
         raise ValueError(
@@ -252,10 +255,11 @@ def with_needles(
     depths: Sequence[float],
     more: int = 0,
 ) -> tuple[list[int], list[int]]:
-    """Return a haystack, and where its needles begin, those asked for first.
+    """Return a haystack and where its needles begin, those of the query first.
 
-    ``space`` gives its tokens by those that needles take; ``depths`` are those of the needles, in
-    the order of the hidden values. It is ``more`` tokens longer at its end.
+    ``space`` gives the haystack's tokens by the number that needles take. ``depths`` are those of
+    the needles, in the order of the hidden values. The haystack is ``more`` tokens longer at its
+    end.
     """
     needles = [_needle(context, setting, key, value) for key, vs in hidden.pairs for value in vs]
     end = [] if setting.haystack == "documents" else continued(context, "\n")
@@ -279,8 +283,8 @@ def prompts(
 ) -> Iterator[tuple[Loglikelihood | Generate, list[int]]]:
     """Yield a prompt of exactly ``length`` for each of the first keys in turn, and its needles.
 
-    All are of one haystack: in a prompt whose query is shorter, only the last sentence is cut as
-    many tokens later.
+    All prompts use one haystack. A prompt with a shorter query cuts the last sentence later by as
+    many tokens.
     """
     turns = [hidden.turned(turn) for turn in range(in_turn)]
     frames = [framed(context, setting, turn, chat=chat) for turn in turns]

@@ -1,8 +1,9 @@
-"""Retrieval of a five-digit pass key hidden in filler text (arXiv:2305.16300, Mohtashami & Jaggi).
+"""Retrieval of a five-digit passkey hidden in filler text (arXiv:2305.16300, Mohtashami & Jaggi).
 
 A prompt has exactly the token length of its cell, answer included. Greedy decoding gives the
-answer if and only if every answer token is the argmax given the ones before it and the next argmax
-does not continue the number, so one forward decides a trial and nothing is generated.
+answer if and only if two conditions hold: every answer token is the argmax given the tokens before
+it, and the next argmax does not continue the number. So one forward pass decides a trial, and
+nothing is generated.
 """
 
 from __future__ import annotations
@@ -61,9 +62,10 @@ def ask(
 ) -> Iterator[Loglikelihood]:
     """Yield a grid of ``depths`` evenly spaced depths x ``trials`` keys at every length.
 
-    The keys depend on seed, depth and trial alone, so all methods and lengths share them. With
-    ``chat`` the prompt is a user's message in the tokenizer's chat template, and "The pass key is"
-    begins the reply. Raises ValueError when a prompt cannot fit, naming the least length.
+    The keys depend only on seed, depth and trial, so all methods and lengths share them. With
+    ``chat`` the prompt is a user's message in the tokenizer's chat template, and the reply begins
+    with the words "The pass key is". Raises ValueError when a prompt cannot fit, naming the least
+    length.
     """
     check_trials(trials, depths)
     for length in lengths:
@@ -94,7 +96,7 @@ def prompt(
 ) -> Prompt:
     """Return a prompt of exactly ``length`` tokens.
 
-    ``depth`` 0 puts the needle before all filler, 1 after it. The needle stands between whole
+    ``depth`` 0 puts the needle before all filler, and 1 after it. The needle lies between whole
     sentences of the standard filler, so only the last sentence before the question may be cut.
     """
     frame, needle = framed(context, key, chat=chat)
@@ -164,8 +166,8 @@ def grade(request: Loglikelihood, response: LoglikelihoodResponse, context: Task
 def _has_digits(context: TaskContext, answer: Sequence[int], key: Sequence[int]) -> bool:
     """Return whether every digit of the key is the most likely one, given the key before it.
 
-    Only beside the number, at white space or a sign such as a single space token before it, may
-    another token be more likely, a word too, without other digits; nothing is decoded.
+    Another token may be more likely only beside the number, at white space or a sign, such as a
+    single space token before it. It may also be a word without other digits. Nothing is decoded.
     """
     digits = [
         ["".join(filter(str.isdigit, context.decode([token]))) for token in tokens]

@@ -1,10 +1,14 @@
 """Perplexity of long documents, same last tokens at every length (arXiv:2108.12409, rerope).
 
-Token-weighted, in the model's own tokens. ``tail`` grows the context before a fixed set of targets,
-so lengths may be compared. The other protocols mix length with text and are there to reproduce
-published tables: ``prefix`` scores the first tokens of each document (YaRN, arXiv:2309.00071),
-``sliding`` moves a window by a stride and scores what is new (PI, arXiv:2306.15595), ``disjoint``
-sets windows side by side, ``overlapping`` scores all of every window (LongLoRA, LCEG, ChunkLlama).
+The mean is weighted by tokens, in the model's own tokens. ``tail`` grows the context before a fixed
+set of targets, so lengths may be compared. The other protocols score other text at every length and
+reproduce published tables:
+
+- ``prefix`` scores the first tokens of each document (YaRN, arXiv:2309.00071);
+- ``sliding`` moves a window by a stride and scores its new tokens (PI, arXiv:2306.15595);
+- ``disjoint`` uses adjacent windows;
+- ``overlapping`` scores all tokens of every window (LongLoRA, LCEG, ChunkLlama).
+
 The records call ``sliding`` press and ``overlapping`` overlap; both names are accepted.
 """
 
@@ -46,15 +50,18 @@ def ask(
     stride: int = 256,
     slide: bool = False,
 ) -> Iterator[Loglikelihood]:
-    """Yield the windows of a protocol, of the documents with room for the longest length.
+    """Yield the windows of a protocol, from the documents with room for the longest length.
 
-    ``tail`` is the number of targets of a window of the tail protocol, in tokens, ``windows`` how
-    many windows a document has: they end evenly over its third quarter, clear of title pages and
-    licences, at the same targets when a length is added. A document has fewer where their targets
-    would overlap, or the longest length would begin before the document. With ``slide`` these
-    targets may be more than a window of a shorter length holds: windows of that length, moved on
-    by an eighth of it, then score all of them. ``stride`` is how far sliding and overlapping
-    windows move, in tokens; overlapping windows with a stride of the length are side by side.
+    ``tail`` is the number of targets in a window of the tail protocol, in tokens. ``windows`` is
+    the number of windows per document. They end evenly over its third quarter, clear of title pages
+    and licences, and keep their targets when a length is added. A document has fewer windows if
+    their targets would overlap, or if the longest length would begin before the document.
+
+    With ``slide``, the targets may be more than a window of a shorter length holds. Several windows
+    of that length then score all of them, each moved on by an eighth of the length. ``stride`` is
+    how far sliding and overlapping windows move, in tokens. Overlapping windows with a stride of
+    the length are adjacent.
+
     Raises ValueError when no document is long enough, with the length that would fit, or when no
     context is left.
     """
@@ -79,9 +86,9 @@ def ask(
 
 
 def grade(request: Loglikelihood, response: LoglikelihoodResponse, context: TaskContext) -> Sample:
-    """Sum the loss over the targets, in nats; a fair sum in float64.
+    """Sum the loss over the targets, in nats, as an exact sum in float64.
 
-    Of ``tail``, whose windows have the same targets at every length, the loss of each is kept.
+    For ``tail``, whose windows have the same targets at every length, each loss is kept.
     """
     each = request.metadata.get("protocol") == "tail" and not request.metadata.get("slide")
     losses = by_position(request.start, response.nll, each=each)
@@ -98,9 +105,9 @@ def score(samples: Sequence[Sample]) -> Score:
 def by_position(start: int, nll: Sequence[float], *, each: bool = False) -> dict[str, Fact]:
     """Return the facts of a window's losses: ``start``, ``bucket`` and ``losses``.
 
-    ``start`` is the position of the first target, ``bucket`` the targets in a run, ``losses`` the
-    mean loss of every run in nats per token; the last run has the remaining targets. With ``each``
-    a run is one target.
+    ``start`` is the position of the first target, and ``bucket`` the number of targets per run.
+    ``losses`` has the mean loss of every run in nats per token; the last run has the remaining
+    targets. With ``each``, a run is one target.
     """
     bucket = 1 if each else math.ceil(len(nll) / BUCKETS)
     runs = [nll[first : first + bucket] for first in range(0, len(nll), bucket)]

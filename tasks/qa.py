@@ -1,7 +1,7 @@
 """RULER's questions on paragraphs, of SQuAD or HotpotQA, among other paragraphs (arXiv:2404.06654).
 
-``data`` is a JSON file as its authors publish it, or a data set. A text of ``new`` tokens counts
-where any of the answers occurs in it.
+``data`` is a JSON file as its authors publish it, or a dataset. A text of ``new`` tokens counts if
+any of the answers occurs in it.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def ask(
 ) -> Iterator[Request]:
     """Yield ``trials`` prompts of every length, each of the exact length.
 
-    Request, paragraphs and their order depend on seed and trial alone; a longer prompt has more
-    of them, and the one that was added last is cut. Raises ValueError where the paragraphs of a
-    question do not fit, naming the least length.
+    Question, paragraphs and their order depend only on seed and trial. A longer prompt has more
+    paragraphs, and the paragraph that was added last is cut. Raises ValueError if the paragraphs of
+    a question do not fit, naming the least length.
     """
     check_trials(trials, new=new)
     if not data:

@@ -1,8 +1,8 @@
 """RULER under one name: eleven of its tasks, thirteen with data given, and their mean (2404.06654).
 
-The needle tests, variable tracking, common and frequent words, as many trials each; ``qa_1`` and
-``qa_2`` with ``squad=`` and ``hotpotqa=``, as task qa reads them. Without these two the mean is not
-that of RULER's tables.
+The parts are the needle tests, variable tracking, common and frequent words, with equally many
+trials. ``squad=`` and ``hotpotqa=`` add ``qa_1`` and ``qa_2``, with data as task qa reads them.
+Without these two, the mean is not that of RULER's tables.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ CodeFolder = NewType("CodeFolder", str)  # an option that names a folder whose c
 class Document:
     """One document in the model's own tokens, without any special token.
 
-    ``ends[i]`` are the bytes of the document's text, in UTF-8, before token i: n + 1 numbers for n
-    tokens, None for a tokenizer without offsets.
+    ``ends[i]`` is the number of bytes of the document's text, in UTF-8, before token i. There are
+    n + 1 numbers for n tokens; None for a tokenizer without offsets.
     """
 
     name: str
@@ -41,15 +41,18 @@ def no_template(_beginning: str) -> tuple[list[int], list[int], str]:
 
 @dataclass(frozen=True)
 class TaskContext(OldNames):
-    """The model's tokenizer and window and the documents, before any weight is read.
+    """The model's tokenizer and window and the documents, before any weights are read.
 
-    ``encode`` and ``decode`` are the tokenizer's, without special tokens; ``bos`` is the token
-    every window begins with, None where the tokenizer has none; ``documents`` are tokenized on
-    the first call. ``chat`` takes the beginning of a user's message and returns the tokens of the
-    chat template up to its end, begin token included, those after the message up to the assistant's
-    reply, and the white space before the reply; it raises ValueError where there is no template.
-    ``tokenizer`` is the tokenizer itself, for a task that another package makes. Lengths are in
-    tokens.
+    - ``encode`` and ``decode`` are the tokenizer's, without special tokens.
+    - ``bos`` is the token that begins every window; None if the tokenizer has no such token.
+    - ``documents`` are tokenized on the first call.
+    - ``chat`` takes the beginning of a user's message. It returns the tokens of the chat template
+      up to the end of that beginning, with the begin token; the tokens from the end of the message
+      to the assistant's reply; and the white space before the reply. It raises ValueError if there
+      is no template.
+    - ``tokenizer`` is the tokenizer itself, for a task that another package makes.
+
+    Lengths are in tokens.
     """
 
     encode: Callable[[str], list[int]]
@@ -70,11 +73,11 @@ class TaskContext(OldNames):
 class _Named(OldKinds):
     """The fields that every request has.
 
-    ``doc_id`` names the document or the trial and is the unit of resampling; ``metadata`` goes into
-    the record as it is; ``repeat`` counts the earlier requests that differ only in these two.
-    ``cell`` is the length of the cell that the request belongs to, 0 for its own length: a longer
-    request is not put to the model and its sample has the status too_long. ``graded_by`` names what
-    else decides the grade, and is a part of the digest.
+    ``doc_id`` names the document or the trial and is the unit of resampling. ``metadata`` is stored
+    unchanged in the record. ``repeat`` counts the earlier requests that differ only in these two.
+    ``cell`` is the length of the cell that the request belongs to, 0 for the request's own length.
+    A longer request is not computed, and its sample has the status too_long. ``graded_by`` names
+    what else decides the grade, and is a part of the digest.
     """
 
     doc_id: str
@@ -143,7 +146,7 @@ class Divergence(_Targets):
 class Generate(_Named):
     """Request a greedy continuation of ``prompt``, of at most ``max_new_tokens`` tokens.
 
-    It ends earlier where the model ends it, or where one of the strings in ``stop`` occurs.
+    Generation ends earlier at an end token of the model, or when a string of ``stop`` occurs.
     """
 
     prompt: Sequence[int]
@@ -252,8 +255,8 @@ class Generated(OldKinds):
 class DivergenceResponse(OldKinds):
     """The divergence at every target, (n,), in nats.
 
-    It is the Kullback-Leibler divergence of the patched model's prediction from that of the
-    unpatched model; the mean is over the latter.
+    This is the Kullback-Leibler divergence of the patched model's prediction from that of the
+    unpatched model, with the mean taken over the unpatched model.
     """
 
     values: tuple[float, ...]

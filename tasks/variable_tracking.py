@@ -1,7 +1,7 @@
 """RULER's variable tracking: the variables that a chain gives one value (arXiv:2404.06654).
 
-The lines of a chain stand in their order, at drawn depths of repeated filler, after a short example
-with its answer. A text of ``new`` tokens is scored by the share of the variables in it.
+The lines of a chain lie in order, at drawn depths of repeated filler, after a short example with
+its answer. A text of ``new`` tokens is scored by the share of the variables in it.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def ask(
     trials: int = 25,
     chat: bool = False,
 ) -> Iterator[Request]:
-    """Yield ``trials`` prompts of every length; the first of ``chains`` of ``hops`` is asked for.
+    """Yield ``trials`` prompts of every length; they ask about the first of ``chains`` of ``hops``.
 
-    Names, values and depths depend on seed and trial alone. Raises ValueError where a prompt
-    cannot fit, naming the least length.
+    Names, values and depths depend only on seed and trial. Raises ValueError if a prompt cannot
+    fit, naming the least length.
     """
     check_trials(trials, new=new)
     if chains < 1 or not 1 <= hops < NAMES:

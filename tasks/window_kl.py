@@ -1,8 +1,8 @@
 """Divergence from the unpatched model inside its trained window: what a method costs there.
 
-The mean Kullback-Leibler divergence KL(unpatched || patched) of the next-token distributions, in
-nats a token: what it costs to predict the unpatched model's own tokens by the patched one. Windows
-and targets are those of ``perplexity:protocol=tail``.
+The score is the mean Kullback-Leibler divergence KL(unpatched || patched) of the next-token
+distributions, in nats per token. It is the extra loss when the patched model predicts the
+unpatched model's own tokens. Windows and targets are those of ``perplexity:protocol=tail``.
 """
 
 from __future__ import annotations

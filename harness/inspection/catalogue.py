@@ -37,8 +37,8 @@ HEADER = """# All methods
 
 One row per method, made from the files of this folder by `python -m harness.inspection.catalogue`.
 
-- *Changes*: the frequencies of the channel pairs; the positions of query-key pairs, of each channel
-  pair or each head where it says so; or the logits.
+- *Changes*: the frequencies of the channel pairs, the positions of query-key pairs (by channel or
+  by head if they differ there), or the logits.
 - *Inside the window*: whether the method, with its default options, changes the model at its
   trained length.
 - *Calibration*: what has to be found on your model first.
