@@ -3,6 +3,7 @@
 Deterministic from its seed on one machine and number of threads.
 
     python scripts/train_encodings.py --encodings rope alibi --minutes 3
+    python scripts/train_encodings.py table training/encodings results/encodings
 
 Texts, tokenizer and recipe are those of the reference model. The models of a seed see the same
 batches in the same order, and what an encoding adds in parameters its MLP gives back. A killed
@@ -12,19 +13,23 @@ run goes on from its last checkpoint and gives the same weights.
 from __future__ import annotations
 
 import json
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from hashlib import file_digest
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import pandas as pd
 import torch
-from _training import Recipe, Texts, Training, console, read_texts, start
+from _training import Recipe, Texts, Training, autocast, console, loss_of, read_texts, start
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.data.embedded import training
 from harness.encodings._config import EncodingConfig, config_of
@@ -33,12 +38,15 @@ from harness.errors import UserError
 from harness.files import make_folder, replacing
 from harness.models.config import REFERENCE
 from harness.plugins import call, names
+from harness.reports._write import save_csv
 from harness.reports.writing.sentences import counted
 
 # A fifth of the reference model's parameters, a quarter of its rows, more steps, a higher rate.
 PLAIN = Recipe(steps=3000, rows=8, rate=3e-3, width=128, layers=4, mlp=384)
 HEAD, EVERY = 32, 100  # channels of a head; steps between checkpoints
 TIMED, WATCHING = 3, 1.1  # steps of a trial; what checkpoints and the curve take beside the steps
+FOUND = 0.95  # the share of passkeys from which they count as learned
+LONG = 8  # windows of the long forward that is timed
 app = App(help=__doc__)
 
 
@@ -173,6 +181,90 @@ def main(
             name = Path(encoding).name.replace(".py", "").replace(":", "-").replace(",", "-")
             made = replace(recipe, seed=seed)
             train(encoding, made, texts, tokenizer, out / f"{name}-seed{seed}")
+
+
+def fact_row(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what a model's record says of its size, its losses and its passkeys."""
+    curve = record["curve"]
+    keys = [point["step"] for point in curve if point["passkey"] >= FOUND]
+    return {
+        "parameters": record["parameters"],
+        "of the encoding": record["of_the_encoding"],
+        "steps": record["recipe"]["steps"],
+        "minutes of training": round(record["seconds"] / 60, 1),
+        "held-out loss (nats)": curve[-1]["held_out"]["all"],
+        "pass keys inside the window": curve[-1]["passkey"],
+        "pass keys from step": keys[0] if keys else None,
+    }
+
+
+def works(model: Any, recipe: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+    """Return what is timed of a model: a training step, a forward of one window, and of more."""
+    window = recipe["window"]
+    rows = torch.randint(recipe["vocabulary"], (recipe["rows"], window))
+    text = torch.randint(recipe["vocabulary"], (1, LONG * window))
+
+    def step() -> None:
+        with autocast("cpu"):
+            loss = loss_of(model, rows, torch.ones_like(rows))
+        loss.backward()  # type: ignore[no-untyped-call]
+        model.zero_grad()
+
+    @torch.inference_mode()
+    def forward(length: int) -> None:
+        model(input_ids=text[:, :length], use_cache=False)
+
+    lengths = (window, LONG * window)
+    return {"step": step} | {f"forward of {n} tokens": partial(forward, n) for n in lengths}
+
+
+def timed(models: dict[str, dict[str, Callable[[], Any]]], rounds: int) -> pd.DataFrame:
+    """Return the median CPU seconds of every work; the models take turns, after one round unseen.
+
+    A model that cannot read the length has no number there.
+    """
+    seconds: dict[tuple[str, str], list[float]] = {}
+    for _ in range(rounds + 1):
+        for name, works in models.items():
+            for what, work in works.items():
+                began = time.process_time()
+                try:
+                    work()
+                except IndexError:  # beyond a learned table
+                    continue
+                seconds.setdefault((name, what), []).append(time.process_time() - began)
+    middle = {key: median(taken[1:]) for key, taken in seconds.items()}
+    return pd.Series(middle).unstack()
+
+
+@app.command
+def table(models: Path, out: Path, *, rounds: int = 5) -> None:
+    """Write what trainings took and came to, and how fast each encoding is beside rope.
+
+    The folder gets ``training.csv`` and the record of each model.
+
+    Args:
+        models: Folder of the trained models.
+        out: Where training.csv and the folder of records go.
+        rounds: How often each work is timed.
+    """
+    torch.set_num_threads(1)
+    files = sorted(models.glob("*/training.json"))
+    records = {file.parent.name: json.loads(file.read_text()) for file in files}
+    rows = {name: fact_row(record) for name, record in records.items()}
+    rows_of = pd.DataFrame.from_dict(rows, orient="index").convert_dtypes()
+    loaded = {
+        name: works(AutoModelForCausalLM.from_pretrained(models / name), record["recipe"])
+        for name, record in records.items()
+    }
+    seconds = timed(loaded, rounds)
+    first = next((name for name in seconds.index if name.startswith("rope-")), seconds.index[0])
+    ratios = (seconds / seconds.loc[first]).round(2).add_suffix(f", times {first}")
+    rows_of = rows_of.join(ratios)
+    (out / "training").mkdir(parents=True, exist_ok=True)
+    for file in files:
+        shutil.copy(file, out / "training" / f"{file.parent.name}.json")
+    save_csv(rows_of.rename_axis("model").reset_index(), out / "training.csv")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setattr(train_encodings, "PLAIN", recipe(train_reference))
     yield train_reference
-    for name in ("train_reference", "train_encodings", "encodings_table", "_training"):
+    for name in ("train_reference", "train_encodings", "_training"):
         sys.modules.pop(name, None)
 
 
@@ -118,7 +118,6 @@ def test_the_models_of_the_laboratory_are_trained_alike(
     The record has their hash; a folder has one recipe, and what is done is not done again. The
     table has a row a model and its speed beside rope.
     """
-    import encodings_table
     import train_encodings
 
     del scripts
@@ -135,7 +134,7 @@ def test_the_models_of_the_laboratory_are_trained_alike(
     assert records[0]["of_the_encoding"] == 2 * 4
     assert [point["step"] for point in records[0]["curve"]] == [2, 4]
     assert not (tmp_path / "whole" / "rope-seed1" / "checkpoint.pt").exists()
-    encodings_table.main(tmp_path / "whole", tmp_path / "study", rounds=1)
+    train_encodings.table(tmp_path / "whole", tmp_path / "study", rounds=1)
     table = pd.read_csv(tmp_path / "study" / "training.csv").set_index("model")
     assert list(table["of the encoding"]) == [2 * 4, 0]
     assert table.loc["rope-seed1"].filter(like="times rope-seed1").tolist() == [1, 1, 1]

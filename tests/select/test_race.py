@@ -28,7 +28,7 @@ from harness.select.race import (
     rounds,
 )
 from harness.stats.selection import plainness
-from scripts.simulate_race import SHAPES, Known, simulate
+from scripts.simulate import RACE_SHAPES, Known, race
 
 
 @dataclass
@@ -192,13 +192,13 @@ def test_a_small_budget_leaves_out_the_last_candidates() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", RACE_SHAPES)
 @pytest.mark.parametrize(
     ("means", "documents"), [("a realistic spread", 23), ("one better by 2 %", 10)]
 )
 def test_the_recommended_method_is_within_its_bound(shape: str, means: str, documents: int) -> None:
     """Of a few races of each shape none is wrong; ``results/races.md`` has them in full."""
-    standing = simulate(shape, means, documents, races=5, seed=documents)
+    standing = race(shape, means, documents, races=5, seed=documents)
     assert standing.within == 1
     assert standing.wrong == standing.lost == 0
     assert documents < 20 or standing.spent <= 1 / 3
