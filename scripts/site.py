@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from methods_table import Entry, entries, method_table
+from methods_table import page as method_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -26,8 +28,6 @@ from harness.api.describe import Description, describe
 from harness.cli import COMMANDS, EXAMPLES, USAGE
 from harness.cli.app import app
 from harness.cli.schema import document
-from harness.inspection.catalogue import Entry, entries, method_table
-from harness.inspection.catalogue import page as method_page
 from harness.plugins import FOLDERS, catalogue
 from harness.sweep.spec import bundled
 from ropewalk import HOMES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.inspection.catalogue import method_table, page
 from harness.plugins import names
+from scripts.methods_table import method_table, page
 from tests import ROOT
 
 

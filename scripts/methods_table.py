@@ -1,6 +1,6 @@
 """The table of all methods, read from their files and from what they return at one geometry.
 
-``python -m harness.inspection.catalogue`` prints the page ``scaling/methods.md``.
+``python -m scripts.methods_table`` prints the page ``scaling/methods.md``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENGINES = ("transformers", "vllm", "sglang", "gguf", "mlx")
 PAPER = re.compile(r"(?:arXiv:)?\b(\d{2})(\d{2}\.\d{5})\b")
 HEADER = """# All methods
 
-One row per method, made from the files of this folder by `python -m harness.inspection.catalogue`.
+One row per method, made from the files of this folder by `python -m scripts.methods_table`.
 
 - *Changes*: the frequencies of the channel pairs, the positions of query-key pairs (by channel or
   by head if they differ there), or the logits.
@@ -205,4 +205,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    print(page(), end="")  # noqa: T201
+    print(page(), end="")
