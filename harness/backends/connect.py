@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from typing import Any
 
-from harness.backends.watch import StrandedError
-from harness.backends.workers import Cluster
+from harness.backends.workers import Cluster, StrandedError
 from harness.errors import UserError, reason
 from harness.plugins import ROOT
 from harness.sweep.spec import Spec

@@ -1,17 +1,18 @@
-"""Which worker answers which batch, and what happens when one is lost.
+"""Which worker answers which batch, and what happens when one, or the head, is lost.
 
 Ray places the workers, carries batches and replies, and reports which worker was lost.
 """
 
 from __future__ import annotations
 
+import socket
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from harness.backends.watch import Watch
 from harness.backends.worker import Worker, anywhere, version_difference
 from harness.engine import OutOfMemory, Sizes
 from harness.engine.prefix_tree import in_order
@@ -23,8 +24,11 @@ from tasks._tokens import kept
 LOSSES = 3  # workers lost in a row, over one batch or while they load, before it is given up
 PATIENCE = 60.0  # seconds without a worker before a message says so
 WAITS = 10  # of them in a row without a node that could hold a worker, before it is given up
-ROUNDS = 4  # batches a worker gets, so that the last to end is not far behind
 SILENT = 5  # of them in a row without a reply of a busy worker, before a message says so
+ROUNDS = 4  # batches a worker gets, so that the last to end is not far behind
+STEP = 5.0  # seconds between looks at the head
+GRACE = 20.0  # seconds for a head that is restarted
+KEPT = "what was measured is kept. Start Ray again, and the same command continues."
 
 
 def split(work: Sequence[Batch], workers: int) -> list[Batch]:
@@ -59,6 +63,51 @@ def _families(items: Sequence[Item]) -> list[list[Item]]:
                 continue
         families.append([item])
     return families
+
+
+class StrandedError(UserError):
+    """The head or this process's own node is gone, and nothing can be asked of Ray any more."""
+
+
+class Watch:
+    """Looks at the head at an address, and at the node of Ray's number that this process is on.
+
+    Ray's own questions to a head that is gone never return.
+    """
+
+    def __init__(self, ray: Any, head: str, node: str) -> None:
+        self.ray, self.head, self.node = ray, head, node
+        self.seen = time.monotonic()
+
+    def wait(self, references: list[Any], seconds: float) -> list[Any]:
+        """Return those that are ready, none after some seconds; raise StrandedError as ``look``."""
+        for _ in range(int(seconds / STEP)):
+            self.look()
+            ready, _ = self.ray.wait(references, timeout=STEP)
+            if ready:
+                return list(ready)
+        return []
+
+    def look(self) -> None:
+        """Raise StrandedError where the head is gone for a while, or the node; not at every call.
+
+        Nothing is asked until some seconds after the head last answered.
+        """
+        silent = time.monotonic() - self.seen
+        if silent < STEP:
+            return
+        host, _, port = self.head.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=STEP).close()
+        except OSError:
+            if silent >= GRACE:
+                raise StrandedError(
+                    f"the head of the cluster at {self.head} is gone; {KEPT}"
+                ) from None
+            return
+        self.seen = time.monotonic()
+        if self.node in [node["NodeID"] for node in self.ray.nodes() if not node["Alive"]]:
+            raise StrandedError(f"Ray's node on this machine is gone; {KEPT}")
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,8 @@ import pytest
 import torch
 
 from harness.backends.connect import SETTINGS, connected, gpus_each, most_each
-from harness.backends.watch import GRACE, StrandedError, Watch
 from harness.backends.worker import anywhere
-from harness.backends.workers import LOSSES, Dispatch, Loaded, split
+from harness.backends.workers import GRACE, LOSSES, Dispatch, Loaded, StrandedError, Watch, split
 from harness.engine import DEFAULT, OutOfMemory, Sizes
 from harness.errors import UserError
 from harness.runs.store import RUN, append
