@@ -13,15 +13,7 @@ from functools import cache
 from random import Random
 
 from tasks._prompt import around, continued, words
-from tasks._retrieval import (
-    BETWEEN,
-    FACTS,
-    check_trials,
-    grade,
-    make_request,
-    room,
-    score,
-)
+from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, make_request, room, score
 from tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]

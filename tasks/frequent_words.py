@@ -19,15 +19,7 @@ from random import Random
 from string import ascii_lowercase
 
 from tasks._prompt import around, continued
-from tasks._retrieval import (
-    BETWEEN,
-    FACTS,
-    check_trials,
-    grade,
-    make_request,
-    room,
-    score,
-)
+from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, make_request, room, score
 from tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]

@@ -11,16 +11,7 @@ from itertools import count
 from random import Random
 
 from tasks._prompt import around, collected, continued, drawn, inserted
-from tasks._retrieval import (
-    FACTS,
-    Form,
-    check_trials,
-    grade,
-    grid,
-    make_request,
-    room,
-    score,
-)
+from tasks._retrieval import FACTS, Form, check_trials, grade, grid, make_request, room, score
 from tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]

@@ -16,15 +16,7 @@ from typing import Any
 
 from tasks._intervals import proportion, ratio
 from tasks._lm_eval import Wanted, graded, opened, targets
-from tasks.types import (
-    CodeFolder,
-    Group,
-    GroupResponse,
-    Sample,
-    Score,
-    TaskContext,
-    no_template,
-)
+from tasks.types import CodeFolder, Group, GroupResponse, Sample, Score, TaskContext, no_template
 
 VERSION = 1
 EXAMPLE_OPTIONS = "tasks=hellaswag,limit=50"

@@ -14,14 +14,7 @@ from typing import Literal, NamedTuple
 
 from tasks._prompt import FILLER, Frame, around, continued
 from tasks._retrieval import check_trials, grid, score
-from tasks.types import (
-    Document,
-    Fact,
-    Loglikelihood,
-    LoglikelihoodResponse,
-    Sample,
-    TaskContext,
-)
+from tasks.types import Document, Fact, Loglikelihood, LoglikelihoodResponse, Sample, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1

@@ -20,14 +20,7 @@ from itertools import pairwise
 
 from tasks._intervals import per_weight
 from tasks._protocols import PROTOCOLS, RECORDED, Layout, Protocol, check, check_count, fitting
-from tasks.types import (
-    Fact,
-    Loglikelihood,
-    LoglikelihoodResponse,
-    Sample,
-    Score,
-    TaskContext,
-)
+from tasks.types import Fact, Loglikelihood, LoglikelihoodResponse, Sample, Score, TaskContext
 
 VERSION = 1
 METRIC = "perplexity"

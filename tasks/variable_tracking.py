@@ -12,15 +12,7 @@ from random import Random
 from string import ascii_uppercase
 
 from tasks._prompt import FILLER, around, continued, inserted
-from tasks._retrieval import (
-    BETWEEN,
-    FACTS,
-    check_trials,
-    grade,
-    make_request,
-    room,
-    score,
-)
+from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, make_request, room, score
 from tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]

@@ -12,13 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from tasks import perplexity
 from tasks._intervals import per_weight
-from tasks.types import (
-    Divergence,
-    DivergenceResponse,
-    Sample,
-    Score,
-    TaskContext,
-)
+from tasks.types import Divergence, DivergenceResponse, Sample, Score, TaskContext
 
 VERSION = 1
 METRIC = "window_kl"

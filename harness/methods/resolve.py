@@ -8,10 +8,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.plugins import Plugin, call, entry
-from scaling.types import (
-    Rope,
-    Rotation,
-)
+from scaling.types import Rope, Rotation
 
 
 def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:

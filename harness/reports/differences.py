@@ -29,14 +29,7 @@ from harness.reports.writing.tables import across
 from harness.stats.cells import cells, records
 from harness.stats.checkpoints import labels, lengths
 from harness.stats.decision import Family, families, family
-from harness.stats.measure import (
-    SHARES,
-    Measure,
-    differences,
-    measure,
-    values_of,
-    weights_of,
-)
+from harness.stats.measure import SHARES, Measure, differences, measure, values_of, weights_of
 from harness.stats.paired import ALPHA, NO_DIFFERENCE, Difference, adjusted, holm
 from harness.stats.seeds import ENDING, over_seeds, paired_seeds
 

@@ -24,13 +24,7 @@ from harness.stats.measure import (
     weights_of,
 )
 from harness.stats.paired import Difference
-from harness.stats.selection import (
-    Selection,
-    plainness,
-    preferred,
-    select_means,
-    select_shares,
-)
+from harness.stats.selection import Selection, plainness, preferred, select_means, select_shares
 
 FAILED = ("not_finite", "failed")  # statuses that are a method's own, not of the machine
 NEEDED = (
