@@ -7,11 +7,14 @@ several GB, in an environment that has Ropewalk too; no driver is needed:
 
     pip install torch   # where the default is a CUDA build
     python -m scripts.rehearse_cuda --shape 8B --length 8192,131072 --method none,rerope
+    python -m scripts.rehearse_cuda --shape 70B --length 131072 --gpus 8
 
-A pass runs with one layer and with two, from which the whole model's follows. A case fails where
+On one GPU a pass runs with one layer and with two, from which the whole model's follows. Over
+several GPUs the whole model runs, once with overlapping chunks and once layer by layer; a GPU's
+queue takes so many kernels, and the host waits where it is full. A case fails where
 the peak of memory is above the engine's estimate, where an operator mixes devices, where plain
-attention is called more than once per chunk of rows and layer, and where the host waits for the
-device before the end of the pass.
+attention is called more than once per chunk of rows and layer, where the host waits for the device
+before the end of the pass, and where a copy skips one of the GPUs that overlap.
 """
 
 from __future__ import annotations
@@ -20,14 +23,15 @@ import argparse
 import sys
 import time
 import weakref
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import torch
+from accelerate import dispatch_model
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
@@ -36,6 +40,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from harness.engine import DEFAULT, answers, forward, memory, sdpa
 from harness.engine.prefix_tree import build_tree
 from harness.methods.resolve import resolve
+from harness.models.weights import with_input_device
 from harness.patching.banded_attention import BandedAttention, kept_of
 from harness.patching.config import rope_of
 from harness.patching.frequencies import placed, rotary_name
@@ -55,12 +60,18 @@ SHAPES: dict[str, dict[str, Any]] = {
         "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128_256,
     },
+    # of Llama 3 70B
+    "70B": {
+        "hidden_size": 8192, "intermediate_size": 28_672, "num_hidden_layers": 80,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128_256,
+    },
 }  # fmt: skip
 GIB = 2**30
 LAYERS = 2
 READBACKS = 2  # of a pass: losses, and the most likely tokens
 BLOCK = 512  # bytes of which PyTorch's allocator gives whole ones
 BANDWIDTH, LINK = 2.8e12, 400e9  # bytes per second: of memory, and between two GPUs
+LAUNCH, QUEUE = 4e-6, 1024  # seconds of the host for a kernel, and kernels that wait on a GPU
 PRODUCTS = 600e12  # operations per second of large matrix products
 ATTENTION = {"flash": 360e12, "cudnn": 600e12, "efficient": 200e12, "math": 30e12}
 FA3 = 600e12  # what flash comes to where FlashAttention-3 is active
@@ -81,8 +92,9 @@ def nbytes(value: Any) -> int:
 class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs operators on fake CUDA tensors and adds up what a GPU would do.
 
-    ``clock`` has the second at which each device is done with what it was given so far; ``seconds``
-    are those of all devices by kind of work.
+    ``host`` has the second at which the host is done with its launches, ``clock`` that at which
+    each device is done with what it was given so far; ``seconds`` are those of all devices by kind
+    of work. ``transfers`` counts the copies between two GPUs.
     """
 
     def __init__(self, flash: float) -> None:
@@ -94,6 +106,9 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.mixed: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.clock: defaultdict[torch.device, float] = defaultdict(float)
+        self.host = 0.0
+        self.queues: defaultdict[torch.device, deque[float]] = defaultdict(deque)
+        self.transfers: Counter[tuple[int, int]] = Counter()
         self.known: set[int] = set()
         self.largest = 0  # elements of the largest tensor that attention creates on any device
 
@@ -191,7 +206,18 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _spend(self, kind: str, device: torch.device, seconds: float) -> None:
         self.seconds[kind] += seconds
-        self.clock[device] += seconds
+        self._queue([device], seconds)
+
+    def _queue(self, devices: Sequence[torch.device], seconds: float) -> None:
+        """Queue a kernel, or a copy for which two devices wait."""
+        self.host += LAUNCH
+        for device in devices:
+            if len(self.queues[device]) == QUEUE:
+                self.host = max(self.host, self.queues[device].popleft())
+        done = max(self.host, *(self.clock[device] for device in devices)) + seconds
+        for device in devices:
+            self.clock[device] = done
+            self.queues[device].append(done)
 
     def _count(self, func: Any, name: str, args: Sequence[Any], kwargs: Any, out: Any) -> None:
         """Count an operator that ran: its kernel, memory and seconds."""
@@ -223,8 +249,8 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if source.device.type != "cuda":
             self.uploads += 1
             return
-        both = max(self.clock[source.device], self.clock[device])
-        self.clock[source.device] = self.clock[device] = both + nbytes(source) / LINK
+        self.transfers[source.device.index, device.index] += 1
+        self._queue([source.device, device], nbytes(source) / LINK)
 
     def _fused(self, func: Any, name: str, args: Sequence[Any], kwargs: Any) -> bool:
         """Count a call of a fused attention kernel by its own operator."""
@@ -263,6 +289,14 @@ class Case:
     shape: str
     length: int
     method: str
+    gpus: int = 1
+    overlap: bool = False
+
+    @property
+    def order(self) -> str:
+        """The GPUs, and in which order they get chunks and layers."""
+        order = "overlapping" if self.overlap else "layer by layer"
+        return "1" if self.gpus == 1 else f"{self.gpus}, {order}"
 
 
 @dataclass(frozen=True)
@@ -284,15 +318,15 @@ class Result:
         """Return the row of the table."""
         case = self.case
         return (
-            f"| {case.shape} | {case.length:,} | {case.method} | {self.kernels:,} |"
+            f"| {case.shape} | {case.length:,} | {case.method} | {case.order} | {self.kernels:,} |"
             f" {self.readbacks:,} | {self.uploads:,} | {self.attention} | {self.peak / GIB:.2f} |"
             f" {self.peak / self.estimate:.2f} | {self.seconds:.2f} | {self.share:.2f} |"
         )
 
 
 COLUMNS = (
-    "shape", "tokens", "method", "kernels", "readbacks", "uploads", "attention", "peak, GiB",
-    "of the estimate", "seconds", "share of the peak",
+    "shape", "tokens", "method", "GPUs", "kernels", "readbacks", "uploads", "attention",
+    "peak, GiB", "of the estimate", "seconds", "share of the peak",
 )  # fmt: skip
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
@@ -349,11 +383,61 @@ def passed(case: Case, rotation: Any, layers: int, flash: float) -> Rehearsal:
     gpu = Rehearsal(flash)
     with gpu.fake, torch.device("cuda:0"):
         model = AutoModelForCausalLM.from_config(config(case.shape, layers), dtype=torch.bfloat16)
+    if case.gpus > 1:
+        model = spread(model, gpu.fake, case.gpus)
     gpu.ignore(model.eval())
     forward._known[model] = {"sdpa": True, "ropewalk": True}
     with rotated(model, rotation), gpu:
-        list(answers(model, [Loglikelihood(tokens, 1, doc_id="text")]))
+        sizes = replace(DEFAULT, overlap=case.overlap)
+        list(answers(model, [Loglikelihood(tokens, 1, doc_id="text")], sizes))
     return gpu
+
+
+def spread(model: Any, fake: FakeTensorMode, gpus: int) -> Any:
+    """Spread a model over GPUs as accelerate does: layers in order, norm and head on the last."""
+    layers, last = model.model.layers, gpus - 1
+    places = {"model.embed_tokens": 0, "model.rotary_emb": 0, "model.norm": last, "lm_head": last}
+    places |= {f"model.layers.{at}": at * gpus // len(layers) for at in range(len(layers))}
+    with fake:
+        for name, place in places.items():
+            for module in model.get_submodule(name).modules():
+                for own in (module._parameters, module._buffers):
+                    for key, one in own.items():
+                        own[key] = None if one is None else one.detach().to(f"cuda:{place}")
+        return with_input_device(dispatch_model(model, places))
+
+
+def rehearse_spread(case: Case, flash: float) -> Result:
+    """Rehearse a pass of the whole model over several GPUs."""
+    count = int(SHAPES[case.shape]["num_hidden_layers"])
+    shaped = config(case.shape, count)
+    rotation = resolve(load("method", case.method), rope_of(shaped), case.length)
+    moved = kept_of(rotation) if isinstance(rotation, Bands) else memory.Moved()
+    gpu = passed(case, rotation, count, flash)
+    shape = memory.Shape.of(shaped, 2).on(torch.device("cuda"), gpus=case.gpus)
+    tree, sizes = build_tree([tuple(range(case.length))]), replace(DEFAULT, overlap=case.overlap)
+    estimate = memory.shared(shape, tree, case.length, sizes, (), moved)
+    faults = [f"mixes devices: {what}" for what in gpu.mixed]
+    if gpu.peak > estimate:
+        faults.append(f"the peak is {gpu.peak / estimate:.2f} of the estimate")
+    if gpu.readbacks > READBACKS:
+        faults.append(f"{gpu.readbacks} readbacks")
+    far = sorted(pair for pair in gpu.transfers if pair[1] > pair[0] + 1)
+    if case.overlap and far:
+        faults.append(f"copies that skip a GPU: {far}")
+    seconds = max(gpu.clock.values())
+    return Result(
+        case=case,
+        kernels=gpu.kernels,
+        readbacks=gpu.readbacks,
+        uploads=gpu.uploads,
+        attention=", ".join(f"{n:,} {kind}" for kind, n in sorted(gpu.attention.items())),
+        peak=gpu.peak,
+        estimate=estimate,
+        seconds=seconds,
+        share=sum(operations(shaped, case.length)) / seconds / PEAK / case.gpus,
+        faults=tuple(faults),
+    )
 
 
 def rehearse(case: Case, flash: float) -> Result:
@@ -398,12 +482,22 @@ def rehearse(case: Case, flash: float) -> Result:
     )
 
 
+def results(case: Case, flash: float) -> Iterator[Result]:
+    """Yield the result on one GPU, or those of both orders on several."""
+    if case.gpus == 1:
+        yield rehearse(case, flash)
+        return
+    for overlap in (True, False):
+        yield rehearse_spread(replace(case, overlap=overlap), flash)
+
+
 def main() -> int:
     """Print the table; return 1 where a case has a fault."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--shape", default="1B,8B")
     parser.add_argument("--length", default="8192,131072,1048576")
     parser.add_argument("--method", default="none")
+    parser.add_argument("--gpus", type=int, default=1, help="over which the layers are spread")
     parser.add_argument("--fa3", action="store_true", help="flash kernels as fast as FA3's")
     given = parser.parse_args()
     flash = FA3 if given.fa3 else ATTENTION["flash"]
@@ -414,11 +508,11 @@ def main() -> int:
             for method in given.method.split(","):
                 for length in map(int, given.length.split(",")):
                     began = time.perf_counter()
-                    result = rehearse(Case(shape, length, method), flash)
-                    print(result.line(), flush=True)
-                    for fault in result.faults:
-                        print(f"  fault: {fault}", flush=True)
-                    failed |= bool(result.faults)
+                    for result in results(Case(shape, length, method, given.gpus), flash):
+                        print(result.line(), flush=True)
+                        for fault in result.faults:
+                            print(f"  fault: {fault}", flush=True)
+                        failed |= bool(result.faults)
                     print(f"  ({time.perf_counter() - began:.0f} s)", file=sys.stderr, flush=True)
     return int(failed)
 

@@ -168,7 +168,15 @@ def _packed(
     chunk = sizes.layer_rows(each, causal=isinstance(kernel, Causal))
     with installed(model):
         hidden, run = run_pack(
-            model, tree, pack, needed, chunk, kernel=kernel, above=above, keep=keep
+            model,
+            tree,
+            pack,
+            needed,
+            chunk,
+            overlap=sizes.overlap,
+            kernel=kernel,
+            above=above,
+            keep=keep,
         )
     return hidden, run.spans, run.kept
 

@@ -21,6 +21,7 @@ class Shape:
     """The shapes of a model that decide its memory; ``itemsize`` in bytes, widths in channels.
 
     ``gpu`` says that attention has CUDA's kernels: elsewhere it has a mask for a tile of rows.
+    ``gpus`` is the number of those that the layers are spread over, 0 where it is not known.
     ``experts`` are those of one token in a mixture, each ``expert`` channels wide.
     """
 
@@ -33,6 +34,7 @@ class Shape:
     vocabulary: int
     itemsize: int
     gpu: bool = False
+    gpus: int = 1
     experts: int = 0
     expert: int = 0
 
@@ -55,9 +57,9 @@ class Shape:
             expert=getattr(config, "moe_intermediate_size", None) or mlp,
         )
 
-    def on(self, device: torch.device) -> Shape:
-        """Return the shape on a device."""
-        return replace(self, gpu=on_gpu(device))
+    def on(self, device: torch.device, *, gpus: int = 1) -> Shape:
+        """Return the shape on a device, or spread over GPUs."""
+        return replace(self, gpu=on_gpu(device), gpus=gpus)
 
     @property
     def keys(self) -> int:
@@ -89,7 +91,8 @@ def shared(
     """Return the peak of a tree computed in packs, head and texts included, in bytes."""
     rows = sizes.layer_rows(of_a_row(shape), causal=not moved.tables)
     cut = packs(tree, sizes.pack)
-    peak = max((_pack(shape, tree, pack, rows, moved) for pack in cut), default=0)
+    overlap = sizes.overlap and shape.gpus != 1
+    peak = max((_pack(shape, tree, pack, rows, moved, overlap) for pack in cut), default=0)
     beside = held(shape, tree, cut, texts) + written(shape, texts, sizes.pack, moved)
     logits = head(shape, targets, sizes)
     if not shape.gpu:
@@ -106,18 +109,32 @@ def _tokens(tree: PrefixTree, pack: NodePath) -> int:
     return sum(len(tree.nodes[node].tokens) for node in pack)
 
 
-def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int, moved: Moved) -> int:
-    """Return the bytes that grow with a pack's rows, and the temporaries of one chunk of them."""
+def _pack(
+    shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int, moved: Moved, overlap: bool
+) -> int:
+    """Return the bytes that grow with a pack's rows, and the temporaries of one chunk of them.
+
+    With ``overlap`` every layer has its keys until the end, and every GPU computes a chunk.
+    """
     size, item = _tokens(tree, pack), shape.itemsize
+    overlap = overlap and size > chunk
+    layers, places = (shape.layers, max(shape.gpus, 1)) if overlap else (1, 1)
     longest = max(tree.nodes[node].end for node in pack)
     forks = any(tree.nodes[node].above for node in pack)
     masked = not shape.gpu and (forks or size > chunk)
     tiles = item * TILE * (longest + TILE + KEY_BLOCK) if masked else 0
     joined = longest * shape.keys if forks else 0
     angles = shape.head_dim * (2 * item + FLOAT32)
-    grows = size * (shape.width * item + shape.keys + angles + 2 * INT64)
-    beside = tiles + joined + tables(shape, longest, moved)
-    return grows + beside + _layer(shape, min(size, chunk), rotated(shape, longest, moved))
+    grows = size * (shape.width * item + layers * shape.keys + angles + 2 * INT64)
+    beside = tiles + joined + places * tables(shape, longest, moved)
+    beside += (layers - 1) * moved.bands * longest * shape.keys // 2 * sharing(shape, moved)
+    own = _layer(shape, min(size, chunk), rotated(shape, longest, moved))
+    return grows + beside + places * own
+
+
+def sharing(shape: Shape, moved: Moved) -> int:
+    """Return how many rotated keys there are for a key: one, or one per head that shares it."""
+    return shape.heads // shape.groups if moved.by_head else 1
 
 
 def tables(shape: Shape, length: int, moved: Moved) -> int:
@@ -183,21 +200,21 @@ def written(shape: Shape, texts: Sequence[Text], pack: int, moved: Moved = Moved
     """
     lengths = [length for _, length in texts]
     together = min(sum(lengths), max(pack, *lengths)) if lengths else 0
-    sharing = shape.heads // shape.groups if moved.by_head else 1
-    return together * shape.layers * shape.keys * (2 + moved.bands * sharing) // 2
+    bands = moved.bands * sharing(shape, moved)
+    return together * shape.layers * shape.keys * (2 + bands) // 2
 
 
 def head(shape: Shape, targets: int, sizes: Sizes) -> int:
     """Return the logits of one chunk, and their float32 copy where they are of 16 bits.
 
     Beside them are the hidden states of the chunk, the largest logit of each block, and one block.
+    Of a model over several GPUs the logits are copied from the last to the first.
     """
     rows = min(targets, sizes.head_rows(shape.vocabulary, gpu=shape.gpu))
     copy = 0 if shape.itemsize == FLOAT32 else FLOAT32
     blocks = (shape.vocabulary // BLOCK + BLOCK) * FLOAT32
-    return rows * (
-        shape.vocabulary * (shape.itemsize + copy) + shape.width * shape.itemsize + blocks
-    )
+    logits = shape.vocabulary * (shape.itemsize * (1 + (shape.gpus != 1)) + copy)
+    return rows * (logits + shape.width * shape.itemsize + blocks)
 
 
 def whole(shape: Shape, length: int, attention: int, targets: int, sizes: Sizes) -> int:
@@ -219,21 +236,28 @@ class Sizes:
 
     They change memory and speed, and no bit of a float32 result on a CPU. ``chunk`` is a multiple
     of 32. The rows of a text's first chunk need no mask, with which attention takes 1.3 to 1.8
-    times as long: a chunk is as long as its temporaries (``layer``) allow.
+    times as long: a chunk is as long as its temporaries (``layer``) allow. ``overlap`` lets GPUs
+    that share a model compute different chunks at the same time, with the keys of all layers in
+    memory.
     """
 
     pack: int = 8192
     chunk: int = 32_768
     layer: int = 512 * 2**20
     logits: int = 16 * 2**20
+    overlap: bool = True
 
     @property
     def smaller(self) -> tuple[Sizes, ...]:
-        """These sizes, and each time half as much, of rows a quarter, down to the least."""
+        """These sizes, and each time half as much, of rows a quarter; the least without overlap."""
         least = min(self.chunk, LEAST_CHUNK)
         return tuple(
             Sizes(
-                self.pack >> n, max(self.chunk >> 2 * n, least), self.layer >> n, self.logits >> n
+                self.pack >> n,
+                max(self.chunk >> 2 * n, least),
+                self.layer >> n,
+                self.logits >> n,
+                self.overlap and n < HALVINGS,
             )
             for n in range(HALVINGS + 1)
         )

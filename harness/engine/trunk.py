@@ -12,16 +12,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.utils._pytree import tree_map_only
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.engine.memory import ROWS
 from harness.engine.packed_attention import NotShareableError, Run, SkipAttention, running
 from harness.engine.prefix_tree import Node, NodePath, PrefixTree
-from harness.engine.sdpa import blocked
+from harness.engine.sdpa import blocked, on_gpu
 from harness.errors import UserError
 
 Ranges = list[tuple[int, int, bool]]  # first row, end, and whether its output is needed
+Carried = dict[int | str, tuple[Any, Any]]  # what a layer is given, and its copy on the last GPU
 
 
 def trunk_name(model: nn.Module) -> str:
@@ -50,11 +52,21 @@ def layers_of(trunk: nn.Module) -> list[nn.Module]:
 
 
 def run_pack(
-    model: Any, tree: PrefixTree, pack: NodePath, needed: NDArray[np.bool_], chunk: int, **more: Any
+    model: Any,
+    tree: PrefixTree,
+    pack: NodePath,
+    needed: NDArray[np.bool_],
+    chunk: int,
+    *,
+    overlap: bool = False,
+    **more: Any,
 ) -> tuple[torch.Tensor, Run]:
     """Return the pack's hidden states (1, rows, width), valid at the ``needed`` rows, and its Run.
 
-    ``chunk`` is the rows a layer computes at a time, a multiple of 32; ``more`` goes to the Run.
+    ``chunk`` is the rows a layer computes at a time, a multiple of 32; ``more`` goes to the Run. A
+    layer computes all chunks before the next layer begins, and only its keys are in memory. With
+    ``overlap``, layers that are spread over GPUs get one chunk after the other through all layers:
+    a GPU begins with a chunk while the next one still computes the chunk before.
     """
     trunk = getattr(model, trunk_name(model))
     tokens, positions, spans = _laid_out(tree.nodes, pack, model.device)
@@ -63,19 +75,61 @@ def run_pack(
     every = _ranges([True] * size, chunk)
     last = _ranges([*needed.tolist(), *[False] * (size - len(needed))], chunk)
     layers = layers_of(trunk)
+    in_parts = overlap and over_gpus(layers) and len(every) > 1
+    parts = [(first, end) for first, end, _ in every] if in_parts else [(0, size)]
+    carried: Carried = {}
+    hidden = torch.empty(0)
     with ExitStack() as stack:
         stack.enter_context(running(run))
         for layer in layers:
-            wanted = last if layer is layers[-1] else every
-            stack.enter_context(_replaced(layer, _layer_by_rows(layer.forward, run, wanted)))
-        if len(every) > 1:
+            own = _layer_by_rows(layer.forward, run, last if layer is layers[-1] else every)
+            stack.enter_context(
+                _replaced(layer, _carrying(own, layer, carried) if in_parts else own)
+            )
+        if len(every) > 1 and not in_parts:
             for child in trunk.children():
                 if "Norm" in type(child).__name__:
                     stack.enter_context(_replaced(child, _norm_by_rows(child.forward, every)))
-        hidden = trunk(input_ids=tokens, position_ids=positions, use_cache=False)[0]
+        for first, end in parts:
+            run.part = first, end
+            rows = slice(first, end)
+            inputs = {"input_ids": tokens[:, rows], "position_ids": positions[:, rows]}
+            out = trunk(**inputs, use_cache=False)[0]
+            if in_parts:
+                hidden = hidden if first else out.new_empty((1, size, out.shape[2]))
+                hidden[:, rows] = out
+            else:
+                hidden = out
     if run.calls != len(layers):
         raise NotShareableError("a layer without attention")
     return hidden, run
+
+
+def over_gpus(layers: Sequence[nn.Module]) -> bool:
+    """Return whether layers are on more than one device, all of them GPUs."""
+    devices = {next(layer.parameters()).device for layer in layers}
+    return len(devices) > 1 and all(map(on_gpu, devices))
+
+
+def _carrying(own: Callable[..., Any], layer: nn.Module, carried: Carried) -> Callable[..., Any]:
+    """Return a layer's forward that gets what all layers are given from the GPU of the one before.
+
+    Such as cos and sin, which the first GPU computes. A copy between two GPUs waits for the work
+    that either was given before: copies from the first one to all others would let it wait for the
+    last, and only neighbours may wait for each other.
+    """
+    device = next(layer.parameters()).device
+
+    def forward(hidden: torch.Tensor, *given: Any, **named: Any) -> Any:
+        every: list[tuple[int | str, Any]] = [*enumerate(given), *named.items()]
+        for name, value in every:
+            source, nearest = carried.get(name, (None, None))
+            nearest = nearest if source is value else value
+            carried[name] = value, tree_map_only(torch.Tensor, lambda t: t.to(device), nearest)
+        here = (carried[place][1] for place in range(len(given)))
+        return own(hidden.to(device), *here, **{name: carried[name][1] for name in named})
+
+    return forward
 
 
 def _ranges(needed: Sequence[bool], chunk: int) -> Ranges:
@@ -113,21 +167,24 @@ def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callabl
     """
 
     def forward(hidden: torch.Tensor, *given: Any, **named: Any) -> Any:
-        size = hidden.shape[1]
+        size, (origin, stop) = hidden.shape[1], run.part
         out: Any = hidden
-        for first, end, wanted in ranges:
+        here = [(max(a, origin), min(b, stop), wanted) for a, b, wanted in ranges]
+        here = [one for one in here if one[0] < one[1]]
+        for first, end, wanted in here:
             run.rows, run.keys_only = (first, end), not wanted
-            rows = slice(first, end)
+            rows = slice(first - origin, end - origin)
             positional = [_rows(value, rows, size) for value in given]
             keywords = {name: _rows(value, rows, size) for name, value in named.items()}
             try:
                 out = own(hidden[:, rows], *positional, **keywords)
             except SkipAttention:
                 continue
-            if len(ranges) > 1:
+            if len(here) > 1:
                 hidden[:, rows] = out[0] if isinstance(out, tuple) else out
                 out = (hidden, *out[1:]) if isinstance(out, tuple) else hidden
-        run.layers.clear()  # the next layer computes its keys and values before it stores them
+        if size == run.size:  # the next layer computes its keys and values before it stores them
+            run.layers.clear()
         return out
 
     return forward

@@ -121,7 +121,10 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
     checkpoint = plan.checkpoint
     config, dtype = checkpoint.config.get_text_config(), DTYPES[checkpoint.dtype]
     size = dtype.itemsize
-    shape = memory.Shape.of(config, size).on(torch.device(checkpoint.device))
+    device = torch.device(checkpoint.device)
+    # Where only workers have GPUs their number is not known, which device_count gives as 0.
+    gpus = torch.cuda.device_count() if device.type == "cuda" and checkpoint.device_map else 1
+    shape = memory.Shape.of(config, size).on(device, gpus=gpus)
     loads = []
     for batch in work:
         questions = [question for _, question in batch.items]

@@ -14,9 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from harness.engine import Sizes, answers, forward, packed_attention, sdpa, shareable
+from harness.engine import Sizes, answers, forward, memory, packed_attention, sdpa, shareable, trunk
+from harness.engine.prefix_tree import build_tree
+from harness.patching.patch import patched
 from tasks.types import Generate, Loglikelihood, Request
+from tests.asking import asked, together
+from tests.banded import bands_of, model_of
 from tests.cuda_operators import FLASH, Operators
+from tests.families import build, tiny
 
 LENGTH, CHUNK = 2048, 512
 
@@ -137,3 +142,95 @@ def test_the_head_is_read_once_per_pack(model: Any, monkeypatch: pytest.MonkeyPa
     handle.remove()
     assert rows == [640, 640, 640, 128, 640, 640, 220]
     assert reads == [LENGTH, LENGTH, 1500, 1500]
+
+
+@pytest.fixture
+def over_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the layers of every model be on several GPUs."""
+    monkeypatch.setattr(trunk, "over_gpus", lambda _: True)
+
+
+READS = ("_local_scalar_dense", "is_nonzero", "equal", "item")
+
+
+class Reads(TorchDispatchMode):
+    """Notes the operators for which a host waits for a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        self.found += [func.__name__] * (func.__name__.partition(".")[0] in READS)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.usefixtures("over_gpus")
+def test_gpus_that_share_a_model_get_the_next_chunk_before_the_others_are_done(model: Any) -> None:
+    """All layers are given a chunk before the first is given the next, and the host waits for none
+    of them: a GPU computes a chunk while the one after it computes the chunk before.
+
+    transformers reads one number of the first GPU as it begins with a chunk.
+    """
+    calls = list[tuple[int, int]]()
+    rows = [0] * 3
+    with ExitStack() as stack:
+        for at, layer in enumerate(model.model.layers):
+
+            def begins(_: Any, given: Any, at: int = at) -> None:
+                calls.append((rows[at] // CHUNK, at))
+                rows[at] += given[0].shape[1]
+
+            stack.callback(layer.register_forward_pre_hook(begins).remove)
+        reads = stack.enter_context(Reads())
+        list(answers(model, scored(text()), Sizes(chunk=CHUNK)))
+    assert calls == [(chunk, layer) for chunk in range(LENGTH // CHUNK) for layer in range(3)]
+    assert reads.found == ["is_nonzero.default"] * (LENGTH // CHUNK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "gemma", "gpt_neox", "cohere", "qwen3_moe"])
+def test_overlapping_chunks_change_no_bit(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that share prefixes, in small packs and chunks, give what layer by layer gives."""
+    model, sizes = build(tiny(family)), Sizes(pack=300, chunk=64)
+    wanted = together(model, asked(), sizes)
+    monkeypatch.setattr(trunk, "over_gpus", lambda _: True)
+    assert together(model, asked(), sizes) == wanted
+
+
+@pytest.mark.parametrize("method", ["self_extend", "log_n on yarn", "ms_poe"])
+def test_overlapping_chunks_change_no_bit_of_moved_positions(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, questions = model_of("qwen3"), [one for one in asked() if one.length <= 411]
+    with patched(model, bands_of("qwen3", method, 411)):
+        wanted = together(model, questions, Sizes(chunk=96))
+        monkeypatch.setattr(trunk, "over_gpus", lambda _: True)
+        assert together(model, questions, Sizes(chunk=96)) == wanted
+
+
+def test_overlapping_chunks_take_the_keys_of_all_layers() -> None:
+    """The estimate has them; the least sizes, after a lack of memory, do without."""
+    shape = memory.Shape(4096, 32, 8, 128, 14_336, 32, 128_256, 2).on(torch.device("cuda"), gpus=4)
+    tree, sizes = build_tree([tuple(range(131_072))]), Sizes()
+    keys = 131_072 * shape.keys
+    both = [memory.shared(shape, tree, 131_072, one) for one in (sizes, sizes.least)]
+    assert both[0] > 32 * keys
+    assert both[1] < 4 * keys
+
+
+def test_what_layers_share_goes_from_one_gpu_to_the_next() -> None:
+    """A copy from the first GPU to every other would let it wait for the last."""
+    given = torch.zeros(1, 8), None
+    carried: trunk.Carried = {}
+    layers = [torch.nn.Linear(4, 4, device=device) for device in ("cpu", "meta", "meta")]
+    found = list[Any]()
+    for layer in layers:
+        own = trunk._carrying(lambda hidden, at: (found.append(at), hidden)[1], layer, carried)
+        own(torch.zeros(1, 8, 4), given)
+    assert [at[0].device.type for at in found] == ["cpu", "meta", "meta"]
+    assert found[0][0] is given[0]
+    assert found[1][0] is found[2][0]  # no second copy
+    assert found[1][1] is None
