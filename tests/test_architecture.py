@@ -74,7 +74,6 @@ def within(module: str, allowed: set[str]) -> bool:
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
 def test_imports_point_one_way(folder: str) -> None:
-    """Mathematics, measurements and reports know nothing of the machine that joins them."""
     anywhere, in_functions = MAY_IMPORT[folder]
     wrong = []
     for path in sorted((ROOT / folder).rglob("*.py")):
@@ -104,7 +103,6 @@ def test_a_package_imports_only_from_packages_below_it() -> None:
 
 @pytest.mark.slow
 def test_data_scripts_and_tests_are_never_imported() -> None:
-    """The package stands without results, scripts and tests."""
     wrong = [
         f"{relative(path)} imports {module}"
         for path in FILES

@@ -58,7 +58,6 @@ def test_a_large_file_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 def test_no_link_is_followed(link: object, tmp_path: Path) -> None:
-    """A link in the place of the file is replaced, and what it points to stays."""
     (tmp_path / "theirs").write_text("theirs")
     for name in ("table", "table.new"):
         link(tmp_path / "theirs", tmp_path / name)

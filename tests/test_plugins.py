@@ -99,7 +99,6 @@ def test_options_are_typed_and_defaults_filled_in() -> None:
     ],
 )
 def test_a_mistake_is_answered_with_what_there_is(kind: str, given: str, words: str) -> None:
-    """The sentence says what was given, what is allowed and what was probably meant."""
     assert words in refused(lambda: load(kind, given))
 
 
@@ -227,7 +226,6 @@ def test_a_plugin_that_fails_when_it_is_looked_at_is_one_sentence(
 
 
 def test_an_option_without_default_must_be_given(write: Write) -> None:
-    """A keyword-only parameter without a default is asked for by name."""
     path = write("def frequencies(rope, length, *, base: float): ...\n")
     assert refused(lambda: load("method", str(path))) == (
         "mine needs the option 'base': write mine:base=…"

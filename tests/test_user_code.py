@@ -92,7 +92,6 @@ FAULTS: dict[str, tuple[tuple[str, str], str]] = {
 def test_a_grade_or_score_that_no_record_can_hold_fails_its_cells_alone(
     run: Callable[..., Any],
 ) -> None:
-    """Nothing is written that the reports would refuse: the other tasks have their tables."""
     tasks = []
     for name, (change, _) in FAULTS.items():
         write_task(lambda text, change=change: text.replace(*change, 1))

@@ -91,7 +91,6 @@ def test_a_worker_is_sent_what_it_can_read(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_worker_fits_a_node(cores: list[int], workers: int, threads: int) -> None:
-    """However many are asked for, none needs more cores than a node has."""
     assert most_each(cores, workers) == threads
 
 
@@ -141,7 +140,6 @@ class TestBatches:
         assert [b.tokens for b in found] == sorted((b.tokens for b in found), reverse=True)
 
     def test_what_shares_a_beginning_stays_together(self) -> None:
-        """The engine computes it once; what shares little may go to another worker."""
         first, second = range(1, 101), range(500, 600)
         nested = [first[:30], first[:60], first, [*first[:70], *second[:30]]]
         found = split([self.batch(*nested, second, [*first[:20], *second[:80]])], 100)

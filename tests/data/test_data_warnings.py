@@ -97,7 +97,6 @@ def test_a_text_of_unknown_tokens_is_a_warning() -> None:
 
 
 def test_a_null_row_is_left_out_and_counted(tmp_path: Path) -> None:
-    """Rows without a text are skipped, of any kind of file; one of nulls alone holds no text."""
     texts = [PROSE, None, PROSE[9:], None]
     rows = datasets.Dataset.from_dict({"text": texts})
     rows.to_parquet(tmp_path / "a.parquet")

@@ -52,7 +52,6 @@ def test_training_shares_no_passage_with_held_out(held_out: dict[str, str]) -> N
 
 
 def test_embedded_documents_are_the_held_out_ones(held_out: dict[str, str]) -> None:
-    """The default documents are never those of training."""
     assert dict(read("embedded")) == held_out
 
 
@@ -105,7 +104,6 @@ def test_a_folder_is_read_in_depth_and_in_order(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    """A folder without text files is named, with the suffixes that count and the other way."""
     assert refused(tmp_path) == (
         f"{tmp_path} has no text file (.html, .md, .py, .rst, .tex, .txt); "
         f"a data set needs {tmp_path}:split=…"

@@ -56,7 +56,6 @@ def test_a_compressed_text_is_the_text(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", WRITERS)
 def test_lines_of_json_are_rows(suffix: str, tmp_path: Path) -> None:
-    """A row is a document, named by its line; empty lines are none."""
     path = tmp_path / f"rows.jsonl{suffix}"
     lines = [json.dumps(row, ensure_ascii=False) for row in ROWS[:2]]
     WRITERS[suffix](path, f"{lines[0]}\n\n{lines[1]}".encode())
@@ -231,7 +230,6 @@ def test_a_drawn_saved_row_keeps_its_number(tmp_path: Path) -> None:
 
 
 def test_rows_are_drawn_from_beyond_the_buffer(tmp_path: Path) -> None:
-    """Of more rows than the buffer holds each comes once, and late ones may come early."""
     lines = [json.dumps({"text": f"text {index}"}) for index in range(250)]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
     drawn = [name for name, _ in read(f"{tmp_path}/rows.jsonl:seed=1")]
@@ -242,7 +240,6 @@ def test_rows_are_drawn_from_beyond_the_buffer(tmp_path: Path) -> None:
 
 
 def test_too_few_documents_are_not_passed_over(tmp_path: Path) -> None:
-    """Fewer documents than asked for would be another n than the settings say."""
     (tmp_path / "a.txt").write_text("a" * 50)
     (tmp_path / "b.txt").write_text("b" * 30)
     with pytest.raises(UserError) as caught:

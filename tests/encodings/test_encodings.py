@@ -207,7 +207,6 @@ def test_a_model_is_saved_read_cached_and_causal(encoding: str, tmp_path: Path) 
 def test_scores_in_parts_are_those_of_a_whole_forward(
     encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few queries at a time, after a cache and with padding too; a gradient takes all at once."""
     model, tokens, parts = model_of(encoding), text(50), []
     padded = torch.ones_like(tokens)
     padded[:, 45:] = 0
@@ -325,7 +324,6 @@ def test_positions_that_leave_a_cache_are_refused(encoding: str) -> None:
 
 
 def test_scores_of_an_encoding_count_as_memory() -> None:
-    """Of a short text all are held at once, of a long one those of some queries."""
     cpu = torch.device("cpu")
     small = {name: config_of(name, **SMALL) for name in ("none", "sinusoidal", "alibi", "fire")}
     needs = {name: config.score_numbers(256, cpu) for name, config in small.items()}
@@ -481,7 +479,6 @@ def trained(trained_with: str, to: Path, **changed: object) -> Path:
 def test_an_unknown_encoding_of_a_config_is_named_beside_those_there_are(
     typed: str, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """A typo is no code beside the weights: to trust the model would not help."""
     folder = trained("alibi", tmp_path / "model", encoding=typed)
     done = ropewalk("run", "--model", folder, "--scaling", "none", "--out", tmp_path / "out")
     assert done.status == 2

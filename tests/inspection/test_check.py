@@ -150,7 +150,6 @@ def test_a_method_is_checked_at_the_geometry_of_a_model(
 def test_a_result_that_is_none_fails(
     returned: Callable[[torch.Tensor], Any], about: str, text: str
 ) -> None:
-    """Each is found at every call, and the first is shown."""
     found = failed(lambda rope, _: returned(rope.inv_freq()))
     assert found == {about: f"not in 3 of 3 calls: {AT} 32: {text}"}
 

@@ -234,7 +234,6 @@ def ask(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str
 def test_inspect_dry_run_and_run_say_it_before_the_numbers(
     tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same sentence stands in all three, once each."""
     parameters = {
         "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
         "original_max_position_embeddings": WINDOW,

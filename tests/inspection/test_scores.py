@@ -125,7 +125,6 @@ def test_a_score_that_depends_on_other_keys_has_no_curve(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("twice", [("--base", "100", "100"), ("--encoding", "alibi", "alibi")])
 def test_two_curves_have_two_names(twice: tuple[str, ...], ropewalk: Ropewalk) -> None:
-    """Those of one name would be drawn as one line."""
     done = ropewalk("inspect", "--scaling", "none", "--length", "1x", *twice)
     assert done.status == 2
     assert "twice" in done.err

@@ -62,7 +62,6 @@ def changed(folder: Path, name: str = "config.json", **changes: Any) -> Path:
 
 
 def test_weights_are_read_straight_to_a_device(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They do not pass through memory; on one device a model is what it is, without hooks."""
     assert weights._placed("cuda:1") == {"device_map": {"": torch.device("cuda:1")}}
     assert weights._placed("cpu") == {}
     plain = load_weights(opened(tiny))

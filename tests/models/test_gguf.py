@@ -105,7 +105,6 @@ def test_a_full_disk_costs_only_time(
 
 
 def test_a_file_that_changed_after_it_was_opened_is_not_kept(file: Path, cache: Path) -> None:
-    """Its weights are not those of the hash by which they would be found."""
     copy = cache.parent / "copy.gguf"
     copy.parent.mkdir(parents=True)
     copy.write_bytes(file.read_bytes())

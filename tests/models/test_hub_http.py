@@ -240,7 +240,6 @@ def test_a_gguf_file_of_the_hub_is_named_by_its_path(hub: Hub, run: Run, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "model.safetensors"])
 def test_offline_the_file_that_the_cache_lacks_is_named(hub: Hub, run: Run, file: str) -> None:
-    """With what to do, whichever it is, and without a request."""
     if file != "config.json":
         assert run("--dry-run").status == 0
     for path in Path(constants.HF_HUB_CACHE).rglob(file):

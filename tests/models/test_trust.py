@@ -115,7 +115,6 @@ class TestNoCode:
     def test_a_record_runs_no_code(
         self, measured: Path, marker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """A run folder from elsewhere names a task file or a module: neither is loaded."""
         own = tmp_path / "mine.py"
         own.write_text(LOUD.format(marker=marker) + "from tasks.perplexity import *\n")
         record = json.loads((measured / "run.json").read_text())

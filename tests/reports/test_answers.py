@@ -175,7 +175,6 @@ def test_every_method_has_its_bound() -> None:
 
 
 def test_methods_that_coincide_are_one_place() -> None:
-    """Equal frequencies are measured once, so no comparison is made and both names are given."""
     twin = documents("twin", 1024, -0.2)
     for row in twin:
         row["frequencies"] = "far/-0.2"
@@ -256,7 +255,6 @@ def test_differences_are_paired_and_corrected() -> None:
     [("none", "with 'none': it has no score"), ("far", "no other method has a score where")],
 )
 def test_the_method_that_has_no_score_is_named(without: str, words: str) -> None:
-    """The sentence tells a baseline without a score from other methods without one."""
     two = SWEEP[SWEEP["scaling"].isin(["none", "far"])].copy()
     two.loc[two["scaling"] == without, "score"] = float("nan")
     with pytest.raises(ValueError, match=words):
@@ -404,7 +402,6 @@ def test_best_and_differences_agree() -> None:
 
 
 def test_the_documents_needed_for_the_margin_are_said() -> None:
-    """A bound above the margin comes with the number of documents that would narrow it."""
     cells = [documents("a", 1024, 0), documents("b", 1024, 0.01, noise=0.05)]
     [row] = best.make(frame(*cells)).to_dict("records")
     assert row["use"] == "a"

@@ -45,7 +45,6 @@ def test_a_cell_of_which_a_sample_lacks_its_bytes_has_no_row() -> None:
 
 
 def test_samples_without_bytes_are_said_to_have_none() -> None:
-    """Runs of before, and tasks without text, have no such table and say why."""
     with pytest.raises(ValueError, match="no cell has the bytes of all its text"):
         bits_per_byte.make(sweep())
     keys = sweep()[lambda rows: rows["metric"] != "perplexity"]

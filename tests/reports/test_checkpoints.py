@@ -122,7 +122,6 @@ def test_models_of_several_methods_are_compared_as_methods_where_that_is_asked()
 
 
 def test_seeds_are_still_models() -> None:
-    """Models compared as methods have their means over seeds all the same."""
     frame = FRAME[FRAME["scaling"] == "none"].replace(
         {"model": {"base": "rope-seed1", "tuned": "rope-seed2"}}
     )

@@ -88,7 +88,6 @@ def test_a_page_is_small_and_names_no_other_place(made: Path) -> None:
 
 
 def test_names_are_text_and_never_markup(made: Path) -> None:
-    """A name that would end a script or load a picture is escaped wherever it stands."""
     text = made.read_text(encoding="utf-8")
     assert HOSTILE not in text
     assert text.count("</script>") == 2  # the data, and the page's own
@@ -118,7 +117,6 @@ def test_a_run_has_its_page_beside_its_tables(
 
 
 def test_a_page_says_how_a_run_was_measured() -> None:
-    """Model, documents, tasks, methods, machine and command of a record, each line once."""
     record = read_run(ROOT / "results" / "reference")
     told = dict(facts([record, record]))
     assert told["documents"][0].startswith("embedded: 23, of ")

@@ -189,7 +189,6 @@ def test_a_wrong_wish_is_one_sentence(tmp_path: Path, flags: dict[str, Any], wor
 def test_a_figure_has_the_same_bytes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In every format, whenever it is drawn, without a message where a library shows all."""
     caplog.set_level("INFO")
     monkeypatch.setattr(write, "FIGURES", (".png", ".svg", ".pdf"))
     few = FRAME[(FRAME["task"] == PERPLEXITY) & FRAME["scaling"].isin(["none", "yarn"])]
@@ -225,7 +224,6 @@ def test_the_flags_reach_the_figures(
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
 def test_latex_tables_compile(tmp_path: Path) -> None:
-    """Every sign of a name is set, and a wide table and a long one fit their page."""
     odd = MANY.assign(scaling=MANY["scaling"].replace("mine", r"./_$%&#{}~^\|<>±×.py"))
     tables = [latex(table, title) for title, table in wide(scores.make(odd)).items()]
     (tmp_path / "paper.tex").write_text(LATEX % "\n".join(tables), encoding="utf-8")

@@ -169,7 +169,6 @@ def test_wide_puts_score_and_interval_in_one_text() -> None:
 
 @pytest.mark.slow
 def test_curves_draw_the_scores(drawn: Figure) -> None:
-    """Each line holds its cells' scores at their lengths."""
     table = scores.make(FRAME)
     for axes, task in zip(drawn.axes, (PERPLEXITY, PASSKEY), strict=True):
         for name in ("none", "pi", "yarn"):
@@ -180,7 +179,6 @@ def test_curves_draw_the_scores(drawn: Figure) -> None:
 
 @pytest.mark.slow
 def test_scalings_with_equal_frequencies_share_a_line(drawn: Figure) -> None:
-    """Two that coincide in all cells are drawn once under both names; others keep theirs."""
     assert named(drawn) == ["none", "pi", MERGED, "yarn", "mine"]
 
 
@@ -251,7 +249,6 @@ def test_answers_in_another_format_have_a_map_of_their_own() -> None:
 
 @pytest.mark.slow
 def test_a_missing_cell_keeps_its_column(mapped: Figure) -> None:
-    """A cell out of memory has no depths; its column stays, without numbers, over the hatching."""
     here = cell(FRAME, "pi", PASSKEY, 2048)
     gone = FRAME[here].iloc[:1].assign(status="out_of_memory", depth=math.nan, value=math.nan)
     pi = FRAME[(FRAME["scaling"] == "pi") & ~here]

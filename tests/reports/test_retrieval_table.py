@@ -67,7 +67,6 @@ def test_the_interval_of_a_mean_is_made_of_those_of_its_parts() -> None:
 
 
 def test_a_failed_trial_leaves_no_number() -> None:
-    """Neither its part nor the mean nor the average counts without it; the others do."""
     trials = frame(HITS)
     trials.loc[(trials["part"] == "b") & (trials["length"] == 4096), "status"] = "out_of_memory"
     table = retrieval.make(trials).set_index(["part", "length"])
@@ -130,7 +129,6 @@ def test_a_length_that_lacks_a_task_has_no_mean() -> None:
 
 
 def test_equal_names_in_two_tasks_are_two_parts() -> None:
-    """The same part with and without a chat template is not one of twice the trials."""
     tasks = ("ruler", 1.0), ("ruler:chat=true", 0.0)
     table = made(*(asked(task, "none", 1024, [hit] * 5, part="vt") for task, hit in tasks))
     assert table["part"].tolist() == ["mean", "vt of ruler", "vt of ruler:chat=true"]
@@ -138,7 +136,6 @@ def test_equal_names_in_two_tasks_are_two_parts() -> None:
 
 
 def test_a_lost_trial_is_of_the_part_of_its_question_or_of_any() -> None:
-    """Another method's row names the part; without one no part of the cell has a score."""
     cut = [*asked("ruler", "none", 1024, [1.0, 1.0, None], part="vt"),
            *asked("ruler", "none", 1024, [1.0] * 3, part="cwe")]  # fmt: skip
     table = made(cut)

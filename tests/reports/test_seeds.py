@@ -112,7 +112,6 @@ def test_a_cell_that_a_seed_lacks_has_no_score(frame: pd.DataFrame) -> None:
 
 
 def test_one_seed_each_is_no_report(frame: pd.DataFrame) -> None:
-    """Without two seeds of one model there is nothing to say, and the error says what it needs."""
     with pytest.raises(ValueError, match="-seed1, -seed2"):
         seeds.make(frame[frame.model.isin(["rope-seed1", "alibi-seed1"])])
 
@@ -157,7 +156,6 @@ def test_models_that_were_asked_other_questions_are_not_compared(frame: pd.DataF
 
 @pytest.mark.slow
 def test_what_all_seeds_lost_is_counted(frame: pd.DataFrame) -> None:
-    """Without hard documents a model looks best: its mean says of how many documents it is."""
     lost = frame.model.str.startswith("rope") & (frame.length == 1024)
     lost &= (frame.task == PERPLEXITY) & (frame.unit > "document 15")
     cell = ["model", "task", "scaling", "length"]

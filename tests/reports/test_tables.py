@@ -87,7 +87,6 @@ def test_a_backtick_in_a_name_opens_no_markup(tmp_path: Path) -> None:
 
 
 def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
-    """Texts that a spreadsheet would compute are texts; numbers are untouched."""
     table = pd.DataFrame(
         {"model": ["=1+1", "@x", "-a", "+b", "m"], "value": [-1.5, 2.0, -3.0, 4.0, 5.0],
          "mixed": [-0.5, None, "=x", 1, "y"]}

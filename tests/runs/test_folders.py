@@ -44,7 +44,6 @@ def put(folder: Path, record: Record) -> None:
 def test_another_sweep_of_a_model_gets_a_folder_of_its_own(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without --out no record is replaced but by one that asks for more; each finds its own."""
     monkeypatch.chdir(tmp_path)
     other = {**record, "cells": record["cells"][1::2]}
     first, second = Path("results/run-reference"), Path("results/run-reference-2")
@@ -63,7 +62,6 @@ def test_another_sweep_of_a_model_gets_a_folder_of_its_own(
 def test_another_model_of_the_same_questions_goes_to_the_next_folder(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A window stated otherwise changes no cell of the model as it is; its run is another one."""
     monkeypatch.chdir(tmp_path)
     put(default_folder(record), record)
     other = {**record, "model": {**record["model"], "trained_length": 2048}}

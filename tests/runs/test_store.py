@@ -120,7 +120,6 @@ def test_no_file_holds_what_is_no_number(tmp_path: Path, value: float) -> None:
 
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
-    """Two processes never write one folder; the second is told so, and may when the first ends."""
     code = "import sys; from pathlib import Path; from harness.runs.store import writing\n"
     code += "with writing(Path(sys.argv[1])): print('written', flush=True); sys.stdin.read()"
     with subprocess.Popen(
@@ -165,7 +164,6 @@ def test_what_may_be_someone_elses_is_not_written(kind: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", [RUN, SAMPLES])
 @pytest.mark.parametrize("kind", ["symbolic link", "a pipe", "a device"])
 def test_a_record_that_is_no_file_is_refused(name: str, kind: str, tmp_path: Path) -> None:
-    """It is neither waited for nor read without end."""
     OTHERS[kind](tmp_path / name, tmp_path / "absent")
     with pytest.raises(UserError, match=f"{name} cannot be read: it is a"):
         (read_run if name == RUN else read_samples)(tmp_path)
@@ -242,7 +240,6 @@ def test_the_record_is_replaced_in_one_step(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_run_is_named(tmp_path: Path, text: str | None, message: str) -> None:
-    """A folder without a readable record is refused in words."""
     if text is not None:
         (tmp_path / RUN).write_text(text)
     with pytest.raises(UserError) as caught:

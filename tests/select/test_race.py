@@ -133,7 +133,6 @@ def test_where_every_candidate_fails_no_method_is_recommended() -> None:
 
 @pytest.mark.parametrize("last", [2, 5, 19])
 def test_those_whom_a_failed_method_eliminated_come_back(last: int) -> None:
-    """The race is decided anew without it, whenever it fails."""
     means = {"none": 2.0, "broken": -0.1, "other": -0.1, "yarn": 0.0, "ntk": 0.0005}
     standing, race, reports = raced(means, lost={"broken": last, "other": last}, spread=0.02)
     assert race.failed == {"broken": "not finite", "other": "not finite"}

@@ -70,7 +70,6 @@ def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(
 def test_a_race_goes_on_where_it_stopped(
     recommend: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A budget is never exceeded; with more only what is missing is measured, and it ends alike."""
     monkeypatch.setattr("harness.select.recommend.save_figure", lambda *_: [])
     short = recommend("--out", tmp_path / "short", "--budget", "30")
     assert short.status == 0, short.err
@@ -139,7 +138,6 @@ def test_equal_methods_are_one_candidate_under_the_plainest_name(plan: Callable[
 
 
 def test_what_no_engine_reads_is_named_with_the_reason(plan: Callable[..., Any]) -> None:
-    """Without an engine it is what needs a modelling file; hf-code serves every method."""
     names = ("none", "yarn:factor=4", "rerope")
     made = plan(*names)
     assert unserved(made, names, None).keys() == {"rerope"}

@@ -187,7 +187,6 @@ def test_both_halves_need_a_key_token(tiny: Path, docs: Path) -> None:
 
 
 def test_a_task_without_a_loss_is_refused(tiny: Path, docs: Path) -> None:
-    """Nor what is generated, key tokens without tail, and windows across documents."""
     with pytest.raises(UserError, match="across the ends of documents"):
         kind_of(plan_of(tiny, docs, "perplexity:protocol=overlap"), key_tokens=False)
     assert kind_of(plan_of(tiny, docs, TASK), key_tokens=True) == "key tokens"
@@ -233,7 +232,6 @@ def test_a_mistake_is_one_sentence(
 
 
 def test_a_found_method_among_the_closed_form_ones_is_compared_with_another() -> None:
-    """Its row is once there, differences are from the best other one, and it has a number."""
     nats: dict[str, float] = {"group=5": 1.0, "group=4": 1.5, "plain": 1.2}
     spread = {"a": 0.0, "b": 0.01, "c": -0.01, "d": 0.02, "e": 0.0, "f": 0.01}
     tuning: Any = SimpleNamespace(

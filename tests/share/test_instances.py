@@ -264,7 +264,6 @@ def test_a_record_makes_no_code_run(run: Path, tmp_path: Path, ropewalk: Ropewal
 def test_what_has_no_samples_to_publish_is_said(
     small: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """Another target, settings without samples, and a run of perplexity alone."""
     for words, told in (
         (("--to", "card", "--samples"), "by --to every-eval-ever alone, not by 'card'"),
         (("--to", "every-eval-ever", "--docs", "books"), "go with --samples"),

@@ -207,7 +207,6 @@ def test_no_place_in_any_field_is_published(small: Path, place: str, data: st.Da
 def test_documents_that_differ_by_folder_alone_are_not_merged(
     run: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """Two documents counted as one would change an interval: an error, and nothing is written."""
     lines = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
     moved = [{**line, "unit": f"/{place}/same.txt"} for place, line in enumerate(lines)]
     (run / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in moved))

@@ -188,7 +188,6 @@ def test_what_was_not_sent_is_sent_later(small: Path, tmp_path: Path, fake: Path
 
 
 def test_a_killed_measurement_is_a_stopped_run(small: Path, tmp_path: Path, fake: Path) -> None:
-    """Without a word from the process that measures, the run is closed without files."""
     run = Path(shutil.copytree(small, tmp_path / "run"))
     assert sent(run, fake, "")[0]
     assert [call[0] for call in calls(fake)] == ["begin", "scores", "end"]

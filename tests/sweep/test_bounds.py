@@ -25,7 +25,6 @@ def refused(**given: Any) -> str:
 
 @pytest.mark.parametrize("length", ["999999999999", "1000000x"])
 def test_a_length_has_a_bound(tiny: Path, length: str) -> None:
-    """No prompt of a million million tokens is begun."""
     told = refused(model=str(tiny), task=("passkey",), length=(length,))
     assert length in told
     assert f"{LONGEST:,}" in told
@@ -40,7 +39,6 @@ def test_cells_have_a_bound() -> None:
 
 
 def test_questions_have_a_bound(tiny: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that asks without end is stopped, with the number."""
     monkeypatch.setattr(plan, "QUESTIONS", 50)
     task = ("perplexity:protocol=overlap,stride=1",)
     assert "more than 50 questions" in refused(model=str(tiny), docs=str(docs), task=task)

@@ -23,7 +23,6 @@ def sweep(tmp_path: Path) -> Path:
 
 
 def test_nothing_asked_is_the_whole_default() -> None:
-    """Without any flag, the reference model is swept over the default methods and lengths."""
     spec = parse(None, {})
     assert (spec.model, spec.docs, spec.seed) == ("reference", "embedded", 0)
     assert (spec.scaling, spec.task, spec.length) == (SCALING, TASKS, LENGTHS)

@@ -301,7 +301,6 @@ class TestScreen:
 
     @pytest.mark.slow
     def test_a_reader_that_is_gone(self) -> None:
-        """What it did not read was not completed, and that is no mishap to be told."""
         assert self.ended("list | true") == (130, "")
 
 

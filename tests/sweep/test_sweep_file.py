@@ -186,7 +186,6 @@ def test_a_refused_model_costs_the_others_nothing(
 def test_two_models_of_one_name_are_refused(
     docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their run folders would be one: nothing is measured, and nothing is written."""
     models = [save_tiny(tmp_path / place / "same") for place in "ab"]
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
     assert run("--model", *models, *words, "--out", tmp_path / "runs") == 2

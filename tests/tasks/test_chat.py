@@ -128,7 +128,6 @@ def test_a_template_that_cannot_hold_the_message_is_an_error(
 def test_the_record_and_the_terminal_say_where_the_template_is_applied(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The task with the template is named in the record; the one without it in the captions."""
     model = save_tiny(tmp_path / "model")
     chatting().save_pretrained(model)
     tasks = ["passkey:depths=1,trials=1,chat=true", "passkey:depths=1,trials=1"]

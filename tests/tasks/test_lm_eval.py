@@ -251,7 +251,6 @@ def test_reports_know_the_direction_of_every_metric_that_may_be_asked() -> None:
 def test_the_loop_of_another_program_in_ten_lines(
     own: Path, reference: tuple[Any, Any], plain: dict[str, Any]
 ) -> None:
-    """The lines of the how-to page: lm-eval's own scores under a method, others than without."""
     text = (ROOT / "docs/how-to/lm-eval.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(lines.splitlines()) <= 10
@@ -271,7 +270,6 @@ def test_the_loop_of_another_program_in_ten_lines(
 
 @pytest.mark.parametrize("bos", ["<s>", None])
 def test_a_tokenizer_needs_no_end_token(own: Path, bos: str | None) -> None:
-    """Texts and choices are asked without one, in chats too; only a page needs one before it."""
     tokenizer = tiny_tokenizer()
     tokenizer.bos_token = bos
     tokenizer.chat_template = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}"

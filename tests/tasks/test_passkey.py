@@ -57,7 +57,6 @@ def blind(question: Request) -> Response:
 def test_a_prompt_has_the_exact_length_and_the_key_at_its_depth(
     length: int, depth: float, key: int, filler: Any
 ) -> None:
-    """Length is to the token; the needle stands once, whole, where the depth says."""
     source = make_context(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
     made = prompt(source, length, key, depth, filler=filler, draw=Random(1))
     tokens, start = made.tokens, made.start
@@ -98,7 +97,6 @@ def test_every_trial_has_a_name_of_its_own(source: TaskContext, depths: int, nam
 
 
 def test_a_prompt_that_cannot_fit_names_the_least_length(source: TaskContext) -> None:
-    """The message says what would fit, and that length does fit."""
     with pytest.raises(ValueError, match="^a prompt needs at least ") as caught:
         list(passkey.ask(source, [100]))
     assert str(caught.value).endswith("; --length 100 is too short")
@@ -168,7 +166,6 @@ def test_the_grade_says_what_was_wrong_in_kind(
 
 
 def test_a_lenient_score_stands_beside_the_strict_one() -> None:
-    """The table has a column of it, and says where the two differ; a task without it has none."""
     rows = [
         {
             "run": "r", "model": "m", "task": "passkey", "scaling": scaling, "length": 512,
@@ -195,7 +192,6 @@ def test_a_lenient_score_stands_beside_the_strict_one() -> None:
 def test_a_chat_model_is_told_to_be_asked_in_raw_text(
     tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before the run, in the record and in captions; of a model without one nothing is said."""
     shutil.copytree(tiny, tmp_path / "chat")
     (tmp_path / "chat" / "chat_template.jinja").write_text("{{ messages }}")
     sayings = {}

@@ -103,7 +103,6 @@ def test_windows_below_one_are_refused(books: TaskContext) -> None:
 
 
 def test_all_windows_open_with_the_begin_token_where_there_is_one(books: TaskContext) -> None:
-    """A tokenizer without one gives windows of text alone, of the same exact length."""
     without = TaskContext(books.encode, books.decode, None, 64, books.documents)
     for protocol in ("tail", "prefix"):
         asked = list(perplexity.ask(books, [200], protocol=protocol))
@@ -119,7 +118,6 @@ def test_a_longer_length_leaves_the_targets_of_the_others_as_they_are(books: Tas
 
 
 def test_documents_that_are_all_too_short_are_refused_with_the_longest(books: TaskContext) -> None:
-    """The message says how long a window the longest document would fill, and that is true."""
     wanted = (
         "no document holds a window of 5000 tokens; the longest that fits is 1201: "
         "ask for shorter lengths or give longer documents"
@@ -369,7 +367,6 @@ def test_a_window_knows_the_bytes_it_scores(source: TaskContext) -> None:
 
 
 def test_an_empty_row_takes_no_bytes_from_the_stream() -> None:
-    """Beside a document without text, windows over the stream of all know their bytes too."""
     texts = {"empty": "", **TEXTS}
     beside: TaskContext = make_context(tiny_tokenizer(), texts.items, 64)
     for question in perplexity.ask(beside, [LENGTH], protocol="overlap", stride=STRIDE):
@@ -411,7 +408,6 @@ def test_documents_are_the_unit_of_the_interval() -> None:
 def test_what_cannot_be_slid_is_refused(
     options: dict[str, Any], length: int, words: str, source: TaskContext
 ) -> None:
-    """A stride that leaves tokens out, or a stream too short, is one sentence."""
     with pytest.raises(ValueError, match=words):
         list(perplexity.ask(source, [length], **options))
 

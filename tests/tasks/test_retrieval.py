@@ -38,7 +38,6 @@ def source() -> TaskContext:
 def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(
     source: TaskContext, preset: str
 ) -> None:
-    """Prompt and room for the text have the exact length; every asked value is there once."""
     several = PRESETS[preset].answers > 1
     asked = list(niah.ask(source, [1200, 2001], preset=preset, depths=3, trials=2, new=50))
     for one in asked:
@@ -279,7 +278,6 @@ def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint,
 
 
 def test_a_chain_has_no_more_names_than_there_are(source: TaskContext) -> None:
-    """The example has names of three letters, and drawing one more would never end."""
     told = "chains is 1 or more and hops 1 to 17575, got 1 and 17576"
     with pytest.raises(ValueError, match=told):
         next(variable_tracking.ask(source, [3000], hops=26**3))

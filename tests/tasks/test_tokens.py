@@ -93,7 +93,6 @@ def test_a_book_is_kept_in_twelve_bytes_a_token() -> None:
 
 
 def test_a_text_is_encoded_once() -> None:
-    """Prompts of the same sentences ask the tokenizer for each of them once."""
     asked: list[str] = []
     tokenizer = tiny_tokenizer()
 

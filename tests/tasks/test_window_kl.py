@@ -66,7 +66,6 @@ def test_it_is_the_naive_divergence(family: str, name: str) -> None:
 
 
 def test_chunks_change_nothing() -> None:
-    """The head takes rows in chunks: the same bits, whatever their size."""
     model = model_of("llama")
     rotation = rw.methods.yarn(rw.rope_of(model.config), SIZE, factor=4.0)
     found = []
@@ -147,7 +146,6 @@ def test_only_lengths_beyond_the_window_are_refused(
 def test_an_infinite_divergence_is_a_status(
     words: list[object], tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Never a number: the sample says at which position."""
 
     def compared(*_: Any) -> Response:
         return DivergenceResponse((*[0.0] * 15, float("inf")))
