@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("fork")
-SECONDS, MEMORY = 120, 4 * 2**30  # of a bounded process: on its processor, and bytes of its own
+SECONDS, MEMORY = 240, 4 * 2**30  # of a bounded process: on its processor, and bytes of its own
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -463,36 +462,3 @@ def test_check_finds_what_is_wrong(tmp_path: Path, ropewalk: Ropewalk) -> None:
         assert done.status == 1
         assert done.out.count("✗") == 1
     assert ropewalk("check", "shaw:clips=1").status == 2
-
-
-def trained(trained_with: str, to: Path, **changed: object) -> Path:
-    """Save a small model of an encoding, with other fields in its config."""
-    model = EncodingForCausalLM(config_of(trained_with, vocab_size=300, num_hidden_layers=1))
-    model.save_pretrained(to)
-    tiny_tokenizer().save_pretrained(to)
-    config = json.loads((to / "config.json").read_text(encoding="utf-8")) | changed
-    (to / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return to
-
-
-@pytest.mark.parametrize("typed", ["nonsense", "", "ropes:base=100"])
-def test_an_unknown_encoding_of_a_config_is_named_beside_those_there_are(
-    typed: str, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
-    folder = trained("alibi", tmp_path / "model", encoding=typed)
-    done = ropewalk("run", "--model", folder, "--scaling", "none", "--out", tmp_path / "out")
-    assert done.status == 2
-    name = typed.partition(":")[0]
-    assert f"the config of {folder}: no encoding is called {name!r};" in done.err
-    assert "known: alibi, deberta," in done.err
-    assert "trust" not in done.err
-
-
-def test_a_rotary_encoding_without_rope_parameters_is_refused(
-    tmp_path: Path, ropewalk: Ropewalk
-) -> None:
-    folder = trained("rope:base=500", tmp_path / "model", rope_parameters=None)
-    done = ropewalk("run", "--model", folder, "--scaling", "none", "--out", tmp_path / "out")
-    assert done.status == 2
-    assert f"the config of {folder} lacks rope_parameters" in done.err
-    assert '"rope_parameters": {"rope_theta": 500.0}.' in done.err

@@ -87,11 +87,3 @@ def test_methods_that_coincide_at_a_length_count_once_there() -> None:
     assert at_2.endswith("ρ = -1.00")  # a perfect order has no interval
     assert re.search(r"ρ = -0\.99 \[-1\.00, -0\.\d+\]$", at_4)
     assert "Methods per panel: 5 to 6." in figure.get_label()
-
-
-@pytest.mark.slow
-def test_without_retrieval_or_beyond_no_window_the_report_says_so() -> None:
-    whole = frame(dict.fromkeys(METHODS, 0.5))
-    for lacking in (whole[whole["task"] == "perplexity"], whole[whole["length"] == 128]):
-        with pytest.raises(ValueError, match="beyond the trained window"):
-            agreement.make(lacking)

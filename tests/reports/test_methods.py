@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.reports import curves, differences, loss_by_position
+from harness.reports import best, curves, differences, loss_by_position, regret
 from harness.reports.differences import against
 from harness.reports.plots.methods import FIXED, methods
 from tests.frames import PERPLEXITY, sweep
@@ -17,13 +17,8 @@ MANY = sweep(scalings=("none", *("m" * n for n in range(3, 27))), lengths=(256, 
 
 
 def whole(frame: pd.DataFrame) -> pd.DataFrame:
-    facts = {
-        "protocol": "prefix",
-        "start": 1,
-        "bucket": 32,
-        "tokens": frame["length"][frame["status"] == "ok"],
-    }
     told = frame[frame["task"].str.startswith("perplexity") & (frame["status"] == "ok")]
+    facts = {"protocol": "prefix", "start": 1, "bucket": 32, "tokens": told["length"]}
     return told.assign(**facts, losses=[[3.0] * 8] * len(told))
 
 
@@ -88,3 +83,22 @@ def test_paired_differences_are_those_of_the_table() -> None:
         sure = here.loc[name, "verdict"] in ("better", "worse")
         assert (marks[name].get_markerfacecolor() != "white") == sure
     assert marks["yarn"].get_color() == methods(FRAME).look["yarn"].color
+
+
+def test_the_answer_has_every_mark_at_its_difference_from_the_best() -> None:
+    """And its bound; what is far off is text at the edge."""
+    frame = sweep()
+    table = regret.make(frame)
+    here = (table["task"] == PERPLEXITY) & (table["length"] == 2048) & (table["scaling"] == "yarn")
+    [row] = table[here].to_dict("records")
+    axes = best.draw(frame, best.make(frame)).axes[0]
+    drawn = [(str(line.get_label()), np.asarray(line.get_xdata(), float))
+             for line in axes.get_lines()]  # fmt: skip
+    marks = {name: float(x[0]) for name, x in drawn if name[0] != "_" and len(x) == 1}
+    assert marks["yarn"] == pytest.approx(100 * row["difference"])
+    assert pytest.approx(100 * row["regret"]) in [x[0] for name, x in drawn if name == "_bound"]
+    assert "none" not in marks
+    assert any("▸" in text.get_text() for text in axes.texts)
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names[-1] == "none"
+    assert {"→ yarn", "truncation"} <= set(names)

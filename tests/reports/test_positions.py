@@ -53,17 +53,6 @@ def test_the_runs_add_up_to_the_whole_loss(nll: list[float]) -> None:
     assert total == pytest.approx(math.fsum(nll), abs=1e-4 * len(nll))
 
 
-@pytest.mark.slow
-def test_a_measured_sample_has_its_losses(tiny: Path, docs: Path, tmp_path: Path) -> None:
-    run = run_sweep(tiny, docs, tmp_path / "run", "--task", "perplexity:protocol=prefix")
-    frame = make_frame([run])
-    for row in frame.to_dict("records"):
-        assert (row["start"], row["bucket"]) == (1, 4)
-        sizes = [4] * 31 + [row["tokens"] - 4 * 31]
-        assert np.dot(sizes, row["losses"]) == pytest.approx(row["value"], rel=1e-4)
-    assert len(loss_by_position.make(frame).axes) == 1
-
-
 def losses(scaling: str, length: int, rise: float) -> list[Row]:
     """Return a cell of four documents whose loss rises past the trained window of 64."""
     rows: list[Row] = []

@@ -247,20 +247,6 @@ def test_answers_in_another_format_have_a_map_of_their_own() -> None:
     assert list(maps(retrieval.draw(counted, counted))) == ["pi"]
 
 
-@pytest.mark.slow
-def test_a_missing_cell_keeps_its_column(mapped: Figure) -> None:
-    here = cell(FRAME, "pi", PASSKEY, 2048)
-    gone = FRAME[here].iloc[:1].assign(status="out_of_memory", depth=math.nan, value=math.nan)
-    pi = FRAME[(FRAME["scaling"] == "pi") & ~here]
-    figure = retrieval.draw(pd.concat([pi, gone]), pd.concat([pi, gone]))
-    axes = maps(figure)["pi"]
-    assert len(axes.get_xticks()) == 4
-    assert len(axes.texts) == 15
-    assert axes.patches[0].get_hatch()
-    assert "Hatched" in note(figure)
-    assert "Hatched" not in note(mapped)
-
-
 @pytest.mark.parametrize("without", ["samples", "column"])
 def test_a_sweep_without_keys_is_told_what_to_do(without: str) -> None:
     frame = FRAME[FRAME["task"] == PERPLEXITY]

@@ -111,11 +111,6 @@ def test_a_cell_that_a_seed_lacks_has_no_score(frame: pd.DataFrame) -> None:
     assert table.loc[("rope", PERPLEXITY, "none", 1024), "status"] == "ok"
 
 
-def test_one_seed_each_is_no_report(frame: pd.DataFrame) -> None:
-    with pytest.raises(ValueError, match="-seed1, -seed2"):
-        seeds.make(frame[frame.model.isin(["rope-seed1", "alibi-seed1"])])
-
-
 @pytest.mark.slow
 def test_a_model_of_another_window_or_without_a_number_is_no_seed(frame: pd.DataFrame) -> None:
     """`rope` is not averaged with `rope-seed1` and `rope-seed2`, nor is a longer window."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -28,11 +27,10 @@ from harness.reports._figures import Figures, paper, requested_figures
 from harness.runs.record import Run, _Sample
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep.spec import Spec, parse_all
-from tests.child import in_child, mapped
+from tests.child import bounded
 from tests.command_line import Ropewalk
 from tests.frames import sweep
 
-MEMORY, SECONDS = 2**30, 240  # bytes beyond what is there, and of the processor
 GONE = object()
 DEEP: Any = "x"
 for _ in range(60):
@@ -84,18 +82,6 @@ def _changed(value: Any, changes: list[tuple[Place, Any]]) -> Any:
         except (KeyError, IndexError, TypeError):
             continue  # another change took the place away
     return value
-
-
-def bounded(check: Callable[[], object]) -> None:
-    """Run a check in a process with so much memory and time."""
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (mapped() + MEMORY, resource.RLIM_INFINITY))
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-        check()
-
-    done = in_child(limited)
-    assert done.status == 0, done.err[-4000:]
 
 
 def answers(*words: object) -> None:
@@ -184,12 +170,8 @@ def test_a_sweep_file_of_any_content(tmp_path: Path) -> None:
     """It is read or refused in one sentence, with tags of YAML too."""
     file = tmp_path / "sweep.yaml"
     usual = {name: field.default for name, field in Spec.model_fields.items()}
-    usual |= {
-        "scaling": ["none", "yarn"],
-        "task": ["perplexity"],
-        "length": ["1x", 512],
-        "out": "a",
-    }
+    usual |= {"scaling": ["none", "yarn"], "task": ["perplexity"], "length": ["1x", 512]}
+    usual |= {"out": "a"}
 
     @settings(max_examples=150)
     @given(mutations(Spec, usual).map(yaml.dump))

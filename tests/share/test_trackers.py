@@ -12,9 +12,7 @@ from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from socket import gethostname
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -289,82 +287,6 @@ def test_mlflow_has_params_steps_and_artefacts(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert (run / "artifacts/index.html").exists()
     assert (run / "artifacts/reports/curves.png").exists()
-
-
-def library(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
-    """Put a library that notes its calls in the place of one that is not installed."""
-    fake = MagicMock()
-    monkeypatch.setitem(sys.modules, name, fake)
-    return fake
-
-
-def test_mlflow_continues_the_run_whose_settings_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = library(monkeypatch, "mlflow")
-    mlflow.exceptions.MlflowException = ZeroDivisionError
-    mlflow.utils.validation = SimpleNamespace(
-        MAX_PARAM_VAL_LENGTH=6000, MAX_PARAMS_TAGS_PER_BATCH=100
-    )
-    mlflow.search_experiments.return_value = [SimpleNamespace(experiment_id="7")]
-    mlflow.get_tracking_uri.return_value = "http://there"
-    started = mlflow.start_run.return_value
-    started.info.run_id, started.info.experiment_id, started.data.params = "one", "7", {"a": "1"}
-    mlflow.log_params.side_effect = [ConnectionError("the server is gone"), None]
-    begin, given = load("tracker", "mlflow").module.begin, {"seed": "0", "a": "2"}
-    run = begin("run", given, None)
-    assert (run.id, run.place) == ("one", "http://there/#/experiments/7/runs/one")
-    with pytest.raises(ConnectionError):
-        run.scores(256, {"perplexity/none:x=1": 7.5})
-    run = begin("run", given, run.id)
-    run.scores(256, {"perplexity/none:x=1": 7.5})
-    run.end(finished=False)
-    assert [call.kwargs["run_id"] for call in mlflow.start_run.call_args_list] == [None, "one"]
-    assert mlflow.start_run.call_args.kwargs["tags"]["mlflow.user"] == "unknown"
-    mlflow.log_params.assert_called_with({"seed": "0"})
-    mlflow.set_tags.assert_called_with({"a": "2"})
-    mlflow.log_metrics.assert_called_once_with({"perplexity/none:x 1": 7.5}, step=256)
-    mlflow.end_run.assert_called_once_with("KILLED")
-
-
-def test_a_run_that_mlflow_has_no_more_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = library(monkeypatch, "mlflow")
-    mlflow.get_run.return_value.info.lifecycle_stage = "deleted"
-    load("tracker", "mlflow").module.begin("run", {}, "one")
-    assert mlflow.start_run.call_args.kwargs["run_id"] is None
-
-
-def test_wandb_is_continued_by_its_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    wandb = library(monkeypatch, "wandb")
-    monkeypatch.setenv("WANDB_PROJECT", "mine")
-    run = load("tracker", "wandb").module.begin("run", {"seed": "0"}, "one")
-    given = wandb.init.call_args.kwargs
-    assert (given["project"], given["id"], given["resume"]) == ("mine", "one", "allow")
-    assert wandb.Settings.call_args.kwargs["x_disable_machine_info"]
-    wandb.config.update.assert_called_once_with({"seed": "0"}, allow_val_change=True)
-    wandb.init.return_value.define_metric.assert_called_with("*", step_metric="length")
-    run.scores(256, {"perplexity/none": 7.5})
-    wandb.init.return_value.log.assert_called_with(
-        {"length": 256, "perplexity/none": 7.5}, step=None
-    )
-    (tmp_path / "curves.png").touch()
-    run.files(tmp_path)
-    wandb.Artifact.return_value.add_dir.assert_called_once_with(str(tmp_path))
-    assert list(wandb.init.return_value.log.call_args.args[0]) == ["figures/curves"]
-    run.end(finished=False)
-    wandb.init.return_value.finish.assert_called_once_with(exit_code=1)
-
-
-def test_trackio_creates_a_run_where_the_known_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    trackio = library(monkeypatch, "trackio")
-    trackio.init.side_effect = [ValueError("no such run"), trackio.init.return_value]
-    run = load("tracker", "trackio:project=mine").module.begin(
-        "run", {"a": "1"}, "gone", project="mine"
-    )
-    first, second = (call.kwargs for call in trackio.init.call_args_list)
-    assert (first["name"], first["resume"]) == ("gone", "must")
-    assert second["name"].startswith("run-")
-    assert (second["project"], second["config"], second["resume"]) == ("mine", {"a": "1"}, "never")
-    run.scores(256, {"perplexity/none": 7.5})
-    trackio.init.return_value.log.assert_called_once_with({"perplexity/none": 7.5}, step=256)
 
 
 def test_trackio_has_config_steps_and_artefacts(tmp_path: Path) -> None:
