@@ -38,27 +38,19 @@ from tests.tiny import WINDOW
 LENGTH = 2 * WINDOW
 TOKEN = TOKENS[:, :LENGTH]
 METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "rerope": (rerope, {}),
-    "leaky_rerope": (leaky_rerope, {}),
-    "self_extend": (self_extend, {}),
-    "dual_chunk": (dual_chunk, {}),
-    "string": (string, {}),
-    "jet_long": (jet_long, {}),
-    "jet_long ramped": (jet_long, {"far": "ramped", "window": 9}),
-    "lm_infinite": (lm_infinite, {}),
+    "rerope": (rerope, {}), "leaky_rerope": (leaky_rerope, {}), "self_extend": (self_extend, {}),
+    "dual_chunk": (dual_chunk, {}), "string": (string, {}), "jet_long": (jet_long, {}),
+    "jet_long ramped": (jet_long, {"far": "ramped", "window": 9}), "lm_infinite": (lm_infinite, {}),
     "log_n on yarn": (log_n, {"on": partial(yarn.frequencies, factor=2)}),
-    "qwen dual_chunk": (dual_chunk, {"form": "qwen"}),
-    "lampe": (lampe, {}),
-    "mesa": (mesa, {}),
+    "qwen dual_chunk": (dual_chunk, {"form": "qwen"}), "lampe": (lampe, {}), "mesa": (mesa, {}),
     "self_logistic": (self_logistic, {"rate": 0.3}),
     "info_scale on yarn": (info_scale, {"on": partial(yarn.frequencies, factor=2)}),
-    "gali": (gali, {"chunk": 20}),
-    "dpe": (dpe, {"window": 9, "g1": 2, "g4": 3, "g8": 1}),
+    "gali": (gali, {"chunk": 20}), "dpe": (dpe, {"window": 9, "g1": 2, "g4": 3, "g8": 1}),
     "dpe top": (dpe, {"window": 9, "g1": 2, "g4": 3, "g8": 1, "top": 3, "heads": True}),
     "ms_poe": (ms_poe, {"first_layer": 1, "heads": True}),
     "per_query": (dynamic_ntk, {"mode": "per_query"}),
     "per_query exact": (dynamic_ntk, {"mode": "per_query", "block": 1}),
-}
+}  # fmt: skip
 
 
 @cache

@@ -48,20 +48,9 @@ LONGEST = (
     "trust", "window_kl", "paper", "bands", "hub_http", "inspect", "export",
 )  # fmt: skip
 WORDS = [
-    "rope",
-    "walk",
-    "yarn",
-    "strand",
-    "twist",
-    "hemp",
-    "tar",
-    "length",
-    "long",
-    "lane",
-    "bobbin",
-    "splice",
-    "knot",
-]
+    "rope", "walk", "yarn", "strand", "twist", "hemp", "tar", "length", "long", "lane", "bobbin",
+    "splice", "knot",
+]  # fmt: skip
 
 
 @pytest.hookimpl(wrapper=True)

@@ -32,13 +32,9 @@ LENGTH = 3 * WINDOW
 TOKENS = (torch.arange(LENGTH)[None] * 7919) % 256 + 1
 FACTOR = 4.0
 EXPERTS = {
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-    "shared_expert_intermediate_size": 48,
-}
+    "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16, "shared_expert_intermediate_size": 48,
+}  # fmt: skip
 TWO = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32}
 LATENT = {
     "head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 16,

@@ -29,13 +29,9 @@ SHAPE = {"intermediate_size": 64, "hidden_size": 64, "rope_parameters": {
 
 
 def save_gguf(
-    file: Path,
-    kind: str = "Q4_1",
-    *,
-    facts: dict[str, Any] | None = None,
-    extra: str = "",
+    file: Path, kind: str = "Q4_1", *, facts: dict[str, Any] | None = None, extra: str = "",
     split: str = "gpt-2",
-) -> Path:
+) -> Path:  # fmt: skip
     """Write a GGUF file of a tiny Llama, and beside it a folder ``plain`` of the same weights.
 
     ``facts`` go over its metadata; ``extra`` is the name of one more tensor, ``split`` that of

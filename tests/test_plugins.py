@@ -242,18 +242,13 @@ def test_an_option_that_cannot_be_recorded_is_refused(write: Write, value: str) 
     )
 
 
-@pytest.mark.parametrize(
-    ("returned", "told"),
-    [
-        ("rope.inv_freq()", "it returned Tensor, not Frequencies, PerLayerFrequencies or Bands."),
-        ("Frequencies(rope.inv_freq()[1:])", "3 frequencies for 4 channel pairs."),
-        (
-            "Frequencies(rope.inv_freq().double())",
-            "inv_freq must be one row of float32, got torch.float64 (4,).",
-        ),
-        ("Frequencies(rope.inv_freq(), 0.0)", "attention_factor must be positive, got 0.0."),
-    ],
-)
+@pytest.mark.parametrize(("returned", "told"), [
+    ("rope.inv_freq()", "it returned Tensor, not Frequencies, PerLayerFrequencies or Bands."),
+    ("Frequencies(rope.inv_freq()[1:])", "3 frequencies for 4 channel pairs."),
+    ("Frequencies(rope.inv_freq().double())",
+     "inv_freq must be one row of float32, got torch.float64 (4,)."),
+    ("Frequencies(rope.inv_freq(), 0.0)", "attention_factor must be positive, got 0.0."),
+])  # fmt: skip
 def test_frequencies_that_cannot_be_used_are_refused(
     write: Write, returned: str, told: str
 ) -> None:

@@ -109,24 +109,18 @@ ASKS = "Loglikelihood(window.tokens, window.start, doc_id=window.doc_id, metadat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        (ASKS, "3", "task mine:tail=16: it yields int, not Request."),
-        (ASKS, ASKS.replace("window.doc_id", '"a\\n"'), "of a question unit: should be printable."),
-        (ASKS, ASKS.replace("=facts", '={"a": math.nan}'), "of a question facts.a: should be a te"),
-        (ASKS, ASKS.replace("=facts", '={"a": "x" * 2**24}'), "of a question facts: 16 MiB"),
-        (ASKS, ASKS.replace("window.tokens", "(-1,) * length"), "token -1 is not in a vocabulary"),
-        (ASKS, ASKS.replace("window.tokens", "(1.5,) * length"), "failed: TypeError: 'float' obj"),
-        (
-            ASKS,
-            "Loglikelihood((1,) * 9, 1, doc_id='a')",
-            "a: its 9 tokens are not a length of the sweep.",
-        ),
-        ('METRIC = "perplexity"', 'METRIC = "a\\n"', "VERSION must be a whole number and METRIC a"),
-        ("VERSION = 1", "VERSION = 'a'", "VERSION must be a whole number and METRIC a printable "),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "message"), [
+    (ASKS, "3", "task mine:tail=16: it yields int, not Request."),
+    (ASKS, ASKS.replace("window.doc_id", '"a\\n"'), "of a question unit: should be printable."),
+    (ASKS, ASKS.replace("=facts", '={"a": math.nan}'), "of a question facts.a: should be a te"),
+    (ASKS, ASKS.replace("=facts", '={"a": "x" * 2**24}'), "of a question facts: 16 MiB"),
+    (ASKS, ASKS.replace("window.tokens", "(-1,) * length"), "token -1 is not in a vocabulary"),
+    (ASKS, ASKS.replace("window.tokens", "(1.5,) * length"), "failed: TypeError: 'float' obj"),
+    (ASKS, "Loglikelihood((1,) * 9, 1, doc_id='a')",
+     "a: its 9 tokens are not a length of the sweep."),
+    ('METRIC = "perplexity"', 'METRIC = "a\\n"', "VERSION must be a whole number and METRIC a"),
+    ("VERSION = 1", "VERSION = 'a'", "VERSION must be a whole number and METRIC a printable "),
+])  # fmt: skip
 def test_a_task_that_no_record_can_hold_is_refused(
     before: str,
     after: str,

@@ -27,29 +27,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"num_key_value_heads": 1},
     "qwen3": GROUPED,
     "gemma2": {
-        **GROUPED,
-        "query_pre_attn_scalar": 16,
-        "attn_logit_softcapping": 20.0,
-        "final_logit_softcapping": 5.0,
-        "layer_types": ["full_attention", "full_attention"],
+        **GROUPED, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 20.0,
+        "final_logit_softcapping": 5.0, "layer_types": ["full_attention", "full_attention"],
     },
-    "gpt_neox": {
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 10_000.0,
-            "partial_rotary_factor": 0.25,
-        }
-    },
+    "gpt_neox": {"rope_parameters": {
+        "rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.25,
+    }},
     "cohere": {"num_key_value_heads": 1, "logit_scale": 0.25},
     "qwen3_moe": {
-        **GROUPED,
-        "moe_intermediate_size": 16,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
+        **GROUPED, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2,
         "mlp_only_layers": [],
     },
     "granite": {"num_key_value_heads": 1, "logits_scaling": 4.0, "attention_multiplier": 0.25},
-}
+}  # fmt: skip
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:

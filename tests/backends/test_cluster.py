@@ -285,14 +285,9 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_a_lost_worker_costs_nothing(
-    many: Path,
-    tiny: Path,
-    docs: Path,
-    tmp_path: Path,
-    ropewalk: Ropewalk,
-    monkeypatch: pytest.MonkeyPatch,
-    place: Path,
-) -> None:
+    many: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk,
+    monkeypatch: pytest.MonkeyPatch, place: Path,
+) -> None:  # fmt: skip
     """Of two workers on this machine one is killed in mid-sweep, and another takes its place.
 
     A numpy.py of the current directory is run by none, all have this process's priority, and

@@ -129,24 +129,15 @@ def test_a_method_is_checked_at_the_geometry_of_a_model(
     assert (status, "--length is for a model; give --model too" in err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("returned", "about", "text"),
-    [
-        (lambda f: f, "result", "it returned Tensor, not Frequencies"),
-        (lambda f: Frequencies(f[1:]), "pairs", "1 frequencies for 2 channel pairs"),
-        (
-            lambda f: Frequencies(f.double()),
-            "numbers",
-            "inv_freq must be one row of float32, got torch.float64 (2,)",
-        ),
-        (
-            lambda f: Frequencies(-f / f),
-            "numbers",
-            "inv_freq must be finite and not negative, got [-1.0, -1.0]",
-        ),
-        (lambda f: Frequencies(f, 0.0), "numbers", "attention_factor must be positive, got 0.0"),
-    ],
-)
+@pytest.mark.parametrize(("returned", "about", "text"), [
+    (lambda f: f, "result", "it returned Tensor, not Frequencies"),
+    (lambda f: Frequencies(f[1:]), "pairs", "1 frequencies for 2 channel pairs"),
+    (lambda f: Frequencies(f.double()), "numbers",
+     "inv_freq must be one row of float32, got torch.float64 (2,)"),
+    (lambda f: Frequencies(-f / f), "numbers",
+     "inv_freq must be finite and not negative, got [-1.0, -1.0]"),
+    (lambda f: Frequencies(f, 0.0), "numbers", "attention_factor must be positive, got 0.0"),
+])  # fmt: skip
 def test_a_result_that_is_none_fails(
     returned: Callable[[torch.Tensor], Any], about: str, text: str
 ) -> None:
@@ -372,13 +363,9 @@ class TestCommands:
         ],
     )
     def test_a_file_is_never_written_over(
-        self,
-        words: tuple[str, ...],
-        told: str,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        self, words: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         ropewalk: Ropewalk,
-    ) -> None:
+    ) -> None:  # fmt: skip
         monkeypatch.chdir(tmp_path)
         Path("here.py").write_text("mine")
         done = ropewalk("new", "method", *words)

@@ -240,13 +240,9 @@ class TestCommand:
         ],
     )
     def test_a_users_error_is_one_sentence(
-        self,
-        words: tuple[str, ...],
-        told: str,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        self, words: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         ropewalk: Ropewalk,
-    ) -> None:
+    ) -> None:  # fmt: skip
         monkeypatch.chdir(tmp_path)
         (tmp_path / "taken").touch()
         status, _, err = ropewalk("inspect", *words)

@@ -135,30 +135,24 @@ def _tensor(name: str, *shape: int) -> Callable[[Path], None]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("kind", "hurt", "words"),
-    [
-        ("lora", _no_weights, "no adapter_model.safetensors; .*--allow-pickle"),
-        ("lora", _config(base_model_name_or_path="nobody/other"), "trained on nobody/other, not"),
-        ("lora", _config(peft_type="MAGIC"), "of the kind MAGIC, which this PEFT does not read"),
-        ("lora", _config(new_strength=2), "new_strength"),
-        ("lora", _config(init_lora_weights="pissa"), r"changed weights of its base \(pissa\)"),
-        ("lora", _config(megatron_config={"a": 1}, megatron_core="os"), "Megatron"),
-        ("lora", _config(target_modules=["absent"]), "absent"),
-        ("lora", _config(target_modules=["q_proj", "k_proj", "v_proj"]), "lacks 4 tensors"),
-        ("lora", _tensor("model.embed_tokens.weight", 301, 32), r"\(300, 32\) to \(301, 32\)"),
-        ("lora", _tensor("model.layers.9.a.lora_A.weight", 4, 4), "has no place"),
-        (
-            "lora",
-            _tensor("model.layers.0.self_attn.q_proj.lora_A.weight", 8, 32),
-            r"is \(8, 32\), by the model \(4, 32\)",
-        ),
-        ("lora", lambda folder: (folder / "adapter_config.json").unlink(), "is not an adapter"),
-        ("lora", shutil.rmtree, "is not a folder"),
-        ("alora", lambda _: None, "does not support merging"),
-        ("prefix", lambda _: None, "adds to the prompt"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "hurt", "words"), [
+    ("lora", _no_weights, "no adapter_model.safetensors; .*--allow-pickle"),
+    ("lora", _config(base_model_name_or_path="nobody/other"), "trained on nobody/other, not"),
+    ("lora", _config(peft_type="MAGIC"), "of the kind MAGIC, which this PEFT does not read"),
+    ("lora", _config(new_strength=2), "new_strength"),
+    ("lora", _config(init_lora_weights="pissa"), r"changed weights of its base \(pissa\)"),
+    ("lora", _config(megatron_config={"a": 1}, megatron_core="os"), "Megatron"),
+    ("lora", _config(target_modules=["absent"]), "absent"),
+    ("lora", _config(target_modules=["q_proj", "k_proj", "v_proj"]), "lacks 4 tensors"),
+    ("lora", _tensor("model.embed_tokens.weight", 301, 32), r"\(300, 32\) to \(301, 32\)"),
+    ("lora", _tensor("model.layers.9.a.lora_A.weight", 4, 4), "has no place"),
+    ("lora", _tensor("model.layers.0.self_attn.q_proj.lora_A.weight", 8, 32),
+     r"is \(8, 32\), by the model \(4, 32\)"),
+    ("lora", lambda folder: (folder / "adapter_config.json").unlink(), "is not an adapter"),
+    ("lora", shutil.rmtree, "is not a folder"),
+    ("alora", lambda _: None, "does not support merging"),
+    ("prefix", lambda _: None, "adds to the prompt"),
+])  # fmt: skip
 def test_what_does_not_fit_is_refused_before_weights(
     kind: str, hurt: Callable[[Path], Any], words: str, tiny: Path, tmp_path: Path,
     adapters: Callable[[str], Path],

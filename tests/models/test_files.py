@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 from harness.data.tokenize import tokenize
 from harness.errors import UserError
-from harness.models import weights
 from harness.models.checkpoint import Checkpoint, open_checkpoint
 from harness.models.structure import without_weights
 from harness.models.weights import load_weights
@@ -25,13 +24,8 @@ Weights = dict[str, torch.Tensor]
 
 
 def opened(folder: Path | str, *, allow_pickle: bool = False, trusted: bool = False) -> Checkpoint:
-    return open_checkpoint(
-        str(folder),
-        dtype="float32",
-        device="cpu",
-        trust_remote_code=trusted,
-        allow_pickle=allow_pickle,
-    )
+    allowed = {"trust_remote_code": trusted, "allow_pickle": allow_pickle}
+    return open_checkpoint(str(folder), dtype="float32", device="cpu", **allowed)
 
 
 def safe(weights: Weights, path: Path) -> None:
@@ -59,17 +53,6 @@ def changed(folder: Path, name: str = "config.json", **changes: Any) -> Path:
     told = json.loads((folder / name).read_text()) | changes
     (folder / name).write_text(json.dumps(told))
     return folder
-
-
-def test_weights_are_read_straight_to_a_device(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert weights._placed("cuda:1") == {"device_map": {"": torch.device("cuda:1")}}
-    assert weights._placed("cpu") == {}
-    plain = load_weights(opened(tiny))
-    monkeypatch.setattr(weights, "_placed", lambda device: {"device_map": {"": device}})
-    placed = load_weights(opened(tiny))
-    assert not any(hasattr(module, "_hf_hook") for module in placed.modules())
-    tokens = torch.arange(20)[None]
-    assert torch.equal(placed(tokens).logits, plain(tokens).logits)
 
 
 @pytest.mark.parametrize("target", ["inner/weights.safetensors", "weights.safetensors"])
@@ -149,43 +132,28 @@ def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
     return lambda folder: changed(folder, "tokenizer.json", **{part: given})
 
 
-@pytest.mark.parametrize(
-    ("hurt", "words"),
-    [
-        (_pipe, "generation_config.json cannot be read: it is a pipe"),
-        (_device, "tokenizer_config.json cannot be read: it is a device"),
-        (lambda folder: os.truncate(folder / "config.json", 2**40), "at most 256 MiB are read"),
-        (
-            lambda folder: (folder / "tokenizer_config.json").unlink(),
-            "has no tokenizer_config.json, which names the begin token",
-        ),
-        (lambda folder: (folder / "a.json").symlink_to("/nowhere"), "a.json cannot be read: No"),
-        (_adapter, "holds an adapter .* --adapter"),
-        (_awq, "cannot be read without a package: .*pip install gptqmodel"),
-        (lambda folder: changed(folder, num_hidden_layers=10**9), "num_hidden_layers .* 1,000"),
-        (lambda folder: changed(folder, max_position_embeddings=10**50), "max_position_embeddings"),
-        (lambda folder: changed(folder, max_position_embeddings=10**12), "trained length must be"),
-        (lambda folder: changed(folder, head_dim=2**33), "rotary_dim must be even, from 2 to"),
-        (
-            lambda folder: changed(folder, architectures=7),
-            "gives architectures as 7; it should be a",
-        ),
-        (lambda folder: changed(folder, text_config={}), "gives text_config as {}; Dictionary"),
-        (lambda folder: changed(folder, transformers_weights=["x"]), "transformers_weights as .*x"),
-        (
-            lambda folder: changed(folder, rope_theta={}),
-            "gives rope_theta as {}; it should be a val",
-        ),
-        (
-            _tokenizer("normalizer", type="Precompiled", precompiled_charsmap="AAAA"),
-            "the tokenizer of .* cannot be read",
-        ),
-        (
-            _tokenizer("normalizer", type="Replace", pattern={"String": ""}, content="a" * 20),
-            "the tokenizer of .* cannot be read",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("hurt", "words"), [
+    (_pipe, "generation_config.json cannot be read: it is a pipe"),
+    (_device, "tokenizer_config.json cannot be read: it is a device"),
+    (lambda folder: os.truncate(folder / "config.json", 2**40), "at most 256 MiB are read"),
+    (lambda folder: (folder / "tokenizer_config.json").unlink(),
+     "has no tokenizer_config.json, which names the begin token"),
+    (lambda folder: (folder / "a.json").symlink_to("/nowhere"), "a.json cannot be read: No"),
+    (_adapter, "holds an adapter .* --adapter"),
+    (_awq, "cannot be read without a package: .*pip install gptqmodel"),
+    (lambda folder: changed(folder, num_hidden_layers=10**9), "num_hidden_layers .* 1,000"),
+    (lambda folder: changed(folder, max_position_embeddings=10**50), "max_position_embeddings"),
+    (lambda folder: changed(folder, max_position_embeddings=10**12), "trained length must be"),
+    (lambda folder: changed(folder, head_dim=2**33), "rotary_dim must be even, from 2 to"),
+    (lambda folder: changed(folder, architectures=7), "gives architectures as 7; it should be a"),
+    (lambda folder: changed(folder, text_config={}), "gives text_config as {}; Dictionary"),
+    (lambda folder: changed(folder, transformers_weights=["x"]), "transformers_weights as .*x"),
+    (lambda folder: changed(folder, rope_theta={}), "gives rope_theta as {}; it should be a val"),
+    (_tokenizer("normalizer", type="Precompiled", precompiled_charsmap="AAAA"),
+     "the tokenizer of .* cannot be read"),
+    (_tokenizer("normalizer", type="Replace", pattern={"String": ""}, content="a" * 20),
+     "the tokenizer of .* cannot be read"),
+])  # fmt: skip
 def test_what_is_no_model_is_refused_in_a_sentence(
     folder: Path, hurt: Callable[[Path], Any], words: str
 ) -> None:

@@ -124,17 +124,8 @@ def test_a_sweep_names_the_kind_of_weights(
     """Of a folder with one file too: the record, the terminal and every table say Q4_1."""
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "tiny.gguf").symlink_to(file)
-    words = [
-        "--docs",
-        docs,
-        "--scaling",
-        "none",
-        "yarn",
-        "--task",
-        "perplexity:tail=16",
-        "--length",
-        "2x",
-    ]
+    words = ["--docs", docs, "--scaling", "none", "yarn", "--length", "2x"]
+    words += ["--task", "perplexity:tail=16"]
     place = tmp_path / "run"
     ended = ropewalk("run", "--model", tmp_path / "models", *words, "--out", place)
     assert ended.status == 0, ended.err

@@ -70,13 +70,8 @@ def run(ropewalk: Ropewalk, docs: Path, tmp_path: Path) -> Run:
     """Return ``ropewalk run`` of a small sweep."""
 
     def call(*more: str, model: str = MODEL, **changes: str) -> Outcome:
-        asked = {
-            "model": model,
-            "docs": str(docs),
-            "out": str(tmp_path / "run"),
-            **SWEEP,
-            **changes,
-        }
+        asked = {"model": model, "docs": str(docs), "out": str(tmp_path / "run")}
+        asked |= SWEEP | changes
         return ropewalk("run", *(word for key in asked for word in (f"--{key}", asked[key])), *more)
 
     return call

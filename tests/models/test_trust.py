@@ -389,22 +389,3 @@ class TestFuzz:
         assert call(*given) == status
         told = capsys.readouterr().err
         assert ("is not UTF-8; rename" in told) == (status == 2)
-
-    @pytest.mark.parametrize("command", ["run", "reproduce"])
-    def test_what_a_record_says_is_quoted_without_its_signs(
-        self,
-        command: str,
-        measured: Path,
-        tiny: Path,
-        docs: Path,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        record = json.loads((measured / "run.json").read_text())
-        record["model"]["shipped"] = "\x1b[2J"
-        (measured / "run.json").write_text(json.dumps(record))
-        sweep = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
-        run = ["run", *sweep, "--out", measured] if command == "run" else ["reproduce", measured]
-        assert call(*run) == 2
-        told = capsys.readouterr().err
-        assert "\x1b" not in told
-        assert "\\x1b[2J" in told

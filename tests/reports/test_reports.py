@@ -71,31 +71,19 @@ def note(figure: Figure) -> str:
 # Every report.
 
 
+LONG = "a-model/with-a-long-name" * 3
+OTHER = sweep(models=(LONG,), scalings=TWELVE[:2], lengths=(256,))
+FRAMES = {
+    "one cell": sweep(scalings=("none",), lengths=(512,)),
+    "perplexity": FRAME[(FRAME["task"] == PERPLEXITY) & (FRAME["length"] > 512)],
+    "nothing measured": FRAME[FRAME["status"] == "out_of_memory"],
+}
+MANY = pd.concat([sweep(scalings=TWELVE, lengths=(256, 2048)), OTHER], ignore_index=True)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    "frame",
-    [
-        pytest.param(sweep(scalings=("none",), lengths=(512,)), id="one-cell"),
-        pytest.param(
-            pd.concat(
-                [
-                    sweep(scalings=TWELVE, lengths=(256, 2048)),
-                    sweep(
-                        models=("a-model/with-a-long-name" * 3,),
-                        scalings=TWELVE[:2],
-                        lengths=(256,),
-                    ),
-                ],
-                ignore_index=True,
-            ),
-            id="twelve-methods-and-two-of-another-model",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            FRAME[(FRAME["task"] == PERPLEXITY) & (FRAME["length"] > 512)], id="perplexity"
-        ),
-        pytest.param(FRAME[FRAME["status"] == "out_of_memory"], id="nothing-measured"),
-    ],
+    "frame", [*FRAMES.values(), pytest.param(MANY, marks=pytest.mark.slow)], ids=[*FRAMES, "many"]
 )
 def test_make_returns_a_table_or_a_figure_or_says_why_not(name: str, frame: pd.DataFrame) -> None:
     """Every report takes every sweep; one that does not apply raises ValueError with words."""

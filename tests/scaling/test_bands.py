@@ -267,20 +267,12 @@ def test_native_reads_the_dual_chunk_config_of_qwen(length: int) -> None:
     assert math.isclose(found.strength, naive.qwen_heat(length, 48), rel_tol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        (rerope, {"window": 96}),
-        (leaky_rerope, {"factor": 1.0}),
-        (self_extend, {"group": 1}),
-        (string, {"shift": 96, "local": 4}),
-        (lm_infinite, {"window": 96}),
-        (log_n, {"on": none.frequencies}),
-        (dynamic_ntk, {}),
-        (dynamic_ntk, {"mode": "per_query"}),
-        (dynamic_ntk, {"mode": "transformers"}),
-    ],
-)
+@pytest.mark.parametrize(("method", "options"), [
+    (rerope, {"window": 96}), (leaky_rerope, {"factor": 1.0}), (self_extend, {"group": 1}),
+    (string, {"shift": 96, "local": 4}), (lm_infinite, {"window": 96}),
+    (log_n, {"on": none.frequencies}), (dynamic_ntk, {}), (dynamic_ntk, {"mode": "per_query"}),
+    (dynamic_ntk, {"mode": "transformers"}),
+])  # fmt: skip
 def test_a_setting_without_effect_is_the_plain_embedding(method: Any, options: Any) -> None:
     """It is measured as such, once: window as long as the text, group, factor or scale of 1."""
     length = 96 if options.get("window", options.get("shift", options.get("group"))) else 48
@@ -394,17 +386,11 @@ def test_a_method_builds_on_a_users_file(tmp_path: Path) -> None:
     assert load("method", "log_n:on=yarn").digest is None
 
 
-@pytest.mark.parametrize(
-    ("given", "code"),
-    [
-        ("yarn:factor=8", False),
-        ("log_n:on=rerope:window=9", False),
-        ("./mine.py", True),
-        ("mine.module", True),
-        ("log_n:on=./mine.py", True),
-        ("log_n:on=rerope:on=./mine.py:x=1", True),
-    ],
-)
+@pytest.mark.parametrize(("given", "code"), [
+    ("yarn:factor=8", False), ("log_n:on=rerope:window=9", False), ("./mine.py", True),
+    ("mine.module", True), ("log_n:on=./mine.py", True),
+    ("log_n:on=rerope:on=./mine.py:x=1", True),
+])  # fmt: skip
 def test_code_named_anywhere_in_a_method_is_found_without_running_it(
     given: str, code: bool
 ) -> None:
@@ -430,23 +416,14 @@ def test_an_option_means_the_same_after_on(method: str) -> None:
         assert built(ROPE, 100).fingerprint == wanted.fingerprint, given
 
 
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        (rerope, {"window": 0}),
-        (leaky_rerope, {"factor": 0.5}),
-        (leaky_rerope, {"window": 48}),
-        (self_extend, {"group": 0}),
-        (self_extend, {"window": 40}),
-        (dual_chunk, {"chunk": 40}),
-        (dual_chunk, {"largest": 48}),
-        (string, {"shift": 4, "local": 5}),
-        (lm_infinite, {"sinks": -1}),
-        (temperature, {"floor": 0}),
-        (dynamic_ntk, {"mode": "per_query", "block": 0}),
-        (dynamic_ntk, {"mode": "frozen", "block": 0}),
-    ],
-)
+@pytest.mark.parametrize(("method", "options"), [
+    (rerope, {"window": 0}), (leaky_rerope, {"factor": 0.5}), (leaky_rerope, {"window": 48}),
+    (self_extend, {"group": 0}), (self_extend, {"window": 40}), (dual_chunk, {"chunk": 40}),
+    (dual_chunk, {"largest": 48}), (string, {"shift": 4, "local": 5}),
+    (lm_infinite, {"sinks": -1}), (temperature, {"floor": 0}),
+    (dynamic_ntk, {"mode": "per_query", "block": 0}),
+    (dynamic_ntk, {"mode": "frozen", "block": 0}),
+])  # fmt: skip
 def test_an_option_out_of_range_is_refused(method: Any, options: Any) -> None:
     """With a sentence, before anything is measured."""
     with pytest.raises(ValueError, match=r"must be|set "):
@@ -454,26 +431,17 @@ def test_an_option_out_of_range_is_refused(method: Any, options: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_query_has_the_base_of_its_own_length() -> None:
-    """block=1: query m and its keys turn at dynamic NTK's frequencies for m + 1."""
-    found = dynamic_ntk.bands(ROPE, 60, factor=2.0, mode="per_query", block=1)
+@pytest.mark.parametrize("block", [1, 8])
+def test_a_block_of_queries_has_the_base_of_its_end(block: int) -> None:
+    """Lengths are rounded up to whole blocks; inside the window nothing is scaled."""
+    found = dynamic_ntk.bands(ROPE, 61, mode="per_query", block=block)
     assert isinstance(found, Bands)
-    pairs = positions(found, 60)
-    assert len(pairs) == 60 * 61 // 2
+    pairs = positions(found, 61)
+    assert len(pairs) == 61 * 62 // 2
     for (m, n), (relative, band) in pairs.items():
-        own = dynamic_ntk.frequencies(ROPE, m + 1, factor=2.0)
-        assert (relative, band.frequencies.fingerprint) == (m - n, own.fingerprint)
-
-
-@pytest.mark.slow
-def test_a_block_of_queries_has_the_base_of_its_end() -> None:
-    """block=8: lengths are rounded up to whole blocks; inside the window nothing is scaled."""
-    found = dynamic_ntk.bands(ROPE, 61, mode="per_query", block=8)
-    assert isinstance(found, Bands)
-    for (m, _), (_, band) in positions(found, 61).items():
-        length = m + 1 if m < 48 else -(-(m + 1) // 8) * 8
+        length = m + 1 if m < 48 else -(-(m + 1) // block) * block
         own = dynamic_ntk.frequencies(ROPE, length)
-        assert band.frequencies.fingerprint == own.fingerprint
+        assert (relative, band.frequencies.fingerprint) == (m - n, own.fingerprint)
 
 
 def test_the_served_type_is_known_by_its_parameters_and_the_whole_context() -> None:

@@ -235,21 +235,14 @@ def test_ntk_refuses_a_single_pair() -> None:
         ntk.frequencies(Rope(2, 10000.0, 4096), 8192)
 
 
-@pytest.mark.parametrize(
-    ("shipped", "words"),
-    [
-        ({"rope_type": "proportional"}, "the checkpoint ships 'proportional'"),
-        (
-            {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]},
-            "the shipped factor must be a number, got None",
-        ),
-        ({"rope_type": "llama3", "factor": 8.0}, "the shipped low_freq_factor must be a number"),
-        (
-            {"rope_type": "yarn", "factor": 8.0, "mscale": "one"},
-            "the shipped mscale must be a number, got 'one'",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("shipped", "words"), [
+    ({"rope_type": "proportional"}, "the checkpoint ships 'proportional'"),
+    ({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]},
+     "the shipped factor must be a number, got None"),
+    ({"rope_type": "llama3", "factor": 8.0}, "the shipped low_freq_factor must be a number"),
+    ({"rope_type": "yarn", "factor": 8.0, "mscale": "one"},
+     "the shipped mscale must be a number, got 'one'"),
+])  # fmt: skip
 def test_native_refuses_what_it_cannot_read(shipped: dict[str, object], words: str) -> None:
     """A shipped scaling that is unknown or incomplete is an error that names what is missing."""
     with pytest.raises(ValueError, match=words):

@@ -11,13 +11,9 @@ from transformers import LlamaConfig
 from scripts import bench
 
 TINY = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 4096,
-}
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 4096,
+}  # fmt: skip
 
 
 @pytest.mark.slow

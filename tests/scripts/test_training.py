@@ -16,9 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from harness.api.new import new
-from harness.data.corpus import make_context
 from harness.errors import UserError
-from tasks.passkey import framed
 from tests import ROOT
 from tests.tiny import tiny_tokenizer
 
@@ -165,22 +163,6 @@ def test_a_checkpoint_of_another_recipe_is_not_gone_on_with(scripts: Any, tmp_pa
     scripts.train(short, documents(), tmp_path, every=1)
     with pytest.raises(UserError, match="holds a run of another recipe"):
         scripts.train(recipe(scripts), documents(), tmp_path)
-
-
-def test_a_batch_is_a_function_of_its_step(scripts: Any) -> None:
-    settings = recipe(scripts)
-    source = make_context(tiny_tokenizer(), documents, settings.window)
-    frame, needle = framed(source, 10_000)
-    least = frame.taken(0) + len(needle)
-    from _training import batch
-
-    tokens, weights = batch(source, settings, least, 3)
-    assert tokens.shape == weights.shape == (2, 300)
-    assert (tokens[:, 0] == source.bos).all()
-    again, _ = batch(source, settings, least, 3)
-    other, _ = batch(source, settings, least, 4)
-    assert torch.equal(tokens, again)
-    assert not torch.equal(tokens, other)
 
 
 def test_the_study_has_the_record_of_every_model() -> None:

@@ -58,16 +58,10 @@ class Losses(Known):
 
 
 def raced(
-    means: Mapping[str, float],
-    *,
-    documents: int = 40,
-    spread: float = 0.002,
-    servable: Iterable[str] | None = None,
-    budget: float = math.inf,
-    seed: int = 1,
-    costs: Mapping[str, float] | None = None,
-    lost: Mapping[str, int] | None = None,
-) -> tuple[Standing, Race, list[Standing]]:
+    means: Mapping[str, float], *, documents: int = 40, spread: float = 0.002,
+    servable: Iterable[str] | None = None, budget: float = math.inf, seed: int = 1,
+    costs: Mapping[str, float] | None = None, lost: Mapping[str, int] | None = None,
+) -> tuple[Standing, Race, list[Standing]]:  # fmt: skip
     """Race candidates about mean losses in nats, of a spread between methods on a document."""
     rng, names = np.random.default_rng(seed), tuple(means)
     far = rng.standard_normal((documents, 1)) + spread * rng.standard_normal(

@@ -10,8 +10,6 @@ import pytest
 from harness.cli.app import main
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN
-from harness.sweep.plan import make_plan
-from harness.sweep.spec import Spec
 from tests.tiny import WINDOW
 
 METHODS = ("none", "yarn", "rerope", "self_extend", "dual_chunk", "string", "lm_infinite")
@@ -68,16 +66,6 @@ def test_modes_of_dynamic_ntk_are_measured_apart(tiny: Path, docs: Path, tmp_pat
     scores = make_frame([tmp_path]).groupby(["length", "scaling"])["score"].first().unstack()
     assert scores.loc[WINDOW].nunique() == 1
     assert scores.loc[320].nunique() == 3
-
-
-def test_lengths_of_one_attention_share_it(tiny: Path, docs: Path, tmp_path: Path) -> None:
-    spec = Spec(
-        model=str(tiny), docs=str(docs), scaling=("rerope", "dynamic_ntk:mode=per_query"),
-        task=("perplexity:tail=32",), length=("320", "512"), out=tmp_path,
-    )  # fmt: skip
-    plan = make_plan(spec)
-    assert len({cell.frequencies for cell in plan.cells}) == 4
-    assert [len(batch.items) for batch in plan.work(set())] == [6, 6]
 
 
 @pytest.mark.slow

@@ -46,13 +46,9 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_layers_on_disk_change_no_bit(
-    family: str,
-    saved: Callable[[str], Path],
-    docs: Path,
-    tmp_path: Path,
-    ropewalk: Ropewalk,
+    family: str, saved: Callable[[str], Path], docs: Path, tmp_path: Path, ropewalk: Ropewalk,
     spread: list[Any],
-) -> None:
+) -> None:  # fmt: skip
     settings = {**SETTINGS, "scaling": SETTINGS["scaling"][: 3 if family == "llama" else 2]}
     words = sweep(saved(family), docs, tmp_path / "plain", **settings)
     assert ropewalk(*words).status == 0

@@ -150,15 +150,10 @@ def test_samples_that_differ_are_counted_and_the_furthest_named(
     assert "not reproduced within 0.0001." in told
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("scaling", ["none", "./mine.py"]),
-        ("task", ["some.module:option=1"]),
-        ("trust_remote_code", True),
-        ("allow_pickle", True),
-    ],
-)
+@pytest.mark.parametrize(("key", "value"), [
+    ("scaling", ["none", "./mine.py"]), ("task", ["some.module:option=1"]),
+    ("trust_remote_code", True), ("allow_pickle", True),
+])  # fmt: skip
 def test_a_record_makes_no_code_run(
     key: str, value: Any, run: Path, rerun: Rerun, tmp_path: Path
 ) -> None:

@@ -221,16 +221,11 @@ def test_a_list_has_its_common_words_as_often_as_it_says(source: TaskContext) ->
         assert max(n for word, n in counts.items() if word not in common) == least
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "found"),
-    [
-        (" 1234567.", 1.0, "exact"),
-        (' "1234567"', 1.0, "exact"),
-        (" the number 1234567", 1.0, "format"),
-        (" 12345678", 1.0, "format"),
-        (" 1234568", 0.0, "wrong"),
-    ],
-)
+@pytest.mark.parametrize(("text", "value", "found"), [
+    (" 1234567.", 1.0, "exact"), (' "1234567"', 1.0, "exact"),
+    (" the number 1234567", 1.0, "format"), (" 12345678", 1.0, "format"),
+    (" 1234568", 0.0, "wrong"),
+])  # fmt: skip
 def test_a_text_is_scored_by_what_it_contains(
     source: TaskContext, text: str, value: float, found: str
 ) -> None:
