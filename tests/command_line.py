@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
+from harness.cli.app import main
 from harness.runs.store import SAMPLES
 from tasks import perplexity
 
@@ -35,6 +38,13 @@ class Outcome(NamedTuple):
 
 
 Ropewalk = Callable[..., Outcome]
+
+
+def status(*words: object) -> int:
+    """Call the command line in this process and return its exit status."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return int(ended.value.code or 0)
 
 
 def sweep(model: Path, docs: Path | str, folder: Path, **changes: Sequence[str]) -> list[str]:

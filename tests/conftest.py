@@ -28,9 +28,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # children need not compile eve
 import pytest
 from hypothesis import HealthCheck, settings
 
-from harness.cli.app import main
 from tests import small_runs
-from tests.command_line import MANY, Outcome, Ropewalk, sweep
+from tests.command_line import MANY, Outcome, Ropewalk, status, sweep
 
 # What takes seconds to import is imported where it is used: a process that only hands out tests,
 # as that of ``pytest -n``, waits for none of it.
@@ -157,10 +156,7 @@ def ropewalk(capsys: pytest.CaptureFixture[str]) -> Ropewalk:
     """Return the command line, called in this process."""
 
     def call(*words: object) -> Outcome:
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return Outcome(ended.value.code or 0, out, err)
+        return Outcome(status(*words), *capsys.readouterr())
 
     return call
 
@@ -169,9 +165,7 @@ def ropewalk(capsys: pytest.CaptureFixture[str]) -> Ropewalk:
 def many(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run of many samples that nothing disturbed."""
     folder = tmp_path_factory.mktemp("runs") / "many"
-    with pytest.raises(SystemExit) as ended:
-        main(sweep(tiny, docs, folder, **MANY))
-    assert not ended.value.code
+    assert status(*sweep(tiny, docs, folder, **MANY)) == 0
     return folder
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from harness.cli.app import main
 from harness.reports._write import DEFAULT as DEFAULT
 from harness.reports.page.write import page as page
 from harness.runs.store import RUN
+from tests.command_line import status
 
 PRIVATE = ("jane", "node17", "10.0.0.7")  # what ``private`` puts into a record
 
@@ -47,9 +47,7 @@ def sweep(model: Path, docs: Path, out: Path, *words: str) -> Path:
     settings = {"--length": "2x", "--scaling": "pi", "--task": "perplexity:tail=16"}
     settings |= dict(zip(words[::2], words[1::2], strict=True))
     flags = [text for pair in settings.items() for text in pair]
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "--model", str(model), "--docs", str(docs), "--out", str(out), *flags])
-    assert ended.value.code == 0
+    assert status("run", "--model", model, "--docs", docs, "--out", out, *flags) == 0
     return out
 
 

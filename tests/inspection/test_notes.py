@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from harness.cli.app import main
 from harness.inspection.notes import equal_to, notes
 from harness.methods.resolve import resolve
 from harness.patching.config import rope_of
 from harness.plugins import catalogue, load
 from scaling import native
 from scaling.types import Rope
+from tests.command_line import Ropewalk
 from tests.tiny import WINDOW, save_tiny
 
 LLAMA = {
@@ -181,15 +181,6 @@ def test_every_shipped_option_is_in_the_name(more: dict[str, object], name: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hub", ["gpt-oss-20b", "Mistral-7B-v0.1"], indirect=True)
-def test_a_window_that_no_length_reaches_is_not_told(hub: Path) -> None:
-    config = AutoConfig.from_pretrained(hub)
-    window = config.sliding_window
-    count = len(told(config, lengths=(window,)))
-    assert len(told(config, lengths=(1, window + 1))) == count + 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("hub", ["Llama-3.1-8B"], indirect=True)
 def test_a_method_on_another_one_says_what_stays_under_it(hub: Path) -> None:
     config = AutoConfig.from_pretrained(hub)
@@ -222,17 +213,9 @@ def test_a_method_made_for_training_says_so() -> None:
     ]
 
 
-def ask(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str, str]:
-    """Return status, output and error of a command, each in one line."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    out, err = (" ".join(text.split()) for text in capsys.readouterr())
-    return ended.value.code, out, err
-
-
 @pytest.mark.slow
 def test_inspect_dry_run_and_run_say_it_before_the_numbers(
-    tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, docs: Path, ropewalk: Ropewalk
 ) -> None:
     parameters = {
         "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
@@ -246,11 +229,11 @@ def test_inspect_dry_run_and_run_say_it_before_the_numbers(
         "other method starts from none, its factors relative to 64 tokens."
     )
     words = ["--scaling", "none", "native", "yarn:factor=4", "--length", "2x"]
-    assert ask(capsys, "inspect", folder, *words)[1].count(sentence) == 1
+    assert " ".join(ropewalk("inspect", folder, *words).out.split()).count(sentence) == 1
     words += ["--model", folder, "--docs", docs, "--task", "perplexity:tail=16"]
-    assert ask(capsys, "run", *words, "--dry-run")[1].count(sentence) == 1
-    status, _, err = ask(capsys, "run", *words, "--device", "cpu", "--out", tmp_path / "run")
-    assert (status, err.count(sentence)) == (0, 1)
+    assert " ".join(ropewalk("run", *words, "--dry-run").out.split()).count(sentence) == 1
+    done = ropewalk("run", *words, "--device", "cpu", "--out", tmp_path / "run")
+    assert (done.status, " ".join(done.err.split()).count(sentence)) == (0, 1)
     cells = json.loads((tmp_path / "run" / "run.json").read_text())["cells"]
     keys = {cell["scaling"]: cell["key"] for cell in cells}
     assert keys["native"] == keys["yarn:factor=4"] != keys["none"]

@@ -11,7 +11,7 @@ import datasets
 import pytest
 from huggingface_hub import constants
 
-from harness.cli.app import main
+from tests.command_line import status
 from tests.reading import read, refused
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -28,22 +28,15 @@ def hub_name(tiny: Path) -> str:
     return "ropewalk-tests/tiny"
 
 
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["run", *words])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
 @pytest.mark.slow
 def test_a_hub_model_is_recorded_by_its_commit(hub_name: str, docs: Path, tmp_path: Path) -> None:
     words = ["--model", hub_name, "--docs", str(docs), "--task", "perplexity:tail=32"]
     words += ["--scaling", "none", "pi", "--length", "1x", "2x", "--out", str(tmp_path / "run")]
-    assert run(*words) == 0
+    assert status("run", *words) == 0
     model = json.loads((tmp_path / "run" / "run.json").read_text())["model"]
     assert (model["name"], model["revision"], model["fingerprint"]) == ("tiny", COMMIT, COMMIT)
     before = (tmp_path / "run" / "samples.jsonl").read_bytes()
-    assert run(*words, "--revision", COMMIT) == 0
+    assert status("run", *words, "--revision", COMMIT) == 0
     assert (tmp_path / "run" / "samples.jsonl").read_bytes() == before
 
 

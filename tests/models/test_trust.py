@@ -20,23 +20,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness import hub
-from harness.cli.app import main
 from harness.data import documents, embedded
 from harness.errors import UserError
 from harness.models.checkpoint import open_checkpoint
 from harness.sweep.spec import Spec, parse_all
 from scaling import pi
 from tests.child import in_child
+from tests.command_line import status
 from tests.tiny import save_tiny
 
 LOUD = 'from pathlib import Path\nPath(r"{marker}").write_text("run")\n'
-
-
-def call(*words: object) -> int:
-    """Call the command line in this process; anything but its own exit is a failure."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture
@@ -48,7 +41,7 @@ def marker(tmp_path: Path) -> Path:
 def untouched(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
     words = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
-    assert call("run", *words, "--scaling", "none", "pi", "--out", folder) == 0
+    assert status("run", *words, "--scaling", "none", "pi", "--out", folder) == 0
     return folder
 
 
@@ -79,12 +72,12 @@ class TestNoCode:
     ) -> None:
         folder = self.coded(tmp_path / "own", marker)
         words = ["run", "--model", folder, "--docs", docs, "--out", tmp_path / "run"]
-        assert call(*words) == 2
+        assert status(*words) == 2
         told = capsys.readouterr().err.partition("ropewalk: ")[2]
         assert told.startswith(f"the config of {folder} needs the repository's own code; ")
-        assert call("inspect", folder) == 2
+        assert status("inspect", folder) == 2
         assert not marker.exists()
-        call(*words, "--trust-remote-code")
+        status(*words, "--trust-remote-code")
         assert marker.exists()
 
     def test_weights_that_are_pickles_are_not_opened(
@@ -100,7 +93,7 @@ class TestNoCode:
         torch.save({"weight": Loud()}, folder / "pytorch_model.bin")
         (folder / "model.bin").write_bytes(pickle.dumps(Loud()))
         words = ["run", "--model", folder, "--docs", docs, "--task", "perplexity:tail=16"]
-        assert call(*words, "--length", "1x", "--out", tmp_path / "run") == 2
+        assert status(*words, "--length", "1x", "--out", tmp_path / "run") == 2
         assert not marker.exists()
 
     def test_code_of_a_data_set_is_not_run(self, tmp_path: Path, marker: Path) -> None:
@@ -122,7 +115,7 @@ class TestNoCode:
         for given_as, file in ((str(own), "0" * 16), (str(own), None), ("tests.absent", None)):
             task |= {"given": given_as, "file": file}
             (measured / "run.json").write_text(json.dumps(record))
-            assert call("report", measured) == 2
+            assert status("report", measured) == 2
             assert "whose code runs only when named: add --task" in capsys.readouterr().err
         assert not marker.exists()
 
@@ -134,12 +127,12 @@ class TestNoCode:
         own.write_text('"""Mine."""\nfrom tasks.perplexity import *\nMETRIC = "mine"\n')
         words = ["--model", tiny, "--docs", docs, "--task", f"{own}:tail=16", "--length", "1x"]
         run = tmp_path / "run"
-        assert call("run", *words, "--scaling", "none", "--out", run) == 0
-        assert call("report", run) == 2
-        assert call("report", run, "--task", own) == 0
+        assert status("run", *words, "--scaling", "none", "--out", run) == 0
+        assert status("report", run) == 2
+        assert status("report", run, "--task", own) == 0
         own.write_text(own.read_text() + "VERSION = 1\n")
         capsys.readouterr()
-        assert call("report", run, "--task", own) == 2
+        assert status("report", run, "--task", own) == 2
         assert "the same file as then" in capsys.readouterr().err
 
 
@@ -182,10 +175,10 @@ class TestOffline:
         file.write_text("offline: true\nscaling: [none, pi]\nlength: 1x\n")
         words = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16"]
         before = (measured / "samples.jsonl").read_bytes()
-        assert call("run", file, *words, "--out", measured) == 0
+        assert status("run", file, *words, "--out", measured) == 0
         assert (measured / "samples.jsonl").read_bytes() == before
         assert json.loads((measured / "run.json").read_text())["asked"]["offline"] is True
-        assert call("run", *words, "--offline", "--dry-run") == 0
+        assert status("run", *words, "--offline", "--dry-run") == 0
 
 
 HOSTILE = "a|b [red]*x* `y` <b> $\\frac{1$ [l](http://x) :bomb: \x1b[2J"
@@ -210,9 +203,9 @@ class TestNames:
         words = ["--model", model, "--docs", texts, "--task", "perplexity:tail=16"]
         run = tmp_path / "\x1b[2Jrun"
         words += ["--length", "1x", "4x", "--scaling", "none", own, "--out", run]
-        assert call("run", *words, "--dry-run") == 0
-        assert call("run", *words) == 0
-        assert call("report", run, "--report", "scores", "curves", "differences") == 0
+        assert status("run", *words, "--dry-run") == 0
+        assert status("run", *words) == 0
+        assert status("report", run, "--report", "scores", "curves", "differences") == 0
         shown = "".join(capsys.readouterr())
         assert "[red]*x*" in shown
         assert "\x1b" not in shown
@@ -343,11 +336,11 @@ class TestFuzz:
         given = [word.replace("LOOP", loop).replace("RUN", str(small)) for word in words]
         if words[0] in ("run", "tune"):
             given += ["--dry-run"]
-        assert call(*given) == 2
+        assert status(*given) == 2
         assert capsys.readouterr().err.startswith("ropewalk: ")
 
     @pytest.mark.parametrize(
-        ("status", "words"),
+        ("wanted", "words"),
         [
             (0, ("run", "--out", "BAD")),
             (2, ("run", "--model", "BAD")),
@@ -366,7 +359,7 @@ class TestFuzz:
         ids=lambda words: " ".join(words)[:40] if isinstance(words, tuple) else words,
     )  # fmt: skip
     def test_paths_that_are_not_utf8(
-        self, status: int, words: tuple[str, ...], tiny: Path, docs: Path, small: Path,
+        self, wanted: int, words: tuple[str, ...], tiny: Path, docs: Path, small: Path,
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     ) -> None:  # fmt: skip
         """A place may be called by any bytes; what a record names is in UTF-8, or a sentence."""
@@ -386,6 +379,6 @@ class TestFuzz:
             usual = {"--model": str(tiny), "--docs": "texts", "--length": "1x",
                      "--scaling": "none", "--task": "perplexity:tail=16"}  # fmt: skip
             given += [word for pair in usual.items() if pair[0] not in given for word in pair]
-        assert call(*given) == status
+        assert status(*given) == wanted
         told = capsys.readouterr().err
-        assert ("is not UTF-8; rename" in told) == (status == 2)
+        assert ("is not UTF-8; rename" in told) == (wanted == 2)

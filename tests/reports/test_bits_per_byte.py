@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.cli.app import main
 from harness.reports import bits_per_byte
+from tests.command_line import status
 from tests.frames import sweep
 
 
@@ -57,9 +57,7 @@ def test_a_run_tells_bits_per_byte(tiny: Path, docs: Path, tmp_path: Path) -> No
     words = ["run", "--model", tiny, "--docs", docs, "--task", "perplexity:tail=16"]
     words += ["--scaling", "none", "--length", "1x", "2x", "--out", tmp_path]
     for command in (words, ["report", tmp_path, "--report", "bits_per_byte"]):
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in command])
-        assert not ended.value.code
+        assert status(*command) == 0
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert {sample["facts"]["bytes"] for sample in samples} == {16}  # a token a byte
     table = pd.read_csv(tmp_path / "reports" / "bits_per_byte.csv")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.cli.app import main
 from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import load, names
@@ -23,6 +22,7 @@ from harness.published.tables import (
 from harness.runs.frame import make_frame
 from harness.sweep.spec import bundled, parse_all
 from scaling import Rope, ntk, pi, yarn
+from tests.command_line import Ropewalk, status
 
 TABLES = ["dca", "lceg-pg19", "lceg-proof-pile", "lceg-ruler", "pi-pg19", "pi-proof-pile",
           "yarn-table-1", "yarn-table-2", "chunkllama3", "qwen3-1m", "dpe-ruler",
@@ -198,28 +198,20 @@ def test_a_carried_sweep_is_found_in_its_table(name: str) -> None:
         }
 
 
-def test_what_is_not_comparable_is_refused_unless_told(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_comparable_is_refused_unless_told(run: Path, ropewalk: Ropewalk) -> None:
 
     def compare(*more: str) -> tuple[int, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(["compare", str(run), "--published", *more])
-        return int(ended.value.code or 0), " ".join(capsys.readouterr().err.split())
+        done = ropewalk("compare", run, *more)
+        return done.status, " ".join(done.err.split())
 
-    status, told = compare("dca")
+    status, told = compare("--published", "dca")
     assert (status, "has no model 'llama': choose by --model" in told) == (2, True)
-    status, told = compare("dca", "--model", "Llama-2-7B")
+    status, told = compare("--published", "dca", "--model", "Llama-2-7B")
     assert status == 2
     assert "was measured with protocol=overlap,stride=256, the run with perplexity" in told
     assert "its model was trained at 4096 tokens, this at 64" in told
-    with pytest.raises(SystemExit):
-        main(["compare", str(run)])
-    assert "with a second run, or with a table; name one" in " ".join(
-        capsys.readouterr().err.split()
-    )
-    status, told = compare("lceg-ruler", "--mixed")
+    assert "with a second run, or with a table; name one" in compare()[1]
+    status, told = compare("--published", "lceg-ruler", "--mixed")
     assert (status, "it is of ruler_mean_score, the run of perplexity" in told) == (2, True)
     assert "--mixed" not in told
 
@@ -231,12 +223,10 @@ def test_the_command_prints_and_writes_the_comparison(
     cell = {"scaling": "pi", "method": "pi", "length": 128, "value": score}
     read = {"protocol": "tail", "stride": pd.NA, "trained_length": 64}
     own = read_table("dca").iloc[[0]].assign(**cell, **read)
-    for factor, status in ((1.0, 0), (2.0, 1)):
+    for factor, wanted in ((1.0, 0), (2.0, 1)):
         held = own.assign(value=factor * score)
         monkeypatch.setattr("harness.api.compare.read_table", lambda _, held=held: held)
-        with pytest.raises(SystemExit) as ended:
-            main(["compare", str(run), "--published", "dca", "--out", str(tmp_path / "out")])
-        assert ended.value.code == status
+        assert status("compare", run, "--published", "dca", "--out", tmp_path / "out") == wanted
     page = (tmp_path / "out" / "compare-dca.md").read_text()
     assert "0 of 1 values" in page
     assert "-50.0 %" in page

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness.cli.app import main
 from harness.errors import UserError
 from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES
 from harness.stats.cells import cells
+from tests.command_line import Ropewalk
 from tests.small_runs import changed, sweep
 
 
@@ -31,7 +31,7 @@ def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run: Path) -> None:
     [("bytes", "x"), ("tokens", [1.0]), ("losses", 3), ("bucket", None), ("start", True)],
 )
 def test_a_fact_of_another_kind_costs_its_sample_alone(
-    run: Path, name: str, value: Any, capsys: pytest.CaptureFixture[str]
+    run: Path, name: str, value: Any, ropewalk: Ropewalk
 ) -> None:
     """It is marked, with the reason, and every report is made of the rest."""
     first, *others = (run / SAMPLES).read_text().splitlines()
@@ -41,21 +41,15 @@ def test_a_fact_of_another_kind_costs_its_sample_alone(
     frame = make_frame([run])
     assert frame["status"].tolist() == ["failed", "ok", "ok"]
     assert f"the fact {name} is" in frame["reason"][0]
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(run), "--report", "scores", "bits_per_byte", "loss_by_position"])
-    assert not ended.value.code
-    assert "bits_per_byte" in capsys.readouterr().out
+    done = ropewalk("report", run, "--report", "scores", "bits_per_byte", "loss_by_position")
+    assert (done.status, "bits_per_byte" in done.out) == (0, True)
 
 
-def test_a_report_that_fails_ends_no_other(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_that_fails_ends_no_other(run: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text('"""Fails."""\ndef make(frame): return frame["absent"]\n')
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(run), "--report", str(mine), "scores", "--out", str(tmp_path / "out")])
-    assert ended.value.code == 1
-    assert "No mine: report mine failed: KeyError" in capsys.readouterr().out
+    done = ropewalk("report", run, "--report", mine, "scores", "--out", tmp_path / "out")
+    assert (done.status, "No mine: report mine failed: KeyError" in done.out) == (1, True)
     assert (tmp_path / "out" / "scores.csv").exists()
 
 

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from transformers import AutoTokenizer
 
-from harness.cli.app import main
 from harness.runs.compatible import reasons, unpaired
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN
+from tests.command_line import Ropewalk
 from tests.small_runs import changed
 
 
@@ -69,20 +69,14 @@ def test_what_is_comparable(changes: dict[str, Any], aspects: list[str]) -> None
     assert reasons(runs) == [f"one and two have different {aspect}" for aspect in aspects]
 
 
-def test_mixed_runs_stand_apart_and_say_so(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mixed_runs_stand_apart_and_say_so(run: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
     second = changed(run, tmp_path / "second", lambda r: r["documents"]["read"].pop())
-    capsys.readouterr()
-    words = ["report", str(run), str(second), "--report", "scores", "--out", str(tmp_path / "o")]
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-    assert "have different documents; report them separately, or with" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as ended:
-        main([*words, "--mixed"])
-    assert ended.value.code == 0
-    assert "Not comparable: " in capsys.readouterr().out
+    words = ["report", run, second, "--report", "scores", "--out", tmp_path / "o"]
+    done = ropewalk(*words)
+    assert done.status == 2
+    assert "have different documents; report them separately, or with" in done.err
+    done = ropewalk(*words, "--mixed")
+    assert (done.status, "Not comparable: " in done.out) == (0, True)
     page = (tmp_path / "o" / "scores.md").read_text()
     assert "have different documents" in page
     assert "llama (run)" in page
@@ -113,26 +107,14 @@ def test_models_that_are_asked_other_questions_are_named() -> None:
 @pytest.mark.usefixtures("scored")
 @pytest.mark.slow
 def test_models_of_one_sweep_may_have_other_tokenizers(
-    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
     other = shutil.copytree(tiny, tmp_path / "other")
     tokenizer = AutoTokenizer.from_pretrained(other)
     tokenizer.add_tokens(["hemp", "length"])
     tokenizer.save_pretrained(other)
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x", "--scaling", "none"]
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "run",
-                "--model",
-                str(tiny),
-                str(other),
-                *map(str, words),
-                "--out",
-                str(tmp_path / "o"),
-            ]
-        )
-    assert not ended.value.code
-    assert "have different tokenizers" in capsys.readouterr().out
+    done = ropewalk("run", "--model", tiny, other, *words, "--out", tmp_path / "o")
+    assert (done.status, "have different tokenizers" in done.out) == (0, True)
     scores = pd.read_csv(tmp_path / "o" / "reports" / "scores.csv")
     assert list(scores["model"].unique()) == ["llama", "other"]

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
-from harness.cli.app import main
 from harness.runs.store import RUN, SAMPLES
 from tasks import passkey, qa, ruler
 from tasks._retrieval import shown
 from tasks.types import Loglikelihood
 from tests import ROOT
-from tests.command_line import Ropewalk
+from tests.command_line import Ropewalk, status
 from tests.small_runs import PRIVATE, changed, private, sweep
 from tests.tiny import tiny_tokenizer
 
@@ -46,11 +45,9 @@ def measured(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(model)
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "--model", str(model), "--docs", str(docs), "--out", str(folder / "run"),
-              "--length", *LENGTHS, "--scaling", "none", "pi", "pi:factor=1",
-              "--task", FILLED, TEXT, CHAT, "perplexity:tail=16"])  # fmt: skip
-    assert ended.value.code == 0
+    words = ["--length", *LENGTHS, "--scaling", "none", "pi", "pi:factor=1", "--docs", docs]
+    words += ["--task", FILLED, TEXT, CHAT, "perplexity:tail=16", "--out", folder / "run"]
+    assert status("run", "--model", model, *words) == 0
     return folder / "run"
 
 

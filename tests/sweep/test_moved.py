@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.app import main
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN
+from tests.command_line import status
 from tests.tiny import WINDOW
 
 METHODS = ("none", "yarn", "rerope", "self_extend", "dual_chunk", "string", "lm_infinite")
@@ -25,16 +25,10 @@ def command(model: Path, docs: Path, out: Path, *scaling: str) -> list[str]:
     ]  # fmt: skip
 
 
-def ended(words: list[str]) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    return int(stop.value.code or 0)
-
-
 @pytest.fixture(scope="module")
 def moved(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "moved"
-    assert ended(command(tiny, docs, folder)) == 0
+    assert status(*command(tiny, docs, folder)) == 0
     return folder
 
 
@@ -62,7 +56,7 @@ def test_modes_of_dynamic_ntk_are_measured_apart(tiny: Path, docs: Path, tmp_pat
         "dynamic_ntk",
         *(f"dynamic_ntk:mode={m},block=8" for m in ("per_query", "transformers")),
     ]
-    assert ended(command(tiny, docs, tmp_path, *modes)) == 0
+    assert status(*command(tiny, docs, tmp_path, *modes)) == 0
     scores = make_frame([tmp_path]).groupby(["length", "scaling"])["score"].first().unstack()
     assert scores.loc[WINDOW].nunique() == 1
     assert scores.loc[320].nunique() == 3
@@ -81,7 +75,7 @@ def test_half_the_distance_is_interpolation(tiny: Path, docs: Path, tmp_path: Pa
         "    half, plain = torch.arange(length) / 2, Frequencies(rope.inv_freq())\n"
         "    return Bands(length, (by_distance(length, plain, 0, query=half, key=half),))\n"
     )
-    assert ended(command(tiny, docs, tmp_path / "run", "pi:factor=2", str(file))) == 0
+    assert status(*command(tiny, docs, tmp_path / "run", "pi:factor=2", str(file))) == 0
     scores = (
         make_frame([tmp_path / "run"]).groupby(["length", "scaling"])["score"].first().unstack()
     )

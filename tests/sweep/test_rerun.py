@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from harness.cli.app import main
 from harness.runs.provenance import command
 from harness.runs.store import RUN, SAMPLES, write_run
 from harness.sweep.plan import make_plan
 from harness.sweep.record import describe
 from harness.sweep.rerun import compare, recorded_settings
 from harness.sweep.spec import parse
+from tests.command_line import Ropewalk
 from tests.small_runs import changed
 from tests.tiny import save_tiny
 
@@ -24,17 +24,12 @@ Rerun = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def rerun(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Rerun:
+def rerun(tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch) -> Rerun:
     monkeypatch.chdir(tmp_path)
 
     def rerun(*words: str | Path) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(["reproduce", *map(str, words)])
-        told = capsys.readouterr()
-        return int(ended.value.code or 0), *(" ".join(text.split()) for text in told)
+        status, *told = ropewalk("reproduce", *words)
+        return status, *(" ".join(text.split()) for text in told)
 
     return rerun
 

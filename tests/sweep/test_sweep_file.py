@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.cli.app import main
 from harness.errors import UserError
 from harness.plugins import split_options
 from harness.sweep.spec import bundled, expand, parse, parse_all
+from tests.command_line import status
 from tests.tiny import save_tiny
 
 SWEEPS = Path(__file__).parent.parent.parent / "harness" / "published" / "sweeps"
@@ -38,12 +38,6 @@ def refused(file: Path, **flags: Any) -> str:
     with pytest.raises(UserError) as caught:
         parse_all(file, flags)
     return str(caught.value)
-
-
-def run(*words: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["run", *map(str, words)])
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.slow
@@ -131,9 +125,9 @@ def test_several_models_are_measured_and_reported_together(
     other = save_tiny(tmp_path / "other", seed=7)
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--scaling", "none", "--length", "1x"]
     words = ["--model", tiny, other, *words]
-    assert run(*words) == 2
+    assert status("run", *words) == 2
     assert "several models are measured: name the folder" in capsys.readouterr().err
-    assert run(*words, "--out", tmp_path / "runs") == 0
+    assert status("run", *words, "--out", tmp_path / "runs") == 0
     capsys.readouterr()
     for name in ("llama", "other"):
         record = json.loads((tmp_path / "runs" / name / "run.json").read_text())
@@ -142,7 +136,7 @@ def test_several_models_are_measured_and_reported_together(
     table = pd.read_csv(tmp_path / "runs" / "reports" / "scores.csv")
     assert list(table["scaling"]) == ["llama", "other"]
     assert table["score"].nunique() == 2
-    assert run(*words, "--out", tmp_path / "runs", "--dry-run") == 0
+    assert status("run", *words, "--out", tmp_path / "runs", "--dry-run") == 0
     assert capsys.readouterr().out.count("Complete: nothing to measure") == 2
 
 
@@ -159,12 +153,12 @@ def test_a_refused_model_costs_the_others_nothing(
     (hollow / "model.safetensors").write_bytes(b"none")
     words = ["--docs", docs, "--length", "1x", "--scaling", "none", "--task", "perplexity:tail=16"]
     out = tmp_path / "runs"
-    assert run("--model", unlike, hollow, tiny, *words, "--out", out) == 1
+    assert status("run", "--model", unlike, hollow, tiny, *words, "--out", out) == 1
     assert (out / tiny.name / "samples.jsonl").stat().st_size
     told = capsys.readouterr().err
     assert "unlike is left out: " in told
     assert "hollow is left out: " in told
-    assert run("--model", unlike, hollow, *words, "--out", tmp_path / "none") == 2
+    assert status("run", "--model", unlike, hollow, *words, "--out", tmp_path / "none") == 2
 
 
 def test_two_models_of_one_name_are_refused(
@@ -172,7 +166,7 @@ def test_two_models_of_one_name_are_refused(
 ) -> None:
     models = [save_tiny(tmp_path / place / "same") for place in "ab"]
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
-    assert run("--model", *models, *words, "--out", tmp_path / "runs") == 2
+    assert status("run", "--model", *models, *words, "--out", tmp_path / "runs") == 2
     assert "has room for one folder called 'same': rename" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
@@ -187,7 +181,7 @@ def test_a_task_may_have_documents_of_its_own(
         "task: ['perplexity:tail=16', 'passkey:depths=1,trials=1,filler=documents']\n"
         f"docs:\n  perplexity: {docs}\n  passkey: {tmp_path / 'filler.txt'}\n"
     )
-    assert run(file) == 0
+    assert status("run", file) == 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     read = {(entry["docs"], entry["name"]) for entry in record["documents"]["read"]}
     assert read == {
@@ -223,7 +217,7 @@ def test_all_mistakes_are_told_at_once(
 ) -> None:
     text = f"model: {tiny}\nscaling: [none, yran]\ntask: [niah, qa, passkey]\nlength: [1x, 4q]\n"
     file = sheet(text)
-    assert run(file, "--dry-run") == 2
+    assert status("run", file, "--dry-run") == 2
     first, *lines = capsys.readouterr().err.splitlines()
     assert first == "ropewalk: 5 problems with this sweep:"
     beginnings = [
@@ -234,7 +228,7 @@ def test_all_mistakes_are_told_at_once(
         "  task passkey: a prompt needs at least ",
     ]
     assert [line[: len(one)] for line, one in zip(lines, beginnings, strict=True)] == beginnings
-    assert run("--model", tiny, "--task", "niah", "qa", "--length", "1x") == 2
+    assert status("run", "--model", tiny, "--task", "niah", "qa", "--length", "1x") == 2
     assert capsys.readouterr().err.startswith("ropewalk: 2 problems with this sweep:\n  task niah")
 
 
@@ -245,28 +239,25 @@ def test_a_carried_sweep_is_run_by_its_name_and_flags_win(
     """The published settings of PI, on a model and texts that are here."""
     text = docs / "document-0.txt"
     words = ["pi_paper", "--model", tiny, "--docs", text, "--length", "300", "600"]
-    assert run(*words, "--out", tmp_path / "run") == 0
+    assert status("run", *words, "--out", tmp_path / "run") == 0
     asked = json.loads((tmp_path / "run" / "run.json").read_text())["asked"]
     assert asked["scaling"] == ["none", "pi:factor=4", "pi:factor=8"]
     assert asked["task"] == ["perplexity:protocol=press,stride=256"]
     assert asked["published"] == "pi-pg19"
-    with pytest.raises(SystemExit):
-        main(["report", str(tmp_path / "run"), "--report", "best"])
+    status("report", tmp_path / "run", "--report", "best")
     assert "Its press perplexity, " in capsys.readouterr().out
-    with pytest.raises(SystemExit):  # its lengths are none of the table's
-        main(["compare", str(tmp_path / "run"), "--mixed"])
+    status("compare", tmp_path / "run", "--mixed")  # its lengths are none of the table's
     assert "pi:factor=4, pi:factor=8 at a length of 2048" in " ".join(
         capsys.readouterr().err.split()
     )
-    with pytest.raises(SystemExit):
-        main(["compare", str(tmp_path / "run"), "--published", "pi-pg19", "--mixed"])
+    status("compare", tmp_path / "run", "--published", "pi-pg19", "--mixed")
     assert "Warning" not in capsys.readouterr().err
 
 
 def test_an_unknown_sweep_is_answered_with_those_bundled(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run("pi_papper") == 2
+    assert status("run", "pi_papper") == 2
     told = capsys.readouterr().err
     assert (
         "sweep file pi_papper does not exist; of the bundled sweeps, did you mean 'pi_paper'?"

@@ -12,10 +12,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from harness.cli.app import main
 from harness.data.corpus import make_context
 from tasks import passkey
 from tasks.types import Request, TaskContext
+from tests.command_line import status
 from tests.tiny import save_tiny, tiny_tokenizer
 
 TEMPLATE = (
@@ -29,12 +29,6 @@ def chatting(template: str = TEMPLATE) -> Any:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
     return tokenizer
-
-
-def status(words: list[str]) -> object:
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    return ended.value.code
 
 
 def asked(source: TaskContext, lengths: Sequence[int] = (600,), **options: Any) -> list[Request]:
@@ -112,7 +106,7 @@ def test_a_template_that_cannot_hold_the_message_is_an_error(
     tokenizer = tiny_tokenizer() if template is None else chatting(template)
     tokenizer.save_pretrained(model)
     words_of = ["run", "--model", str(model), "--task", "passkey:chat=true", "--length", "600"]
-    assert status([*words_of, "--out", str(tmp_path / "run")]) == 2
+    assert status(*words_of, "--out", tmp_path / "run") == 2
     assert words in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "run").exists()
 
@@ -127,7 +121,7 @@ def test_the_record_and_the_terminal_say_where_the_template_is_applied(
     tasks = ["passkey:depths=1,trials=1,chat=true", "passkey:depths=1,trials=1"]
     words = ["run", "--model", str(model), "--scaling", "none", "--length", "600"]
     words += [w for task in tasks for w in ("--task", task)]
-    assert status([*words, "--out", str(tmp_path / "run")]) == 0
+    assert status(*words, "--out", tmp_path / "run") == 0
     told = " ".join(capsys.readouterr().err.split())
     assert "not applied in passkey:depths=1,trials=1: the text is raw" in told
     record = json.loads((tmp_path / "run" / "run.json").read_text())

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from harness.cli.app import main
 from harness.data.corpus import make_context
 from harness.reports import retrieval
 from harness.runs.frame import make_frame
@@ -18,7 +17,7 @@ from harness.stats.measure import LOWER
 from tasks import _lm_eval
 from tasks import lm_eval as lm_eval_task
 from tests import ROOT
-from tests.command_line import Ropewalk, samples
+from tests.command_line import Ropewalk, samples, status
 from tests.conftest import WORDS
 from tests.tiny import save_tiny, tiny_tokenizer
 
@@ -105,9 +104,7 @@ def words(own: Path, out: Path, tasks: str, *more: str, length: int = LENGTH) ->
 @pytest.fixture(scope="module")
 def run(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "lm_eval"
-    with pytest.raises(SystemExit) as ended:
-        main(words(own, folder, "+".join(MINE)))
-    assert not ended.value.code
+    assert status(*words(own, folder, "+".join(MINE))) == 0
     return folder
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from harness.cli.app import main
 from harness.data.corpus import make_context
 from harness.engine import answers
 from harness.models.checkpoint import Checkpoint
@@ -185,28 +181,6 @@ def test_a_lenient_score_stands_beside_the_strict_one() -> None:
     old = frame.assign(found=None)
     assert scores.make(old)["lenient"].isna().all()
     assert scores.notes(scores.make(old)) == scores.notes(scores.make(frame.drop(columns="found")))
-
-
-@pytest.mark.usefixtures("scored")
-@pytest.mark.slow
-def test_a_chat_model_is_told_to_be_asked_in_raw_text(
-    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(tiny, tmp_path / "chat")
-    (tmp_path / "chat" / "chat_template.jinja").write_text("{{ messages }}")
-    sayings = {}
-    for model in (tiny, tmp_path / "chat"):
-        out = tmp_path / f"run-{model.name}"
-        words = ["--model", model, "--docs", docs, "--task", "perplexity:tail=8", "--length", "1x"]
-        with pytest.raises(SystemExit):
-            main(["run", *map(str, words), "--scaling", "none", "--out", str(out)])
-        captured = capsys.readouterr()
-        told = json.loads((out / "run.json").read_text())["chat_template"]
-        caption = (
-            "without the model's chat template" in (out / "reports" / "scores.tex").read_text()
-        )
-        sayings[model.name] = (told, caption, "has a chat template" in captured.err)
-    assert sayings == {tiny.name: (None, False, False), "chat": ("not applied", True, True)}
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -15,7 +15,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from harness.cli.app import main
 from harness.data.corpus import make_context
 from harness.data.tokenize import tokenize
 from harness.engine import answers
@@ -26,6 +25,7 @@ from harness.sweep.spec import parse
 from tasks import perplexity
 from tasks._protocols import PROTOCOLS, Layout
 from tasks.types import Document, Loglikelihood, LoglikelihoodResponse, Sample, TaskContext
+from tests.command_line import Ropewalk, status
 from tests.tiny import tiny_tokenizer
 
 BOOKS = {n: "".join(Random(n).choices("abcdefghij ", k=n)) for n in (300, 1200, 1600)}
@@ -95,11 +95,6 @@ def test_windows_have_the_same_targets_at_every_length(
         assert count <= windows
         if size // 2 >= max(lengths):  # all of its third quarter holds the longest length
             assert count == max(1, min(windows, size // 4 // tail))
-
-
-def test_windows_below_one_are_refused(books: TaskContext) -> None:
-    with pytest.raises(ValueError, match="windows=0 is not 1 or more"):
-        list(perplexity.ask(books, [200], windows=0))
 
 
 def test_all_windows_open_with_the_begin_token_where_there_is_one(books: TaskContext) -> None:
@@ -211,16 +206,13 @@ def test_a_protocol_is_recorded_by_its_old_name(
     assert {request.metadata["protocol"] for request in new} == {recorded}
 
 
-def test_press_is_the_sliding_loop(model: Any, source: TaskContext) -> None:
-    score = perplexity.score(measured(model, source, "press"))
-    assert score.value == pytest.approx(perplexity_of(slid(model, source, STRIDE)), rel=1e-5)
+@pytest.mark.parametrize(("protocol", "stride"), [("press", STRIDE), ("disjoint", LENGTH - 1)])
+def test_windows_are_those_of_the_sliding_loop(
+    protocol: str, stride: int, model: Any, source: TaskContext
+) -> None:
+    score = perplexity.score(measured(model, source, protocol))
+    assert score.value == pytest.approx(perplexity_of(slid(model, source, stride)), rel=1e-5)
     assert score.n == 2
-
-
-def test_disjoint_is_the_loop_that_moves_a_whole_window(model: Any, source: TaskContext) -> None:
-    """Windows side by side, each with its begin token, every token once."""
-    score = perplexity.score(measured(model, source, "disjoint"))
-    assert score.value == pytest.approx(perplexity_of(slid(model, source, LENGTH - 1)), rel=1e-5)
 
 
 def test_overlap_is_the_loop_over_one_stream(model: Any, source: TaskContext) -> None:
@@ -266,6 +258,7 @@ def test_overlap_by_its_own_length_is_the_loop_over_windows_side_by_side(
 
 def test_one_whole_stream_is_a_window(source: TaskContext) -> None:
     assert len(list(perplexity.ask(source, [258], protocol="overlap", stride=258))) == 1
+    assert len(list(perplexity.ask(source, [241], protocol="overlap", stride=16))) == 1
     with pytest.raises(ValueError, match="the longest that fits is 258"):
         list(perplexity.ask(source, [259], protocol="overlap", stride=259))
 
@@ -359,19 +352,12 @@ def test_bytes_before_tokens_add_up_to_the_text(text: str) -> None:
 
 
 def test_a_window_knows_the_bytes_it_scores(source: TaskContext) -> None:
-    """In ASCII and one token a byte, the bytes of a sample are its targets."""
-    for protocol in PROTOCOLS:
-        for question in perplexity.ask(source, [LENGTH], protocol=protocol, tail=9, stride=STRIDE):
+    """In ASCII and one token a byte, the bytes are its targets; an empty row has none."""
+    beside: TaskContext = make_context(tiny_tokenizer(), {"empty": "", **TEXTS}.items, 64)
+    for protocol, context in (*((one, source) for one in PROTOCOLS), ("overlap", beside)):
+        for question in perplexity.ask(context, [LENGTH], protocol=protocol, tail=9, stride=STRIDE):
             scored = question.tokens[question.start :]
             assert question.metadata["bytes"] == len(scored) - scored.count(source.bos or 0)
-
-
-def test_an_empty_row_takes_no_bytes_from_the_stream() -> None:
-    texts = {"empty": "", **TEXTS}
-    beside: TaskContext = make_context(tiny_tokenizer(), texts.items, 64)
-    for question in perplexity.ask(beside, [LENGTH], protocol="overlap", stride=STRIDE):
-        scored = question.tokens[question.start :]
-        assert question.metadata["bytes"] == len(scored) - scored.count(beside.bos or 0)
 
 
 @pytest.mark.slow
@@ -402,6 +388,7 @@ def test_documents_are_the_unit_of_the_interval() -> None:
         ({"protocol": "overlap", "stride": 0}, 48, "stride=0 is not 1 to 48"),
         ({"protocol": "overlap", "stride": 16}, 250, "the longest that fits is 241"),
         ({"protocol": "press", "slide": True}, 48, "slide is an option of protocol=tail"),
+        ({"windows": 0}, 200, "windows=0 is not 1 or more"),
         ({"tail": 47, "slide": True}, 48, "tail=47 leaves no context in a window of 48 tokens"),
     ],
 )
@@ -412,22 +399,14 @@ def test_what_cannot_be_slid_is_refused(
         list(perplexity.ask(source, [length], **options))
 
 
-def test_the_longest_stream_that_fits_is_told_right(source: TaskContext) -> None:
-    assert len(list(perplexity.ask(source, [241], protocol="overlap", stride=16))) == 1
-
-
 @pytest.mark.slow
-def test_a_stream_leaves_no_document_out(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stream_leaves_no_document_out(tiny: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
     for name, text in {**TEXTS, "c": "short"}.items():
         (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
-    words = ["run", "--model", str(tiny), "--docs", str(tmp_path), "--length", "1x", "--dry-run"]
+    words = ["run", "--model", tiny, "--docs", tmp_path, "--length", "1x", "--dry-run"]
     for protocol, told in (("overlap", 0), ("press", 1)):
-        with pytest.raises(SystemExit) as ended:
-            main([*words, "--task", f"perplexity:protocol={protocol},stride=16"])
-        assert not ended.value.code
-        assert capsys.readouterr().out.count("are left out: c.txt") == told
+        done = ropewalk(*words, "--task", f"perplexity:protocol={protocol},stride=16")
+        assert (done.status, done.out.count("are left out: c.txt")) == (0, told)
 
 
 def test_a_uniform_model_scores_the_vocabulary_in_every_protocol(source: TaskContext) -> None:
@@ -442,10 +421,8 @@ def test_a_uniform_model_scores_the_vocabulary_in_every_protocol(source: TaskCon
 
 
 def run(model: Path, docs: Path, out: Path, task: str, *more: str) -> Path:
-    words = ["run", "--model", str(model), "--docs", str(docs), "--out", str(out), "--task", task]
-    with pytest.raises(SystemExit) as ended:
-        main([*words, "--length", "48", "--scaling", "none", *more])
-    assert ended.value.code == 0
+    words = ["run", "--model", model, "--docs", docs, "--out", out, "--task", task]
+    assert status(*words, "--length", "48", "--scaling", "none", *more) == 0
     return out
 
 
