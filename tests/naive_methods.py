@@ -9,14 +9,13 @@ can be compared. Where paper and released code differ, the docstring says which 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 
 import torch
 
 Number = float | Fraction
-Position = Callable[[int, int], Number | Sequence[Number] | None]
 
 
 def channel_pairs(x: torch.Tensor) -> list[list[complex]]:
@@ -215,14 +214,14 @@ def ms_poe_shares(queries: torch.Tensor, keys: torch.Tensor) -> list[float]:
     return shares
 
 
-def ms_poe_ranks(shares: Sequence[float], *, published: bool) -> list[int]:
+def ms_poe_ranks(shares: Sequence[float]) -> list[int]:
     """Return the rank of every head, 0 for the largest share (arXiv:2403.04797).
 
-    As published, head i gets the index of the head of rank i, which is the inverse permutation.
-    Heads of equal shares are ranked in their order; torch's argsort leaves that open.
+    The code gives head i the index of the head of rank i, which is the inverse permutation. Heads
+    of equal shares are ranked in their order; torch's argsort leaves that open.
     """
     order = sorted(range(len(shares)), key=lambda head: -shares[head])
-    return order if published else [order.index(head) for head in range(len(shares))]
+    return [order.index(head) for head in range(len(shares))]
 
 
 def ms_poe_ratios(ranks: Sequence[int], low: float = 1.2, high: float = 1.8) -> list[float]:

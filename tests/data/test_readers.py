@@ -317,7 +317,6 @@ def test_a_giant_of_one_line_is_refused_in_bounded_memory(
     """
     monkeypatch.setattr(readers, "LARGEST", 2 * 2**20)
     monkeypatch.setattr(readers, "GIANT", 4 * 2**20)
-    monkeypatch.setattr(readers, "GIANT", 4 * 2**20)
     for name in giants(tmp_path, 32 * 2**20):
         in_table = name[0] in "cds"
         tracemalloc.start()

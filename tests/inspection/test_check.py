@@ -29,12 +29,9 @@ from scaling import (
     lm_infinite,
     log_n,
     none,
-    ntk,
-    p_rope,
     pi,
     rerope,
     self_extend,
-    yarn,
 )
 from scaling.types import Bands, Frequencies, Rope, by_distance
 from tests.command_line import Ropewalk
@@ -74,17 +71,6 @@ def test_a_good_method_passes_every_line() -> None:
     assert found["slowest pair"].text == "slowed by 2 at 2 windows, 8 at 8 windows"
     assert found["unseen angles"].text == "met by no pair at any length"
     assert found["attention factor"].text == "1"
-
-
-def test_what_methods_do_is_told() -> None:
-    """Unscaled, NTK, YaRN and p-RoPE are told apart by their notes."""
-    assert findings(none.frequencies)["unseen angles"].text == (
-        "met by up to 1 of 2 pairs, rotary_dim 4, base 100, window 32, length 64"
-    )
-    assert findings(ntk.frequencies)["fastest pair"].text == "never moves"
-    assert findings(yarn.frequencies, 1.0, 8.0)["attention factor"].text == "1 to 1.21"
-    still = findings(lambda rope, length: p_rope.frequencies(rope, length, p=0.5))
-    assert still["slowest pair"].text == "slowed by ∞ at 2 windows, ∞ at 8 windows"
 
 
 def test_another_reading_of_the_window_is_a_note() -> None:

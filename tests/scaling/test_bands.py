@@ -238,7 +238,7 @@ def test_ms_poe_gives_each_head_its_ratio() -> None:
     (band,) = found.bands
     assert band.column is not None
     for layer, head in product(range(4), range(3)):
-        ranks = naive.ms_poe_ranks(shares[layer], published=False)
+        ranks = naive.ms_poe_ranks(shares[layer])
         ratio = naive.ms_poe_ratios(ranks)[head] if layer >= 2 else 1.0
         column = band.column[layer, head]
         assert len(set(column.tolist())) == 1

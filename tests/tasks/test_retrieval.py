@@ -199,15 +199,6 @@ def test_the_words_asked_for_are_the_most_frequent_of_the_text(
         list(frequent_words.ask(source, [2000], alpha=1.0))
 
 
-def test_the_least_length_of_a_coded_text_is_enough(source: TaskContext) -> None:
-    with pytest.raises(ValueError, match="at least") as caught:
-        list(frequent_words.ask(source, [60], alpha=1.01, trials=3))
-    least = int(str(caught.value).split("least ")[1].split()[0])
-    assert len(list(frequent_words.ask(source, [least], alpha=1.01, trials=3))) == 3
-    with pytest.raises(ValueError, match=f"at least {least} tokens"):
-        list(frequent_words.ask(source, [least - 1], alpha=1.01, trials=3))
-
-
 def test_a_list_has_its_common_words_as_often_as_it_says(source: TaskContext) -> None:
     """Whole but for the last words: the same ten six times at 3000 bytes, thirty times at 9000."""
     both = list(common_words.ask(source, [3000, 9000], trials=1))
