@@ -288,11 +288,7 @@ def test_a_lost_worker_costs_nothing(
     many: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk,
     monkeypatch: pytest.MonkeyPatch, place: Path,
 ) -> None:  # fmt: skip
-    """Of two workers on this machine one is killed in mid-sweep, and another takes its place.
-
-    A numpy.py of the current directory is run by none, all have this process's priority, and
-    Ray's own files are gone afterwards.
-    """
+    """Of two workers on this machine one is killed in mid-sweep, and another takes its place."""
 
     def kill(workers: list[int]) -> None:
         first, second = workers
@@ -400,10 +396,7 @@ def test_a_race_that_loses_a_node_ends_as_in_one_process(
     ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path, cluster: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """On two nodes of which one is killed in mid-sweep: the bits of one process, each once.
-
-    The workers keep the weights from round to round.
-    """
+    """On two nodes of which one is killed in mid-sweep: the bits of one process, each once."""
     monkeypatch.setattr(race, "FIRST", 2)
     words = ["recommend", "--model", tiny, "--docs", docs, "--budget", "all", "--scaling",
              "pi:factor=4", "yarn:factor=4", "self_extend", "--out"]  # fmt: skip

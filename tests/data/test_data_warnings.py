@@ -134,10 +134,7 @@ def stream(path: Path, table: pyarrow.Table) -> None:
 def test_what_unpacks_to_far_too_much_is_not_unpacked(
     dictionary: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A small Parquet file is rejected by the size that it gives, before memory is taken for it.
-
-    One giant among short texts, in a column or in its dictionary; ordinary texts are read.
-    """
+    """A small Parquet file is rejected by the size that it gives, before memory is taken for it."""
     monkeypatch.setattr(readers, "UNPACKED", 2**20)
     giant = pyarrow.array(["short"] * 99 + ["a" * 2**25])
     small = pyarrow.array([PROSE, PROSE[9:]])

@@ -310,11 +310,7 @@ def giants(folder: Path, size: int) -> list[str]:
 def test_a_giant_of_one_line_is_refused_in_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However large the file, no more of it is held than the largest document there may be.
-
-    A cell of a table is refused by its size alone, before it becomes a string; what lies in other
-    fields is not read.
-    """
+    """However large the file, no more of it is held than the largest document there may be."""
     monkeypatch.setattr(readers, "LARGEST", 2 * 2**20)
     monkeypatch.setattr(readers, "GIANT", 4 * 2**20)
     for name in giants(tmp_path, 32 * 2**20):

@@ -85,10 +85,7 @@ def test_a_bias_is_not_rounded_to_bfloat16(encoding: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("threshold", [0.25, 1.5])
 def test_fire_held_reads_past_its_window_as_at_the_last_position_inside(threshold: float) -> None:
-    """What is nearer than a window has the bias of there, all that is farther that of the longest.
-
-    A threshold longer than the window leaves shares near 1 that training never showed.
-    """
+    """What is nearer than a window has the bias of there, the rest that of the longest distance."""
     model, window = model_of("fire:held=true"), naive.WINDOW
     torch.nn.init.constant_(model.model.encoding.threshold, threshold)
 
@@ -367,8 +364,7 @@ def test_a_run_of_several_encodings(docs: Path, tmp_path: Path, ropewalk: Ropewa
     assert done.status == 1
     assert "learned has positions for 64 tokens and cannot read 128." in done.out + done.err
     refused = ropewalk("run", "--model", models[0], "--scaling", "yarn", "--out", tmp_path / "no")
-    assert refused.status == 2
-    assert "no rotary embedding" in refused.err
+    assert (refused.status, "no rotary embedding" in refused.err) == (2, True)
 
 
 @pytest.mark.slow
@@ -398,8 +394,7 @@ def test_code_beside_weights_runs_only_where_it_is_allowed(
     words = ("run", "--model", folder, "--docs", docs, "--scaling", "none", "--length", "1x")
     words = (*words, "--task", "perplexity:tail=16", "--out", tmp_path / "out")
     refused = ropewalk(*words)
-    assert refused.status == 2
-    assert "--trust-remote-code" in refused.err
+    assert (refused.status, "--trust-remote-code" in refused.err) == (2, True)
     assert ropewalk(*words, "--trust-remote-code").status == 0
     record = read_run(tmp_path / "out")  # its name and type alone do not say what was measured
     assert record["model"]["encoding"] == "mine.py:rate=0.25"
@@ -408,8 +403,7 @@ def test_code_beside_weights_runs_only_where_it_is_allowed(
         AutoModelForCausalLM.from_pretrained(folder)
     (folder / "mine.py").write_text(MINE.replace("0.5\n", "0.6\n"), encoding="utf-8")
     changed = ropewalk(*words, "--trust-remote-code")
-    assert changed.status == 2
-    assert "is not the file" in changed.err
+    assert (changed.status, "is not the file" in changed.err) == (2, True)
 
 
 def test_a_config_does_not_allow_its_own_code(folder: Path) -> None:
@@ -427,8 +421,7 @@ def test_an_encoding_begins_as_a_file_that_passes(
     assert ropewalk("new", "encoding", "mine").status == 0
     assert "an encoding of Ropewalk is called 'fire'" in ropewalk("new", "encoding", "fire").err
     done = ropewalk("check", "./mine.py:rate=2")
-    assert done.status == 0
-    assert "mine:rate=2: passed" in done.out
+    assert (done.status, "mine:rate=2: passed" in done.out) == (0, True)
     assert "· parts   it has scores\n" in done.out
     assert "rate" in ropewalk("list", "./mine.py").out
 
@@ -441,8 +434,7 @@ def test_check_finds_what_is_wrong(tmp_path: Path, ropewalk: Ropewalk) -> None:
         MINE.replace("self.rate = nn.Parameter(torch.full((shape.heads, 1, 1), rate))", lost)
     )
     done = ropewalk("check", file)
-    assert done.status == 1
-    assert "✗ saved" in done.out
+    assert (done.status, "✗ saved" in done.out) == (1, True)
     file.write_text(MINE.replace("** 0.5", "** wrong"))
     assert "NameError" in ropewalk("check", file).out
     unread = {

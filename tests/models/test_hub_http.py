@@ -262,10 +262,7 @@ def test_a_set_of_many_files_is_not_downloaded_whole(hub: Hub, run: Run) -> None
 
 @pytest.mark.slow
 def test_of_a_set_read_whole_one_split_is_downloaded(hub: Hub, run: Run) -> None:
-    """The files of the other split stay where they are; nothing is asked after it.
-
-    Of a set that was streamed the message says how to fetch it.
-    """
+    """The files of the other split stay where they are; nothing is asked after it."""
     data = hub.folder(BOOKS, "datasets") / "data"
     for part in range(SHARDS):
         name = f"-{part:05}-of-{SHARDS:05}.parquet"

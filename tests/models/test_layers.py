@@ -41,10 +41,7 @@ def moved_by_angles(model: Any) -> set[int]:
 
 @pytest.mark.parametrize("family", each(SUPPORTED))
 def test_the_layers_that_rotate_are_those_whose_numbers_depend_on_the_angles(family: str) -> None:
-    """Asked without weights, as many layers rotate as give other numbers for other angles.
-
-    Layers that choose their keys by an index are not counted.
-    """
+    """Asked without weights, as many layers rotate as give other numbers for other angles."""
     config = tiny(family)
     rotating = 0 if family in INDEXING else len(moved_by_angles(build(config)))
     assert layers_of(config).rotated.total() == rotating

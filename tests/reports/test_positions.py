@@ -106,10 +106,7 @@ def test_windows_of_one_document_are_one_sample() -> None:
 def test_the_mean_over_all_positions_is_the_score(
     protocol: str, tiny: Path, docs: Path, tmp_path: Path
 ) -> None:
-    """Every scored token of every window is at its position: together they are the perplexity.
-
-    Of press, only a document's first window scores more than a stride.
-    """
+    """Every scored token of every window is at its position: together they are the perplexity."""
     task = f"perplexity:protocol={protocol}"
     frame = make_frame([
         run_sweep(tiny, docs / "document-0.txt", tmp_path / "run", "--task", task)

@@ -50,10 +50,7 @@ def test_the_two_intervals_are_those_of_documents_and_of_seeds(
 
 
 def test_a_change_from_the_window_is_paired_by_seed(frame: pd.DataFrame) -> None:
-    """Of perplexity the mean log ratio with Student's interval, of keys percentage points.
-
-    A length without a document of the window, or that scores other tokens, has none.
-    """
+    """Of perplexity the mean log ratio with Student's interval, of keys percentage points."""
     mine = frame[(frame.scaling == "none") & frame.model.str.startswith("rope")]
     table = seeds.make(mine).set_index(["task", "length"])
     cells = mine.drop_duplicates(["model", "task", "length"])

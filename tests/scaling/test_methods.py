@@ -110,10 +110,7 @@ def _same(one: Frequencies, other: Frequencies) -> bool:
 @settings(max_examples=10)
 @given(rope=ropes(), windows=st.floats(0.01, 64.0))
 def test_frequencies_are_a_rotary_embedding(name: str, rope: Rope, windows: float) -> None:
-    """Frequencies are one float32 row, finite, positive and falling, at any length.
-
-    The same question gives the same bits, also after another one, and changes no input.
-    """
+    """Frequencies are one float32 row, finite, positive and falling, at any length."""
     length = max(1, int(windows * rope.trained_length))
     rope = _fit(name, rope)
     before = Rope(rope.rotary_dim, rope.base, rope.trained_length, dict(rope.shipped))
@@ -135,10 +132,7 @@ def test_frequencies_are_a_rotary_embedding(name: str, rope: Rope, windows: floa
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_built_in_method_passes_what_a_users_is_held_to(name: str) -> None:
-    """The check command fails none of them, and says of each whether it is plain inside.
-
-    Every seventh geometry: among them is every size of head, base and window.
-    """
+    """The check command fails none of them, and says of each whether it is plain inside."""
     every = [_fit(name, rope) for rope in ROPES[::7]]
     findings = {
         found.about: found for found in check_frequencies(METHODS[name], [*product(every, WINDOWS)])

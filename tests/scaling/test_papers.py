@@ -344,10 +344,7 @@ def test_jet_long_groups_what_is_far(length: int, group: int) -> None:
 
 
 def test_jet_long_has_a_fixed_group_as_it_is_served() -> None:
-    """A group is G at every length: what a server reads of a short input is cut from the long one.
-
-    Group 1 is the model; one below is an error, as is one of the branch without groups.
-    """
+    """What a server reads of a short input is cut from the long one; group 1 is the model."""
     served = jet_long.bands(ROPE, 150, window=7)
     for length in (20, 49, 150):
         fixed = jet_long.bands(ROPE, length, window=7, group=4)

@@ -111,11 +111,7 @@ def check_equal(one: Path, other: Path) -> None:
 def test_the_models_of_the_laboratory_are_trained_alike(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two encodings by one command, killed and gone on with: the weights of an undisturbed run.
-
-    The record has their hash; a folder has one recipe, and what is done is not done again. The
-    table has a row a model and its speed beside rope.
-    """
+    """Two encodings by one command, killed and gone on with: the weights of an undisturbed run."""
     import train_encodings
 
     del scripts

@@ -46,10 +46,7 @@ def test_a_planted_optimum_is_recovered(optimum: tuple[float, ...]) -> None:
 
 
 def test_a_search_goes_on_as_if_it_had_not_stopped() -> None:
-    """Given the stored scores again it asks for the same points, bit for bit, then for new ones.
-
-    Also where trials have no number.
-    """
+    """Given the stored scores again it asks for the same points, bit for bit, then for new ones."""
     space, measure = bowl((0.2, 0.7))
 
     def holed(some: Sequence[Trial]) -> list[Trial]:

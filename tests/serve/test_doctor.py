@@ -124,8 +124,7 @@ def test_keys_of_an_older_base_are_found_in_the_cache(
 ) -> None:
     parameters = {**LONGROPE, "rope_type": kind, "long_factor": [4.0] * 8}
     done = examined(rope_parameters=parameters)
-    assert done.status == 1
-    assert "✗ config" in done.out
+    assert (done.status, "✗ config" in done.out) == (1, True)
     assert "✗ cache" in done.out
     assert "keys that were cached are not those of the whole text" in done.out
     # The patch has one base for the whole text, so its cache is sound.
@@ -298,8 +297,7 @@ def test_a_server_that_computes_something_else(
     """Where the losses part, by how much, and what explains it: status 1."""
     with serving(Engine(tiny, "echo", **change)) as url:
         done = ropewalk("doctor", tiny, "--docs", docs, *ASKED, url)
-    assert done.status == 1
-    assert words in done.out
+    assert (done.status, words in done.out) == (1, True)
     assert "first at token" in done.out
 
 
@@ -326,8 +324,7 @@ def test_a_server_with_other_tokens(tiny: Path, docs: Path, ropewalk: Ropewalk) 
     engine.read = Halved
     with serving(engine) as url:
         done = ropewalk("doctor", tiny, "--docs", docs, *ASKED, url)
-    assert done.status == 1
-    assert "other tokens" in done.out
+    assert (done.status, "other tokens" in done.out) == (1, True)
 
 
 def test_a_mistake_is_one_sentence(tiny: Path, ropewalk: Ropewalk, tmp_path: Path) -> None:

@@ -220,10 +220,7 @@ def test_a_method_of_ones_own_may_be_called_yarn(
 def test_a_modelling_file_computes_what_was_measured(
     family: str, scaling: str, saved: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Any tool that trusts the folder's code has the losses measured, whole and with a cache.
-
-    Of each layer's frequencies to the bit, and for any length; moved positions to rounding.
-    """
+    """Any tool that trusts the folder's code has the losses measured, whole and with a cache."""
     model = AutoModelForCausalLM.from_pretrained(saved(family), dtype=torch.float32).eval()
     rope = rope_of(model.config)
     scaling = scaling.format(heads=heads_of(rope.layers, rope.heads, rope.rotary_dim // 2))
@@ -483,11 +480,7 @@ def free_port() -> int:
 
 
 def test_another_scaling_of_a_dual_chunk_checkpoint_takes_its_key_away(tmp_path: Path) -> None:
-    """vLLM and SGLang would build a rotary class of dual chunk attention from it.
-
-    The config is written into a folder, since an override cannot remove a key; doctor says that no
-    server reads the key of the checkpoint as it is, and that native is what it means.
-    """
+    """vLLM and SGLang would build a rotary class of dual chunk attention from it."""
     table = {"chunk_size": 64, "local_size": 16, "original_max_position_embeddings": 64}
     model = save_tiny(tmp_path / "m", "qwen2", dual_chunk_attention_config=table)
     found = rw.export(model, scaling="yarn:factor=4", length="4x", to="vllm", out=tmp_path / "out")

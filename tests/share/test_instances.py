@@ -91,11 +91,7 @@ def of(lines: Lines, task: str) -> Lines:
 def test_samples_are_of_the_schema_and_read_back_to_the_scores(
     published: Callable[..., tuple[Any, Lines]], tmp_path: Path
 ) -> None:
-    """The mean of a cell's lines is its score to the last bit, their number its n.
-
-    Methods that share a question have a line each; perplexity and the sample without a number have
-    none, and the scores name the file, its hash and its lines.
-    """
+    """The mean of a cell's lines is its score to the last bit, their number its n."""
     whole, lines = published()
     schema("every_eval_ever").validate(whole)
     values: dict[str, list[float]] = defaultdict(list)
@@ -125,10 +121,7 @@ def test_samples_are_of_the_schema_and_read_back_to_the_scores(
 def test_a_line_has_the_question_that_the_model_read(
     published: Callable[..., tuple[Any, Lines]], docs: Path
 ) -> None:
-    """Its text has as many tokens as the prompt, the key twice, and the documents around it.
-
-    All methods have one text, and the hash that the schema's other writers make of it.
-    """
+    """Its text has as many tokens as the prompt, the key twice, and the documents around it."""
     _, lines = published()
     texts = [file.read_text() for file in docs.iterdir()]
     hashes = defaultdict(set)

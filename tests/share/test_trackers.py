@@ -116,10 +116,7 @@ def sent(
 
 
 def test_scores_are_steps_and_ends_are_metrics() -> None:
-    """One metric per task and method, with the length as its step; incomplete cells wait.
-
-    Two files with the same name are not merged.
-    """
+    """One metric per task and method, with the length as its step; incomplete cells wait."""
     found = scores(made_up(scalings=("none", "pi", "mine"), lengths=(256, 2048)))
     assert sorted(found) == [256, 2048]
     task = "passkey:trials=4"

@@ -318,10 +318,7 @@ def run_limited(mib: int, words: list[str]) -> None:
 def test_too_little_memory_is_tried_again_then_told_and_never_wrong(
     docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cell that fits in no chunks has a status and what it needs, and the others are measured.
-
-    With more memory it is measured in smaller chunks, bit for bit as with enough of it.
-    """
+    """A cell that fits in no chunks has a status and what it needs, and the others are measured."""
     model = save_tiny(tmp_path / "broad", intermediate_size=40_000)
     changes = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["1x", "8x"]}
     poor, rich = (

@@ -144,10 +144,7 @@ def test_several_models_are_measured_and_reported_together(
 def test_a_refused_model_costs_the_others_nothing(
     tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One of two models is refused by its config, or its weights: the other is measured, status 1.
-
-    Where both are refused, the status is 2.
-    """
+    """One is refused by its config, one by its weights: the other is measured, status 1."""
     unlike, hollow = tmp_path / "unlike", save_tiny(tmp_path / "hollow")
     save_tiny(unlike, max_position_embeddings=-1)
     (hollow / "model.safetensors").write_bytes(b"none")

@@ -190,8 +190,7 @@ def test_a_prompt_that_does_not_fit_is_a_status(
 ) -> None:
     task = words(own, tmp_path / "run", "own_text+own_choice", length=20)
     ended = ropewalk(*task)
-    assert ended.status == 1
-    assert "too long" in ended.err
+    assert (ended.status, "too long" in ended.err) == (1, True)
     for record in samples_of(tmp_path / "run"):
         fits = record["status"] == "ok"
         assert fits or record["facts"]["needs"] > 20
@@ -237,8 +236,7 @@ def test_a_record_that_names_a_folder_of_tasks_names_code(
     run: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
     ended = ropewalk("reproduce", run, "--out", tmp_path / "again")
-    assert ended.status == 2
-    assert "--run-code" in ended.err
+    assert (ended.status, "--run-code" in ended.err) == (2, True)
 
 
 def test_reports_know_the_direction_of_every_metric_that_may_be_asked() -> None:

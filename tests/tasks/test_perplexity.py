@@ -428,10 +428,7 @@ def run(model: Path, docs: Path, out: Path, task: str, *more: str) -> Path:
 
 @pytest.mark.slow
 def test_equal_windows_of_a_document_all_count(tiny: Path, tmp_path: Path) -> None:
-    """A refrain of 32 tokens under windows 32 apart: the score is that of the plain loop.
-
-    Counted once, the windows of the refrain would weigh as much as one.
-    """
+    """A refrain of 32 tokens under windows 32 apart: the score is that of the plain loop."""
     verse = "the rope is long and tar is old"
     text = f"{verse}\n" * 9 + "then the strand was cut, and none of it was ever seen again."
     (tmp_path / "song.txt").write_text(text)

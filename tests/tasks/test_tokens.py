@@ -64,10 +64,7 @@ def test_tokens_are_ordered_as_their_tuples(one: list[int], other: list[int], sa
 
 @pytest.mark.slow
 def test_windows_hold_no_copy_of_the_text() -> None:
-    """2500 windows of a thousand tokens, planned and entered in the gather: no 2.5 million tokens.
-
-    As tuples they alone took 20 MB, and what the engine plans with them as much again.
-    """
+    """2500 windows of a thousand tokens, planned and entered in the gather: no copies of tokens."""
     draw = Random(3)
     text = "".join(draw.choices("abcdefghij ", k=41_000))
     source = make_context(tiny_tokenizer(), lambda: [("text", text)], 64)
