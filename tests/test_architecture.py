@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.plugins import ROOT
-from tests import ROOT as REPOSITORY
 
-PACKAGES = ("scaling", "tasks", "harness", "ropewalk")
-FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 # What a folder may import beside the standard library: anywhere, and inside functions only.
 MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "scaling": ({"scaling", "torch"}, set()),
@@ -40,7 +37,6 @@ WRITERS = {
     "harness/reports/_figures.py",
     "harness/reports/page/write.py",
 }
-NEVER = {"results", "scripts", "tests", "training"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -99,15 +95,3 @@ def test_a_package_imports_only_from_packages_below_it() -> None:
     assert wrong == []
     folders = {path.parent.name for path in (ROOT / "harness").glob("*/__init__.py")}
     assert folders <= set(PACKAGES_DOWN)
-
-
-@pytest.mark.slow
-def test_data_scripts_and_tests_are_never_imported() -> None:
-    wrong = [
-        f"{relative(path)} imports {module}"
-        for path in FILES
-        for module, _ in imports(tree(path))
-        if within(module, NEVER)
-    ]
-    assert wrong == []
-    assert not list((REPOSITORY / "results").rglob("*.py"))

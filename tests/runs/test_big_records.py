@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from harness.data.corpus import make_context
-from harness.engine.prefix_tree import LEAST_SHARED, build_tree
 from harness.errors import UserError
 from harness.reports import regret
-from harness.runs.frame import NUMBERS, SAMPLE, kept_samples, make_frame
+from harness.runs.frame import NUMBERS, SAMPLE, make_frame
 from harness.runs.record import LINE, check_sample
 from harness.runs.store import SAMPLES, each_sample
-from tasks import passkey
 from tests.frames import sweep
-from tests.tiny import tiny_tokenizer
 
 REFERENCE = Path(__file__).parent.parent.parent / "results" / "reference"
 OWN = {  # of the frame, beside the facts
@@ -53,19 +48,6 @@ def test_a_frame_is_that_of_a_dictionary_a_row(
     naive = pd.DataFrame(rows)
     naive = naive.astype(dict.fromkeys(NUMBERS, float))
     pd.testing.assert_frame_equal(naive[list(frame)], frame, check_exact=True)
-
-
-@pytest.mark.slow
-def test_samples_take_a_fraction_of_their_records(records: list[dict[str, Any]]) -> None:
-    assert records
-    tracemalloc.start()
-    held: Any = kept_samples(REFERENCE)
-    (slim, _), held = tracemalloc.get_traced_memory(), None
-    held = list(each_sample(REFERENCE))
-    whole, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert held
-    assert slim < 0.75 * whole
 
 
 WRONG: list[dict[str, Any]] = [
@@ -105,14 +87,3 @@ def test_documents_are_compared_by_name_in_any_order_of_samples() -> None:
     order = ["task", "length", "scaling"]
     wanted, found = (table.sort_values(order, ignore_index=True) for table in (wanted, found))
     pd.testing.assert_frame_equal(wanted, found, rtol=1e-9)
-
-
-def test_a_grid_computes_what_no_prefix_has_before() -> None:
-    """The prefix tree of a grid is within 5 % of sharing every common beginning, however short."""
-    source = make_context(tiny_tokenizer(), list, 256)
-    asked = [question.tokens for question in passkey.ask(source, [512, 1024], trials=4)]
-    shared_all, computed = (
-        sum(len(node.tokens) for node in build_tree(asked, least).nodes)
-        for least in (1, LEAST_SHARED)
-    )
-    assert shared_all <= computed < 1.05 * shared_all < 0.6 * sum(map(len, asked))
