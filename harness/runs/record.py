@@ -237,6 +237,9 @@ class _Sample(BaseModel):
     seconds: FiniteFloat | None = None
     peak_mib: FiniteFloat | None = None
     shared: bool | None = None
+    length: Tokens | None = None
+    frequencies: Name | None = None
+    session: Count | None = None
 
 
 def check_question(question: Any) -> None:
