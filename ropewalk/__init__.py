@@ -1,9 +1,11 @@
 """Ropewalk in Python: all that is public, under one name. Each name is imported on first use.
 
-``rope_of(model.config)`` reads the rotary geometry, ``methods.yarn(rope, length, factor=4)`` gives
-a rotation, ``patched(model, rotation)`` runs a loaded model with it, ``run(...)`` measures a sweep,
-``recommend(...)`` races methods, ``export(...)`` and ``doctor(...)`` are the commands, and
-``Callback(...)`` measures a model while transformers' Trainer fine-tunes it.
+- ``rope_of(model.config)`` reads the rotary geometry.
+- ``methods.yarn(rope, length, factor=4)`` returns a rotation.
+- ``patched(model, rotation)`` runs a loaded model with it.
+- ``run(...)`` measures a sweep, and ``recommend(...)`` races methods.
+- ``export(...)``, ``doctor(...)`` and the other commands are functions of the same names.
+- ``Callback(...)`` measures a model while transformers' Trainer fine-tunes it.
 """
 
 from __future__ import annotations

@@ -22,10 +22,11 @@ def frequencies(
 ) -> Frequencies:
     """Return a method's frequencies; those from channel ``onset`` on get a falling weight.
 
-    The weight is half a cosine over the channel index, 1 at the onset and 0 at the slowest channel
-    (``soft``), or 0 for all of them (``hard``). Channels count from 0; an unset onset is the first
-    channel whose wavelength exceeds the trained window. ``on`` is the underlying method, whose
-    attention factor is kept. It is the same at every length: not ``none`` at stretch 1.
+    With ``soft``, the weight is half a cosine over the channel index: 1 at the onset and 0 at the
+    slowest channel. With ``hard``, it is 0 for all of these channels. Channels count from 0. An
+    unset onset is the first channel whose wavelength exceeds the trained window. ``on`` is the
+    underlying method, whose attention factor is kept. The weights are the same at every length, so
+    the method is not ``none`` at stretch 1.
 
     The numbers are those of the authors' code, hrlics/CoPE, for their onset: 44 of 64 for Llama 3
     at base 10 million, trained further at 64k, where 37 channels complete a turn in the window.

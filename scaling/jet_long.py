@@ -34,13 +34,15 @@ def bands(
 ) -> Bands | Frequencies:
     """Return true positions up to a distance of ``window`` tokens, and others beyond it.
 
-    ``grouped``: floor(m/G) - floor(n/G) with G = ceil(length / trained window), so that no position
-    exceeds the trained window; a given ``group`` is G at every length, as it is served. ``ramped``:
-    beyond the window every channel continues at yarn's frequency for the factor
-    s = (length - window) / (trained window - window), and all logits are multiplied by
-    0.1 ln(s) + 1. Without a group both are the unchanged model up to the trained length.
-    ``window`` defaults to a 16th of the trained one, as the authors' 2048 of 32768; ``on`` is the
-    method whose frequencies are used; ``on`` and ``group`` apply to ``grouped`` only.
+    - ``grouped`` uses floor(m/G) - floor(n/G) with G = ceil(length / trained window), so that no
+      position exceeds the trained window. A given ``group`` is G at every length, as it is served.
+    - ``ramped`` continues every channel beyond the window at yarn's frequency for the factor
+      s = (length - window) / (trained window - window), and multiplies all logits by
+      0.1 ln(s) + 1.
+
+    Without a group, both leave the model unchanged up to the trained length. ``window`` is by
+    default a 16th of the trained window, as the authors' 2048 of 32768. ``on`` is the method whose
+    frequencies are used. ``on`` and ``group`` apply only to ``grouped``.
 
     The numbers are those of jet-ai-projects/Jet-Long (jetlong and jetlong_freq) in prefill and in
     decoding. They were not compared with the text of the paper, which was not available.

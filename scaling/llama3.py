@@ -19,8 +19,8 @@ def frequencies(
 ) -> Frequencies:
     """Return inv_freq / factor below low_freq_factor turns, inv_freq above high_freq_factor.
 
-    Turns are those in the trained window; between the bounds the mix is linear in turns. An unset
-    factor is the stretch of the length.
+    Turns are counted in the trained window. Between the bounds, the mix is linear in turns. An
+    unset factor is the stretch of the length.
     """
     low, high = low_freq_factor, high_freq_factor
     if not (math.isfinite(high) and high > low > 0):

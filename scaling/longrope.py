@@ -17,11 +17,14 @@ def frequencies(
     """Return inv_freq / short_factor up to the trained length, / long_factor above it.
 
     ``factors`` is the path of a JSON file with the lists ``short_factor`` and ``long_factor``, one
-    number per channel pair, named as by Hugging Face; by default the checkpoint's own are used. A
-    file with a list ``layers`` has such a table for each layer, and next to it the values they have
-    in common. The attention factor is the table's ``attention_factor``,
-    else sqrt(1 + ln(s) / ln(trained_length)) at every length, where s is ``factor``, else the
-    table's ``factor``, else the stretch. Not ``none`` at stretch 1, unless the short list is all 1.
+    number per channel pair, with Hugging Face's names. By default the checkpoint's own lists are
+    used. A file with a list ``layers`` has one such table per layer, and next to it their common
+    values.
+
+    The attention factor is the table's ``attention_factor``. Without one, it is
+    sqrt(1 + ln(s) / ln(trained_length)) at every length, where s is ``factor``, or else the table's
+    ``factor``, or else the stretch. The method is not ``none`` at stretch 1, unless the short list
+    is all 1.
 
     Differs from the paper, which leaves the first tokens unscaled; frequencies cannot (its table
     11, untuned Llama-2: perplexity 7.22 with and 7.28 without at 16384 tokens, 11.51 and 13.00 at

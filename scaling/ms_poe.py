@@ -23,17 +23,19 @@ def bands(
 ) -> Bands | Frequencies:
     """Return positions divided by low + (high - low) j / H, for the head of rank j of H.
 
-    Ranks are by position-awareness, the most aware head first: the share of keys to which its last
-    query gives more than three times the mean attention, without rotation. ``heads`` is the file
-    in which ``ropewalk calibrate`` wrote these shares, as means over documents. Layers before
-    ``first_layer`` (from 0) are unchanged. ``on`` is the method whose frequencies are used. It
-    changes the model at every length, and is made for the middle of the window rather than for
-    longer texts: the least ratio, 1.2, is all that it extends.
+    Heads are ranked by position-awareness, the most aware head first. The position-awareness of a
+    head is the share of keys to which its last query gives more than three times the mean
+    attention, without rotation. ``ropewalk calibrate`` writes these shares, as means over
+    documents, to the file ``heads``. Layers before ``first_layer`` (from 0) are unchanged. ``on``
+    is the method whose frequencies are used.
 
-    Differs from the authors' code (VITA-Group/Ms-PoE), which ranks the heads anew for each prompt,
-    while here the ranks are fixed. It indexes by argsort where a rank is meant, which gives the
-    inverse permutation: shares 0.1, 0.3, 0.2 are ranked 1, 2, 0 and not 2, 0, 1. And heads that
-    share a key rotate it by the first one's ratio, so that positions are not relative.
+    The method changes the model at every length. It is made for the middle of the window rather
+    than for longer texts: it extends the window only by the least ratio, 1.2.
+
+    Differs from the authors' code (VITA-Group/Ms-PoE), which ranks the heads anew for each prompt;
+    here the ranks are fixed. The code indexes by argsort instead of by rank, which gives the
+    inverse permutation: shares 0.1, 0.3, 0.2 are ranked 1, 2, 0 and not 2, 0, 1. Heads that share a
+    key rotate it by the first one's ratio there, so that positions are not relative.
     """
     if heads is None:
         raise ValueError(

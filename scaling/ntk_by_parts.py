@@ -17,12 +17,13 @@ def frequencies(
     beta: Turns = 32.0,
     critical: int | None = None,
 ) -> Frequencies:
-    """Return inv_freq / factor below alpha turns in the trained window, inv_freq above beta.
+    """Keep channels above ``beta`` turns in the trained window; divide those below ``alpha`` turns.
 
-    Between them the mix is linear in turns. An unset factor is the stretch of the length. There is
-    no attention factor: with one, this is yarn with the ramp of its paper. ``critical`` is the
-    first channel, counted from 0, that is divided by the whole factor, instead of the one at alpha
-    turns (arXiv:2502.20082: for Llama 3 it is 30, not 35).
+    Slow channels are divided by the factor. In between, the mix is linear in turns. An unset factor
+    is the stretch of the length. There is no attention factor; with one, the method is yarn with
+    the ramp of its paper. ``critical`` is the first channel, counted from 0, that is divided by the
+    whole factor; it replaces the one at ``alpha`` turns (arXiv:2502.20082: 30 and not 35 for Llama
+    3).
 
     Differs from the class of this name in the YaRN repository, which mixes in NTK-aware scaling and
     has other bounds: that is ``ntk_by_parts_code``, with up to 3.18 times these frequencies.

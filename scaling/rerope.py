@@ -15,8 +15,8 @@ def bands(
     """Return relative positions min(distance, window).
 
     ``window`` is in tokens, by default a quarter of the trained window, as in the author's best
-    table (1024 of Llama-2's 4096); ``on`` is the method whose frequencies are used. It changes the
-    model inside the trained window too: a distance beyond ``window`` is capped there as well.
+    table (1024 of Llama-2's 4096). ``on`` is the method whose frequencies are used. The model
+    changes inside the trained window too: a distance beyond ``window`` is capped there as well.
 
     Differs from the author's code: its window is 512 of 4096, and it also scales queries by log n,
     which is ``log_n:on=rerope`` here, so that each can be measured separately.

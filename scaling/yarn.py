@@ -23,18 +23,22 @@ def frequencies(
     mscale: float | None = None,
     mscale_all_dim: float | None = None,
 ) -> Frequencies:
-    """Return inv_freq above beta_fast turns in the trained window, / factor below beta_slow.
+    """Keep channels that turn often in the trained window, and divide the slow ones by the factor.
 
-    ``ramp`` says in what the mix between them is linear: ``code``, in the channel index, as in
-    the reference code and transformers, between channels rounded outwards if ``truncate``;
-    ``paper``, in turns. An unset factor is the stretch of the length.
+    Channels above ``beta_fast`` turns in the trained window keep their frequency. Channels below
+    ``beta_slow`` turns are divided by the factor. In between, ``ramp`` chooses how the two are
+    mixed: ``code`` is linear in the channel index, as in the reference code and transformers,
+    between channels rounded outwards if ``truncate``; ``paper`` is linear in turns. An unset factor
+    is the stretch of the length.
+
     ``mscale`` and ``mscale_all_dim`` make the attention factor the ratio of
-    0.1 * mscale * ln(factor) + 1 of each; a given ``attention_factor`` holds at every length.
-    ``critical`` is the first channel, counted from 0, that is divided by the whole factor, instead
-    of the one at beta_slow: LongRoPE2's (arXiv:2502.20082, YaRN-rcd) for Llama 3 is 30, not 35.
+    0.1 * mscale * ln(factor) + 1 for each of them. A given ``attention_factor`` holds at every
+    length. ``critical`` is the first channel, counted from 0, that is divided by the whole factor;
+    it replaces the one at ``beta_slow``. LongRoPE2's (arXiv:2502.20082, YaRN-rcd) for Llama 3 is 30
+    and not 35.
 
     Differs from the paper, whose ramp is linear in turns (``ramp="paper"``). For Llama-2 at factor
-    16 that one gives up to 3.04 times lower frequencies (channel 38 of 64).
+    16 the paper's ramp gives up to 3.04 times lower frequencies (channel 38 of 64).
     """
     if not (math.isfinite(beta_fast) and beta_fast > beta_slow > 0):
         raise ValueError(

@@ -176,9 +176,8 @@ def json_schema() -> str:
 
 def methods() -> str:
     """Return the table of all methods, each with a link to its page."""
-    return re.sub(
-        r"^\| (\w+)( +)\|", r"| [\1](\1.md)\2|", method_page(), flags=re.MULTILINE
-    ).replace("| [method](method.md)", "| method")
+    table = re.sub(r"^\| (\w+)( +)\|", r"| [\1](\1.md)\2|", method_page(), flags=re.MULTILINE)
+    return "---\nhide: [toc]\n---\n" + table.replace("| [method](method.md)", "| method")
 
 
 def method(one: Entry) -> str:

@@ -24,8 +24,8 @@ def compare(
 ) -> Done:
     """Compare two runs cell by cell on the same documents, or a run with a published table.
 
-    Two runs may be of two models, or of one model before and after a change of it, of a package or
-    of a machine: every cell that both have has the difference, the second less the first.
+    Two runs may be of two models, or of one model before and after a change: of the model, of a
+    package, or of the machine. Every cell that both runs have shows the second minus the first.
 
     Args:
         run: A run folder.

@@ -32,9 +32,9 @@ def publish(
             a tracker that it is sent to, as in `ropewalk run --track`.
         out: A new folder to write. [default: RUN-card and so on, beside the run]
         task: Your own task files that the run was measured with: only these are executed.
-        samples: To every-eval-ever, also every sample that is right or wrong, with the text of its
-            question, which may be that of your documents; it is made again of them and of the
-            model's tokenizer, without weights.
+        samples: To every-eval-ever, also write every sample that is right or wrong, with the text
+            of its question. The text may come from your documents. It is made again from them and
+            the model's tokenizer, without weights.
         model: With --samples, where the model or its tokenizer lies now, if it moved.
         docs: With --samples, where the documents lie now, if they moved.
         run_code: With --samples, let code that the record names run: that of a model's repository,

@@ -40,8 +40,8 @@ def report(
             the files of all reports]
         mixed: Set runs that are not comparable beside each other.
         together: Compare models as methods, in one panel. [default: where each has one method]
-        width: Of figures: page (7 inches, the default), column (3.3) or inches.
-        style: Of figures: paper (one column of two), a Matplotlib style by name, or its file.
+        width: For figures: page (7 inches, the default), column (3.3) or inches.
+        style: For figures: paper (one column of two), a Matplotlib style by name, or its file.
         only: The methods that figures show, in their order; tables have all.
         rename: METHOD=NAME in figures: yarn:factor=4='YaRN 4×'. RUN/figures.toml has all this too,
             and order and colours.

@@ -11,8 +11,8 @@ from harness.encodings.types import Places, Shape, bucket, check_buckets
 class Encoding(nn.Module):
     """Section 2.1: half of the buckets are exact, half logarithmic; all layers share the biases.
 
-    Differs from T5: content scores are divided by sqrt(d), which T5 puts into its initial weights;
-    ``bias`` is stored divided by it too, so that a step of Adam, whose size is the learning rate,
+    Differs from T5: content scores are divided by sqrt(d), which T5 puts into its initial weights.
+    ``bias`` is stored divided by sqrt(d) too. A step of Adam, whose size is the learning rate, then
     changes a bias as much as a content score. Stored undivided it reaches 2 in the recipe's steps,
     and no head learns to attend to the previous token.
     """

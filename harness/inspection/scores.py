@@ -31,7 +31,7 @@ SPREAD = (0.05, 0.95)  # the share of contents below a curve's lower and upper b
 class Curve:
     """The score of a query with a key of the same content, by distance in tokens.
 
-    Of a rotation, queries and keys have standard normal channels. Scores are divided by
+    For a rotation, queries and keys have standard normal channels. Scores are divided by
     sqrt(head_dim), and what an encoding adds is added. ``mean``, ``low`` and ``high`` are over
     contents and heads.
     """

@@ -40,9 +40,9 @@ NONE = (
 
 MOST_TICKS = 6  # of a narrow panel
 NOTE = (
-    "Bars: 95 % intervals of each score alone. ρ: Spearman's rank correlation over the methods "
-    "that differ, with its 95 % interval (Bonett and Wright 2000; none of a perfect order), of "
-    f"{METHODS} methods or more; -1: the lower the perplexity, the more is retrieved."
+    "Bars: 95 % intervals of each score alone. ρ is Spearman's rank correlation over the methods "
+    "that differ, with its 95 % interval (Bonett and Wright 2000; none for a perfect order). It is "
+    f"given for {METHODS} methods or more. -1: a lower perplexity always means more retrieval."
 )
 
 

@@ -43,7 +43,7 @@ PAIRED = (
 )
 SEEDS = (
     "The mean over seeds of the difference on the same documents or trials, with its own 95 % "
-    "interval over seeds (Student's t; the documents are held fixed). pp: percentage points; "
+    "interval over seeds (Student's t; the documents are held fixed). pp: percentage points. "
     "?: no significant difference (5 %, corrected for all comparisons at a length by Holm's "
     "method)."
 )

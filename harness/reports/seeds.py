@@ -38,7 +38,7 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return tables a task, lengths side by side: intervals over documents, over seeds, changes."""
+    """Return one table per task by length: intervals over documents and over seeds, changes."""
     many = table["scaling"].nunique() > 1
     label = [
         f"{row['model']}, {row['scaling']}" if many else str(row["model"]) for row in records(table)

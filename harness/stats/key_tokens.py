@@ -134,7 +134,7 @@ def over_keys(cell: Losses, masks: Masks) -> dict[str, Any]:
 
 
 def gains(cell: Losses, short: Losses, drop: float) -> dict[str, Any]:
-    """Return the mean loss that the longer context saves, in nats a token, and its large part.
+    """Return the mean loss that the longer context saves, in nats per token, and its large part.
 
     ``large`` is the share of all targets that gain more than ``drop`` nats.
     """

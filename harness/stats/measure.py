@@ -28,10 +28,13 @@ LOWER = {
 class Measure:
     """How one task of one model measures.
 
-    ``name`` is for sentences ("tail perplexity"). ``form``: a score is the share of hits, that of
-    trials of which parts count, the weighted mean of the samples, its exponential (perplexity), or
-    something that samples do not show, in which case two methods cannot be compared sample by
-    sample. ``across``: scores of different lengths may be compared.
+    Attributes:
+        name: for sentences ("tail perplexity").
+        metric: name of the number.
+        form: what a score is: the share of hits; the share of trials of which parts count; the
+            weighted mean of the samples; its exponential (perplexity); or something that samples do
+            not show. In the last case, two methods cannot be compared sample by sample.
+        across: whether scores of different lengths may be compared.
     """
 
     name: str

@@ -118,10 +118,10 @@ def adjusted(
 ) -> list[float | None]:
     """Return the probability of each difference from the baseline, corrected for their number.
 
-    Dunnett's comparison with the joint distribution of a studentised bootstrap, step-down (Romano
-    and Wolf, Journal of the American Statistical Association 100, 2005): a method is compared with
-    the largest difference among those that are no more significant than it. Of shares, whose few
-    hits cannot be resampled, the correction is Holm's.
+    This is Dunnett's comparison with the joint distribution of a studentised bootstrap, step-down
+    (Romano and Wolf, Journal of the American Statistical Association 100, 2005). A method is
+    compared with the largest difference among the methods that are no more significant. For shares
+    the correction is Holm's, because few hits cannot be resampled.
 
     Args:
         differences: summed differences of each document, shape (documents, methods).

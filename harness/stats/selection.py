@@ -160,9 +160,9 @@ def _selection(
 def _above_means(differences: Array, weights: Array, alpha: float) -> Array:
     """Return upper bounds of the mean differences from one method, which hold together.
 
-    A single rival has its own two-sided interval. Of several, the critical value is that of the
-    largest studentised difference in the bootstrap; few documents understate it, for which the
-    level is raised by one part in their number. It is Student's t at least.
+    A single rival has its own two-sided interval. For several rivals, the critical value is that
+    of the largest studentised difference in the bootstrap, and at least Student's t. Few documents
+    understate this value, so the level is raised by one part in their number.
     """
     documents, rivals = differences.shape
     if rivals == 1:

@@ -32,8 +32,8 @@ LONGEST = 1.6  # inches of a name in one line
 CUT = "truncation"
 CAPTION = (
     "How much worse than the best each method is, at the longest length. Thick bars: 95 % "
-    "intervals of each paired difference from the method with the best mean; thin lines end at the "
-    "bound of how much worse than the best of all the method is at most, which holds for all "
+    "intervals of each paired difference from the method with the best mean. Thin lines end at the "
+    "bound of how much worse than the best of all the method is at most. The bounds hold for all "
     "methods together (95 %). Filled: not significantly worse than the best; hollow: significantly "
     "worse. Shaded: as good as the best, within {margin:g} {unit}. ◂ ▸: off the scale. Arrow: the "
     "method to use. In-window cost: the change inside the trained window in the form that the "
