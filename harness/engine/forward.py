@@ -13,23 +13,12 @@ from numpy.typing import NDArray
 
 from harness.engine import loss
 from harness.engine.memory import ROWS, Shape, Sizes, of_a_row
-from harness.engine.packed_attention import (
-    PLAIN,
-    KVCache,
-    NotShareableError,
-    installed,
-    kernel_of,
-)
+from harness.engine.packed_attention import PLAIN, KVCache, NotShareableError, installed, kernel_of
 from harness.engine.prefix_tree import Node, NodePath, PrefixTree, build_tree, packs
 from harness.engine.sdpa import Causal, on_gpu
 from harness.engine.trunk import run_pack, trunk_name
 from tasks._tokens import kept
-from tasks.types import (
-    DivergenceResponse,
-    Generate,
-    LoglikelihoodResponse,
-    ModelRequest,
-)
+from tasks.types import DivergenceResponse, Generate, LoglikelihoodResponse, ModelRequest
 
 PROMPT = 48  # tokens of the longest prompt of the check
 EXACT, COARSE = 1e-4, 5e-2  # mean difference that rounding may make, in float32 and in 16 bits

@@ -20,7 +20,7 @@ from harness.runs.compatible import raw_text
 from harness.runs.frame import make_frame
 from harness.runs.store import REPORTS, SAMPLES, checked_run, checked_samples, write_run
 from harness.share.clean import clean_record, clean_samples, entry
-from harness.stats.cells import SCORE, cells
+from harness.stats.cells import SCORE, cells, shared
 
 if TYPE_CHECKING:
     from harness.sweep.rerun import RequestedTask
@@ -79,9 +79,10 @@ def write(run: PublicRun, out: Path) -> list[Path]:
 
 def write_page_and_reports(run: PublicRun, out: Path) -> list[Path]:
     """Write the page of all reports, their tables and figures; return the files."""
-    written = write_reports(run.frame, out / REPORTS, None, run.note, run.paper)
     page = out / "index.html"
-    write_page(page, run.frame, [run.record], written, run.note)
+    with shared():
+        written = write_reports(run.frame, out / REPORTS, None, run.note, run.paper)
+        write_page(page, run.frame, [run.record], written, run.note)
     return [page, *written.files]
 
 
