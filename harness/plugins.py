@@ -192,7 +192,8 @@ def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
         raise UserError(f"the report {name!r} was merged: {REPLACED[name]} has its numbers now.")
     more = f"; a task of lm-eval is lm_eval:tasks={name}" if kind == "task" else ""
     known = nearest(name, all_names(kind))
-    raise UserError(f"no {kind} is called {name!r}; {known}, or a path to a .py file{more}.")
+    given = reason(repr(name))
+    raise UserError(f"no {kind} is called {given}; {known}, or a path to a .py file{more}.")
 
 
 def _imported(kind: str, name: str, path: str) -> tuple[ModuleType, str | None]:

@@ -30,7 +30,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.errors import UserError
+from harness.errors import UserError, reason
 from harness.names import nearest
 from harness.plugins import load, names
 
@@ -49,7 +49,9 @@ def read_table(name: str) -> pd.DataFrame:
     frame = read_tables()
     known = list(frame["table"].unique())
     if name not in known:
-        raise UserError(f"no published table is called {name!r}; {nearest(name, known)}.")
+        raise UserError(
+            f"no published table is called {reason(repr(name))}; {nearest(name, known)}."
+        )
     return frame[frame["table"] == name].reset_index(drop=True)
 
 

@@ -209,6 +209,14 @@ def test_a_name_in_a_file_is_refused_on_its_line(
         parse_all(sheet(text), {})
 
 
+def test_a_name_of_any_length_is_quoted_in_part(sheet: Callable[[str], Path]) -> None:
+    """Two names of 5000 letters make a message that a person can read."""
+    name = "x" * 5000
+    with pytest.raises(UserError) as raised:
+        parse_all(sheet(f"scaling: {name}\npublished: {name}"), {})
+    assert len(str(raised.value)) < 3000
+
+
 def test_all_mistakes_are_told_at_once(
     tiny: Path, sheet: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
