@@ -26,23 +26,10 @@ def question(length: int, start: int = 1, seed: int = 0) -> Request:
     return Loglikelihood(tuple(draw.randrange(1, 257) for _ in range(length)), start, doc_id="q")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_mean_loss_is_that_of_the_model_with_labels(family: str) -> None:
-    """Every family's loss is the library's own to float32 rounding, whatever scales its logits."""
-    model, asked = build(family), question(90)
-    ((_, answer),) = answers(model, [asked])
-    tokens = torch.tensor([asked.tokens])
-    with torch.inference_mode():
-        wanted = model(input_ids=tokens, labels=tokens).loss.item()
-    assert math.fsum(answer.nll) / len(answer.nll) == pytest.approx(wanted, rel=2e-6)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_loss_and_argmax_is_that_of_the_full_logits(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Head chunks that do not divide the targets give each target's loss and argmax."""
     monkeypatch.setattr(memory, "LEAST_HEAD_ROWS", 17)
     model, asked = build(family), question(90, start=40)
     ((_, answer),) = answers(model, [asked], Sizes(logits=1))
@@ -53,15 +40,6 @@ def test_every_loss_and_argmax_is_that_of_the_full_logits(
     assert answer.nll == pytest.approx(wanted, abs=1e-5)
     assert list(answer.argmax) == logits.argmax(-1).tolist()
     assert len(answer.argmax) == len(answer.nll) + 1 == 51
-
-
-def test_no_head_call_sees_more_rows_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The logits of all positions never exist at once."""
-    monkeypatch.setattr(memory, "LEAST_HEAD_ROWS", 20)
-    model, rows = build("llama"), []
-    model.lm_head.register_forward_hook(lambda _, inputs, __: rows.append(inputs[0].shape[1]))
-    list(answers(model, [question(90)], Sizes(logits=1)))
-    assert rows == [20, 20, 20, 20, 16]
 
 
 @pytest.mark.slow
@@ -85,7 +63,6 @@ def test_a_uniform_model_has_a_loss_of_log_vocabulary() -> None:
 
 
 def test_the_trunk_is_back_after_an_error_in_the_head() -> None:
-    """A failing head leaves the model whole."""
     model = build("llama")
     trunk = model.model
 
@@ -103,33 +80,18 @@ def test_the_trunk_is_back_after_an_error_in_the_head() -> None:
 OWN = "this machine"
 
 
-@pytest.mark.parametrize(
-    ("lack", "place"),
-    [
-        (torch.OutOfMemoryError("CUDA out of memory"), "the GPU"),
-        (
-            torch.OutOfMemoryError(
-                "CUDA out of memory. Tried to allocate 9 GiB. GPU 3 has a total"
-            ),
-            "GPU 3",
-        ),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"), OWN),
-        (RuntimeError("CUDA error: out of memory"), "the GPU"),
-        (
-            RuntimeError(
-                "MPS backend out of memory (MPS allocated: 9 GB, other allocations: 1 GB)"
-            ),
-            "the GPU",
-        ),
-        (
-            RuntimeError(
-                "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-            ),
-            "the GPU",
-        ),
-        (MemoryError(), OWN),
-    ],
-)
+@pytest.mark.parametrize(("lack", "place"), [
+    (torch.OutOfMemoryError("CUDA out of memory"), "the GPU"),
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 3 has a total"),
+     "GPU 3"),
+    (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"), OWN),
+    (RuntimeError("CUDA error: out of memory"), "the GPU"),
+    (RuntimeError("MPS backend out of memory (MPS allocated: 9 GB, other allocations: 1 GB)"),
+     "the GPU"),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+     "the GPU"),
+    (MemoryError(), OWN),
+])  # fmt: skip
 def test_too_little_memory_is_no_answer_and_the_rest_goes_on(
     lack: BaseException, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,6 +114,5 @@ def test_too_little_memory_is_no_answer_and_the_rest_goes_on(
 
 
 def test_a_model_without_one_trunk_is_refused() -> None:
-    """What is not a trunk with a head is refused by its class name."""
     with pytest.raises(UserError, match="^Linear is not a causal language model of one trunk"):
         trunk_name(torch.nn.Linear(2, 2))

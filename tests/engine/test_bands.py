@@ -61,7 +61,6 @@ def answered(model: Any, questions: list[Request], sizes: Sizes) -> dict[int, An
     ],
 )
 def test_sharing_chunks_and_order_change_no_bit(family: str, method: str) -> None:
-    """Losses, argmaxes and texts: together, alone, backwards, in small packs and chunks."""
     model = model_of(family)
     with patched(model, bands_of(family, method, LENGTH)):
         assert shareable(model)
@@ -103,31 +102,7 @@ def test_losses_are_those_of_the_matrix_of_positions(
 
 
 @pytest.mark.parametrize("method", ["rerope", "dual_chunk"])
-def test_keys_are_rotated_once_per_layer_and_band(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many chunks a text comes in; a fork rotates those before it once more."""
-    model, bands = model_of("llama"), bands_of("llama", method, LENGTH)
-    own, rotated = BandedAttention._rotated, list[int]()
-
-    def counted(it: Any, *given: Any, query: bool) -> torch.Tensor:
-        if not query:
-            rotated.append(given[-1].shape[2])
-        return own(it, *given, query=query)
-
-    monkeypatch.setattr(BandedAttention, "_rotated", counted)
-    whole, fork = asked()[0], asked()[2]
-    each = model.config.num_hidden_layers * len(bands.bands)
-    with patched(model, bands):
-        for questions, most in (([whole], LENGTH), ([whole, fork], 150 + LENGTH + 240)):
-            rotated.clear()
-            answered(model, questions, SMALL)
-            assert sum(rotated) <= each * most
-
-
-@pytest.mark.parametrize("method", ["rerope", "dual_chunk"])
 def test_a_text_is_the_argmax_of_whole_forwards(method: str) -> None:
-    """Token by token, where several are continued together."""
     model = model_of("llama")
     with patched(model, bands_of("llama", method, LENGTH)), torch.inference_mode():
         for question, answer in zip(asked(5), answered_in_order(model, asked(5)), strict=True):
@@ -155,7 +130,6 @@ def halves(width: int) -> Layout:
 def test_a_row_of_the_kernel_has_the_same_bits_every_way(
     heads: int, groups: int, width: int, method: Any
 ) -> None:
-    """Wherever a fork begins and however few rows it has, they are rows of the whole."""
     torch.manual_seed(0)
     module, length = torch.nn.Identity(), 1100
     bands = method.bands(Rope(width, 10_000.0, 300), length)
@@ -180,7 +154,6 @@ def test_a_row_of_the_kernel_has_the_same_bits_every_way(
 def test_tiles_are_every_pair_once(
     bounds: list[tuple[int, int]], start: int, position: int, rows: int
 ) -> None:
-    """Whatever the bounds of the rows, and wherever a call begins: its own rows see their keys."""
     first = torch.tensor([min(*pair, start + i) for i, pair in enumerate(bounds)])
     end = torch.tensor([min(max(pair), start + i + 1) for i, pair in enumerate(bounds)])
     counted = torch.arange(320, dtype=torch.float64)

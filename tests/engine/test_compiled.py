@@ -64,7 +64,6 @@ def test_layers_and_lengths_share_compiled_functions() -> None:
 
 
 def test_a_machine_without_a_compiler_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is raised before any weight is loaded, and says what to do."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(UserError, match=r"needs a C\+\+ compiler.*leave --compile out"):
@@ -73,7 +72,6 @@ def test_a_machine_without_a_compiler_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_a_compiled_run_has_a_folder_of_its_own(ropewalk: Ropewalk, tmp_path: Path) -> None:
-    """Its samples have other keys, and a folder of one kind refuses a run of the other."""
     command = ("run", "--scaling", "none", "--task", "passkey:depths=1,trials=1", "--length", "1x")
     assert ropewalk(*command, "--out", str(tmp_path / "plain")).status == 0
     refused = ropewalk(*command, "--compile", "--out", str(tmp_path / "plain"))

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from harness.engine import Sizes, answers, forward, memory, packed_attention, sdpa, shareable, trunk
+from harness.engine import Sizes, answers, memory, packed_attention, sdpa, shareable, trunk
 from harness.engine.prefix_tree import build_tree
 from harness.patching.patch import patched
 from tasks.types import Generate, Loglikelihood, Request
@@ -104,7 +104,6 @@ def test_a_token_of_a_text_goes_to_the_flash_kernel(
 def test_keys_and_values_of_two_layers_never_coexist(
     model: Any, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a layer are freed before the next one computes its own."""
     own, stored, alive = packed_attention._hold, list[StorageWeakRef](), list[bool]()
 
     def noted(run: Any, *given: Any) -> None:
@@ -121,27 +120,6 @@ def test_keys_and_values_of_two_layers_never_coexist(
             stack.callback(layer.register_forward_pre_hook(begins).remove)
         list(answers(model, scored(text()), Sizes(chunk=chunk)))
     assert alive == [False] * 4  # keys and values of the first two layers, as the next begins
-
-
-def test_the_head_is_read_once_per_pack(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU it computes many rows at a time, and the host waits for losses and argmaxes once."""
-    monkeypatch.setattr(forward, "on_gpu", lambda _: True)
-    rows, reads = list[int](), list[int]()
-    own = torch.Tensor.cpu
-
-    def cpu(tensor: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
-        reads.append(len(tensor))
-        return own(tensor, *given, **named)
-
-    monkeypatch.setattr(torch.Tensor, "cpu", cpu)
-    sizes = Sizes(pack=LENGTH, layer=640 * 4 * 256)
-    handle = model.lm_head.register_forward_hook(
-        lambda _, given, __: rows.append(given[0].shape[1])
-    )
-    list(answers(model, scored(text(), text(1500, seed=3)), sizes))
-    handle.remove()
-    assert rows == [640, 640, 640, 128, 640, 640, 220]
-    assert reads == [LENGTH, LENGTH, 1500, 1500]
 
 
 @pytest.fixture
@@ -193,7 +171,6 @@ def test_gpus_that_share_a_model_get_the_next_chunk_before_the_others_are_done(m
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gemma", "gpt_neox", "cohere", "qwen3_moe"])
 def test_overlapping_chunks_change_no_bit(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that share prefixes, in small packs and chunks, give what layer by layer gives."""
     model, sizes = build(tiny(family)), Sizes(pack=300, chunk=64)
     wanted = together(model, asked(), sizes)
     monkeypatch.setattr(trunk, "over_gpus", lambda _: True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -54,7 +52,6 @@ def test_without_blocks_answers_are_the_same_to_rounding(family: str, operators:
 def test_a_gpu_computes_causal_attention_without_a_mask_or_copies_of_keys(
     rows: int, position: int, groups: int, channels: int, operators: Operators
 ) -> None:
-    """Rows are the last of the keys, heads of any width; shared keys are shared in memory."""
     torch.manual_seed(0)
     query = torch.randn(1, 8, rows, channels)
     key, value = (torch.randn(1, groups, 40, channels) for _ in range(2))
@@ -73,7 +70,6 @@ def test_a_gpu_computes_causal_attention_without_a_mask_or_copies_of_keys(
 @pytest.mark.usefixtures("operators")
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_log_sum_exp_of_a_gpu_is_that_of_the_scores(causal: bool) -> None:
-    """It has a number per head and row, without the rows to which a kernel fills it up."""
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, heads, 50, 16) for heads in (6, 3, 3))
     _, found = sdpa.on_cuda(query, key, value, 0.3, causal=causal)
@@ -83,27 +79,9 @@ def test_the_log_sum_exp_of_a_gpu_is_that_of_the_scores(causal: bool) -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
 
 
-def test_the_flash_kernel_is_asked_whether_it_takes_the_tensors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """PyTorch says it of shared keys too, for which the other kernel wants a view."""
-    asked_for: list[tuple[int, ...]] = []
-
-    def refuses(params: Any) -> bool:
-        asked_for.append((params.query.shape[1], params.key.shape[1], params.enable_gqa))
-        return bool(params.query.dtype == torch.bfloat16)
-
-    monkeypatch.setattr(sdpa, "can_use_flash_attention", refuses)
-    for dtype, wanted in ((torch.bfloat16, True), (torch.float32, False)):
-        query, key = (torch.zeros(1, heads, 2, 8, dtype=dtype) for heads in (8, 2))
-        assert sdpa._flash_takes(query, key, key) is wanted
-    assert asked_for == [(8, 2, True)] * 2
-
-
 @pytest.mark.usefixtures("operators")
 @pytest.mark.parametrize("method", ["rerope", "dual_chunk"])
 def test_moved_positions_share_without_blocks_to_rounding(method: str) -> None:
-    """In pieces instead of tiles, together in small packs and chunks of any rows: each alone."""
     model, questions = model_of("qwen3"), [one for one in asked() if one.length <= 411]
     with patched(model, bands_of("qwen3", method, 411)):
         for index, answer in together(model, questions, Sizes(pack=200, chunk=96)).items():
@@ -142,7 +120,6 @@ def test_texts_are_written_one_by_one_on_a_gpu(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_pieces_are_merged_by_the_kernels_of_a_gpu(operators: Operators) -> None:
-    """Squares, upside down ones and rectangles, with one head of keys for all, wider values."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, heads, 50, width) for heads, width in ((3, 16), (1, 16), (1, 24)))
     cut = [

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from harness.engine import Sizes, answers
 from harness.engine.forward import shareable
@@ -32,7 +31,6 @@ EXPERTS = (
     "minimax_m2", "mixtral", "olmoe", "qwen3_moe", "solar_open",
 )  # fmt: skip
 ALONE = tuple(name for name in SUPPORTED if name not in (*DENSE, *EXPERTS))
-FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 def alone(model: Any, questions: list[Request]) -> dict[int, Response | None]:
@@ -46,7 +44,6 @@ def reference(reference: tuple[Checkpoint, Any]) -> Any:
 
 @pytest.mark.parametrize("family", each(DENSE))
 def test_sharing_chunks_and_order_change_no_bit(family: str) -> None:
-    """Asked alone, or backwards in small packs and small chunks: the same bits."""
     model, questions = build(tiny(family)), asked(480)[1:6:2]
     with torch.inference_mode():
         assert shareable(model)
@@ -80,7 +77,6 @@ def forked(seed: int, count: int = 14) -> list[Request]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_forks_of_forks_have_the_bits_of_each_alone(seed: int) -> None:
-    """Keys put together for one path leave nothing to the next, whatever the packs and chunks."""
     model, questions = build(tiny("llama")), forked(seed, 9)
     wanted = alone(model, questions)
     for sizes in (Sizes(), Sizes(pack=400, chunk=96), Sizes(pack=64, chunk=32)):
@@ -123,13 +119,11 @@ def test_mixtures_of_experts_share_to_rounding(family: str) -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("family", each(ALONE))
 def test_what_is_more_than_causal_attention_is_not_shared(family: str) -> None:
-    """Sliding windows, soft-capping, convolutions: every sequence by itself."""
     assert not shareable(build(tiny(family)))
 
 
 @pytest.mark.parametrize("family", each(("gemma2", "lfm2", "qwen2_moe")))
 def test_what_is_not_shared_has_the_bits_of_each_alone(family: str) -> None:
-    """Questions of one beginning, whatever a layer may keep from one to the next."""
     model, questions = build(tiny(family)), asked()[2:5]  # they begin with the same 300 tokens
     assert together(model, questions, Sizes()) == alone(model, questions)
 
@@ -137,7 +131,6 @@ def test_what_is_not_shared_has_the_bits_of_each_alone(family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "mixtral", "gemma2", "falcon"])
 def test_the_model_is_as_it_was(family: str) -> None:
-    """After the answers, and between them, the model computes what it did, by its own attention."""
     model = build(tiny(family))
     before, tokens = model.config._attn_implementation, torch.arange(1, 90)[None]
     with torch.inference_mode():
@@ -150,7 +143,6 @@ def test_the_model_is_as_it_was(family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("heads", [(2, 2, 16), (4, 1, 64), (8, 2, 80)])
 def test_a_row_of_the_kernel_has_the_same_bits_every_way(heads: tuple[int, int, int]) -> None:
-    """Wherever a fork begins and however few rows it has, they are rows of the whole."""
     torch.manual_seed(0)
     count, groups, width = heads
     query = torch.randn(1, count, 1300, width)
@@ -179,7 +171,6 @@ def test_a_curve_costs_its_longest_length() -> None:
 
 
 def test_a_grid_costs_its_different_beginnings() -> None:
-    """Of a grid of needles as many tokens are forwarded as the tree of its prompts has."""
     model, draw = build(tiny_config("llama")), Random(0)
     hay = draw.choices(range(1, 200), k=640)
     prompts = [
@@ -191,32 +182,6 @@ def test_a_grid_costs_its_different_beginnings() -> None:
     planned = sum(len(node.tokens) for node in build_tree(prompts).nodes)
     assert planned <= forwarded(model, questions) < planned + 32
     assert planned < 0.67 * 640 * len(prompts)
-
-
-def flops(run: Any) -> int:
-    """Count multiplications and additions, of the CPU's fused attention too."""
-
-    def fused(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-        return int(sdpa_flop_count(query, key, value))
-
-    with FlopCounterMode(display=False, custom_mapping={FLASH: fused}) as counter:
-        run()
-    return counter.get_total_flops()
-
-
-@pytest.mark.slow
-def test_the_operations_are_those_of_one_forward(reference: Any) -> None:
-    """A curve over 4 lengths needs no more operations than its longest forward."""
-    tokens = tuple(Random(1).choices(range(2048), k=512))
-    questions = [Loglikelihood(tokens[:n], 1, doc_id="q") for n in (128, 256, 384, 512)]
-    with torch.inference_mode():
-        assert shareable(reference)
-
-    def forward() -> None:
-        with torch.inference_mode():
-            reference(input_ids=torch.tensor([tokens]), use_cache=False)
-
-    assert flops(lambda: list(answers(reference, questions))) == flops(forward)
 
 
 def short_of_memory(model: Any, rows: int) -> Iterator[None]:
@@ -232,7 +197,6 @@ def short_of_memory(model: Any, rows: int) -> Iterator[None]:
 
 
 def test_what_does_not_fit_together_is_tried_alone_in_small_chunks() -> None:
-    """Where a pack finds too little memory its questions are answered one by one, to the bit."""
     model, questions = build(tiny_config("llama")), asked()
     wanted = alone(model, questions)
     next(short_of_memory(model, 256))

@@ -63,7 +63,6 @@ def test_it_is_active_while_requests_are_answered_and_no_longer(
 def test_its_samples_have_keys_and_a_folder_of_their_own(
     reference: tuple[Checkpoint, Any],
 ) -> None:
-    """Results of two kernels are never mixed when a run is continued."""
     opened, _ = reference
     spec = Spec(scaling=("none",), task=("passkey:trials=1",), length=("1x",))
     plans = [

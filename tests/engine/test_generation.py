@@ -89,7 +89,6 @@ def stretched(rope: Rope) -> Frequencies:
     ],
 )
 def test_a_text_is_that_of_generate_and_of_whole_forwards(family: str, method: str) -> None:
-    """Token by token, under frequencies and under moved positions, sliding layers included."""
     model = model_of(family)
     rope = rope_of(model.config)
     rotation = stretched(rope) if method == "yarn" else self_extend.bands(rope, LENGTH)
@@ -109,7 +108,6 @@ def test_a_text_is_that_of_generate_and_of_whole_forwards(family: str, method: s
 def test_a_repetition_penalty_is_that_of_generate(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the checkpoint's generation config: together, alone, and by the model's own cache."""
     model, questions = model_of(family), asked()[1:4]
     before = [answer.argmax for answer in texts(model, questions)]
     monkeypatch.setattr(model.generation_config, "repetition_penalty", 1.5)
@@ -121,7 +119,6 @@ def test_a_repetition_penalty_is_that_of_generate(
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3", "cohere"])
 def test_a_text_has_the_bits_of_a_scored_sequence(family: str) -> None:
-    """Its tokens are the argmaxes of the same tokens asked as targets, with the same losses."""
     has_the_bits_of_a_scored_sequence(model_of(family), asked()[2:])
 
 
@@ -137,7 +134,6 @@ def test_a_text_has_the_bits_of_a_scored_sequence(family: str) -> None:
     ),
 ], ids=["self_extend", "dual_chunk", "lm_infinite", "gali", "dpe", "ms_poe"])  # fmt: skip
 def test_keys_that_pass_from_band_to_band_have_the_bits_of_a_scored_sequence(method: Any) -> None:
-    """A text far longer than what each band covers: the rotated keys that are kept are its own."""
     model = model_of("llama")
     prompts = [[*range(1, 30)], [7], [*range(5, 75)]]
     with patched(model, method(rope_of(model.config))):
@@ -155,7 +151,6 @@ def has_the_bits_of_a_scored_sequence(model: Any, questions: list[Request]) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gemma2"])
 def test_a_text_does_not_depend_on_what_else_is_asked(family: str) -> None:
-    """Together, alone, backwards and in packs of a few tokens: equal tokens, and losses."""
     model, questions = model_of(family), asked()[1:4]
     scored = Loglikelihood(questions[0].tokens[:100], 40, doc_id="scored")
     found = texts(model, [*questions, scored])
@@ -228,7 +223,6 @@ def test_memory_that_is_too_little_for_a_text_costs_no_other() -> None:
 
 
 def test_a_loss_that_is_not_finite_ends_a_text() -> None:
-    """What follows a broken step would be no text; the loss says that it broke."""
     model = build(tiny("llama"))
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
     (answer,) = texts(model, [question([1, 2, 3])])

@@ -93,7 +93,6 @@ def test_the_estimate_is_what_is_measured(
 
 @pytest.mark.slow
 def test_moved_positions_are_in_the_estimate() -> None:
-    """The tables of cos and sin of every band are counted."""
     shaped, length = config(256, 2, 4096), 2048
     model = AutoModelForCausalLM.from_config(shaped).eval()
     (tokens,) = asked(length, 0)
@@ -114,13 +113,8 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
     given = {"sliding_window": 512, **config(256, 2, 1024).to_dict()}
     shaped = MistralConfig(**{k: v for k, v in given.items() if k != "model_type"})
     model = AutoModelForCausalLM.from_config(shaped).eval()
-    facts = {
-        "dtype": "float32",
-        "device": "cpu",
-        "sliding_window": 512,
-        "parameter_count": 0,
-        "weight_bytes": 0,
-    }
+    facts = {"dtype": "float32", "device": "cpu", "sliding_window": 512}
+    facts |= {"parameter_count": 0, "weight_bytes": 0}
     plan: Any = SimpleNamespace(checkpoint=SimpleNamespace(config=shaped, **facts))
     told = {}
     for length in (1024, 8192):
@@ -148,7 +142,6 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
 def test_a_gpu_needs_neither_a_mask_nor_copies_of_keys(
     flash: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a long text in chunks the estimate counts the keys once, as they are."""
     shaped, length = config(512, 1, 1024), 4096
     model = AutoModelForCausalLM.from_config(shaped).eval()
     (tokens,) = asked(length, 0)
@@ -162,21 +155,6 @@ def test_a_gpu_needs_neither_a_mask_nor_copies_of_keys(
     assert operators.calls
     assert 0.75 * told < measured < told
     assert told < memory.shared(replace(shape, gpu=False), tree, 10, Sizes(chunk=256))
-
-
-def test_a_plan_counts_what_the_kernel_of_its_device_needs() -> None:
-    """A mask on a CPU, and on a GPU the logits of more rows."""
-    shape = memory.Shape.of(config(512, 1, 1024), 2)
-    assert not shape.on(torch.device("cpu")).gpu
-    assert shape.on(torch.device("cuda")).gpu
-    assert Sizes().head_rows(128_256, gpu=False) == 64
-    assert Sizes().head_rows(128_256, gpu=True) == 1024
-    assert Sizes().head_rows(32_000, gpu=True) == 2048
-    assert Sizes().least.head_rows(128_256, gpu=True) == 64
-    for gpu in (True, False):
-        rows = min(3000, Sizes().head_rows(1024, gpu=gpu))
-        told = memory.head(replace(shape, gpu=gpu), 3000, Sizes())
-        assert told == pytest.approx(rows * 1024 * (2 + 4), rel=0.25)  # and some hidden states
 
 
 @pytest.mark.slow
@@ -213,7 +191,6 @@ def test_a_chunk_is_as_long_as_its_temporaries_allow() -> None:
 
 
 def test_smaller_sizes_need_less() -> None:
-    """The first sizes are the engine's own, and some of those that follow need half as much."""
     shape = memory.Shape(512, 8, 8, 64, 1408, 8, 32_000, 2)
     tree = build_tree([tuple(range(seed, seed + 3000)) for seed in range(0, 9000, 3000)])
     tried = Sizes().smaller

@@ -36,7 +36,6 @@ def test_every_sequence_has_a_path(asked: list[tuple[int, ...]], least: int) -> 
 
 @given(asked=sequences)
 def test_no_beginning_is_computed_twice(asked: list[tuple[int, ...]]) -> None:
-    """Shared from the first token on, every different beginning is one token to compute."""
     tree = build_tree(asked, 1)
     beginnings = {tokens[:end] for tokens in asked for end in range(1, len(tokens) + 1)}
     assert sum(len(node.tokens) for node in tree.nodes) == len(beginnings)
@@ -45,7 +44,6 @@ def test_no_beginning_is_computed_twice(asked: list[tuple[int, ...]]) -> None:
 @settings(max_examples=15)
 @given(asked=sequences, least=st.integers(1, 20))
 def test_short_beginnings_are_not_shared(asked: list[tuple[int, ...]], least: int) -> None:
-    """A node that others follow has at least so many tokens: a fork costs more than a few."""
     tree = build_tree(asked, least)
     followed = {above for node in tree.nodes for above in node.above}
     roots_and_forks = [tree.nodes[index] for index in followed]
@@ -55,30 +53,11 @@ def test_short_beginnings_are_not_shared(asked: list[tuple[int, ...]], least: in
 @settings(max_examples=15)
 @given(asked=sequences, most=st.integers(1, 30))
 def test_packs_hold_every_node_once_in_order(asked: list[tuple[int, ...]], most: int) -> None:
-    """No pack is longer than asked for, unless one node is."""
     tree = build_tree(asked, 2)
     found = packs(tree, most)
     assert [node for pack in found for node in pack] == list(range(len(tree.nodes)))
     for pack in found:
         assert sum(len(tree.nodes[i].tokens) for i in pack) <= most or len(pack) == 1
-
-
-def test_the_beginning_of_another_has_no_tokens_of_its_own() -> None:
-    """Three lengths of one document are one node."""
-    document = tuple(range(100))
-    tree = build_tree([document[:40], document, document[:70], document[:40]])
-    assert [node.tokens for node in tree.nodes] == [document]
-    assert tree.paths == ((0,),) * 4
-
-
-def test_a_grid_of_needles_forks_where_each_stands() -> None:
-    """One haystack, two depths and two keys: the beginning, and what follows each needle."""
-    hay = tuple(range(1000, 1200))
-    asked = [(*hay[:d], key, *hay[d:]) for d in (60, 120) for key in (1, 2)]
-    tree = build_tree(asked)
-    assert sorted((n.first, len(n.tokens)) for n in tree.nodes) == [
-        (0, 60), (60, 60), (60, 141), (60, 141), (120, 81), (120, 81),
-    ]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -98,6 +77,5 @@ def test_many_nested_forks_are_no_recursion(least: int) -> None:
 
 @given(asked=st.lists(wide, min_size=1))
 def test_nodes_stand_in_the_order_of_the_questions(asked: list[tuple[int, ...]]) -> None:
-    """What shares nothing is computed in the order it was asked."""
     apart = [(-index, *tokens) for index, tokens in enumerate(asked)]
     assert [node.tokens for node in build_tree(apart).nodes] == apart

@@ -16,7 +16,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, DynamicCache
 
-from harness.engine import answers
 from harness.errors import UserError
 from harness.models.checkpoint import Checkpoint
 from harness.patching import layout
@@ -26,7 +25,6 @@ from harness.patching.layout import NAME, layouts_of
 from harness.patching.patch import patched
 from scaling import dynamic_ntk, pi, self_extend
 from scaling.types import Bands, Frequencies, Rope, Rotation, by_distance
-from tasks.types import Loglikelihood
 from tests.banded import LENGTH, METHODS, TOKEN, bands_of, inside, likelihoods, model_of
 from tests.families import EXPERTS, INDEXED, TOKENS, build, each
 from tests.naive import naively
@@ -149,7 +147,6 @@ def test_chunks_with_a_cache_are_one_forward(family: str, method: str) -> None:
 
 @torch.inference_mode()
 def test_rows_of_a_batch_are_alone() -> None:
-    """Two texts of one length in one batch have the logits each has by itself."""
     model, bands = model_of("llama"), bands_of("llama")
     both = torch.cat((TOKEN, TOKEN.flip(1)))
     with patched(model, bands):
@@ -169,7 +166,6 @@ def test_padding_is_refused() -> None:
 
 
 def test_a_longer_context_than_the_bands_is_refused() -> None:
-    """Never attended to by guesswork."""
     with (
         patched(model_of("llama"), bands_of("llama")),
         pytest.raises(ValueError, match="128 tokens"),
@@ -185,7 +181,6 @@ def test_a_longer_context_than_the_bands_is_refused() -> None:
     ],
 )
 def test_a_model_that_cannot_is_refused_by_name(family: str, words: str) -> None:
-    """Before any number, and the model is left as it was."""
     model = model_of(family)
     before = likelihoods(model)
     with pytest.raises(UserError, match=words), patched(model, bands_of(family)):
@@ -222,7 +217,6 @@ def test_an_attention_that_is_not_understood_is_refused(monkeypatch: pytest.Monk
 
 
 def test_bands_of_another_model_are_refused() -> None:
-    """Their frequencies are not those of its channel pairs."""
     with (
         pytest.raises(UserError, match="channel pairs"),
         patched(model_of("gpt_neox"), bands_of("llama")),
@@ -241,14 +235,6 @@ def test_half_precision_is_as_exact_as_it_gets(dtype: torch.dtype) -> None:
     assert error <= 1.5 * usual
 
 
-def test_two_attentions_do_not_nest() -> None:
-    """A model that is patched already is refused."""
-    model = model_of("llama")
-    again = patched(model, bands_of("llama"))
-    with patched(model, bands_of("llama")), pytest.raises(UserError, match="patched already"):
-        again.__enter__()
-
-
 ROPE = Rope(16, 10_000.0, 256)
 
 
@@ -260,12 +246,6 @@ def test_the_keys_of_a_base_each_are_one_row() -> None:
     assert sum(row.untyped_storage().nbytes() for row in rows.values()) <= 8 * length
 
 
-def test_a_base_for_each_query_comes_in_blocks() -> None:
-    """Left to itself per_query has a base every 32 tokens: one each is 28 times as slow as none."""
-    found = dynamic_ntk.bands(ROPE, 8 * 256, mode="per_query")
-    assert len(found.bands) == 1 + 7 * 256 // 32
-
-
 @pytest.mark.slow
 @given(
     keys=st.lists(st.integers(-50, 50), min_size=1, max_size=70),
@@ -273,7 +253,6 @@ def test_a_base_for_each_query_comes_in_blocks() -> None:
     ordered=st.booleans(),
 )
 def test_reach_is_the_largest_relative_position(keys: list[int], spans: int, ordered: bool) -> None:
-    """As a loop over every pair finds it, wherever keys are rotated to."""
     maker = torch.Generator().manual_seed(spans)
     length = len(keys)
     key = torch.tensor(sorted(keys) if ordered else keys, dtype=torch.float64)
@@ -318,7 +297,6 @@ class Held(TorchDispatchMode):
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "per_query exact"])
 @torch.inference_mode()
 def test_memory_is_linear_in_the_length(method: str) -> None:
-    """Twice the tokens hold about twice the bytes, bands and tables included."""
     model, sizes = model_of("llama"), []
     for length in (512, 1024):
         with Held() as held:
@@ -380,7 +358,6 @@ def test_what_is_left_out_is_found_in_any_dtype(
 
 
 def test_a_model_is_proved_once() -> None:
-    """Further frequencies and bands cost no forward; a model that is changed is proved again."""
     model, forwards = deepcopy(model_of("llama")), [0]
     model.register_forward_hook(lambda *_: forwards.__setitem__(0, forwards[0] + 1))
     rope = rope_of(model.config)
@@ -401,7 +378,6 @@ def test_a_model_is_proved_once() -> None:
 
 
 def test_what_is_refused_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a proof that held is kept, and the angles are checked at every use."""
     model = deepcopy(model_of("llama"))
     frequencies = pi.frequencies(rope_of(model.config), WINDOW, factor=2.0)
     with monkeypatch.context() as broken:
@@ -437,30 +413,6 @@ def test_a_model_that_shares_its_config_is_told() -> None:
         layer.self_attn.config = model.config
     with patched(model, bands_of("llama")), pytest.raises(UserError, match="config is shared"):
         likelihoods(other)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "method"),
-    [
-        ("gemma2", "self_extend"),
-        *(("llama", name) for name in ("self_extend", "per_query", "lm_infinite", "log_n on yarn")),
-    ],
-)
-def test_the_engine_answers_by_the_matrix_of_positions(family: str, method: str) -> None:
-    """Questions that share beginnings, of several lengths: each as the naive attention has it."""
-    model, bands, text = model_of(family), bands_of(family, method), TOKENS[0].tolist()
-    texts = [text[:128], text[:100], [*text[:70], *text[90:120]]]
-    asked = [Loglikelihood(tuple(t), 1, doc_id=str(n)) for n, t in enumerate(texts)]
-    with patched(model, bands):
-        found = dict(answers(model, asked))
-    with naively(model, bands) as wide:
-        for index, tokens in enumerate(texts):
-            answer = found[index]
-            wanted = -likelihoods(wide, torch.tensor([tokens]))
-            torch.testing.assert_close(
-                torch.tensor(answer.nll, dtype=torch.float64), wanted, rtol=0, atol=2e-4
-            )
 
 
 class Uploads(TorchDispatchMode):

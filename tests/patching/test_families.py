@@ -78,7 +78,6 @@ def test_a_family_without_a_rotary_embedding_is_measured_as_it_is(family: str) -
 
 @pytest.mark.parametrize("family", REFUSED)
 def test_what_cannot_be_patched_whole_is_refused_by_name(family: str) -> None:
-    """A model without a rotary embedding, or with one not understood, is told why."""
     assert find(family).refusal.startswith(REFUSED[family][0])
 
 
@@ -127,14 +126,6 @@ def test_a_scaling_shipped_for_full_attention_is_read(
     check_shipped(opened.config, opened.rope.shipped)
 
 
-def test_full_attention_without_a_rotary_embedding_is_refused() -> None:
-    """Where only the sliding layers rotate there is nothing to scale, and the model says so."""
-    config = tiny("olmo3")
-    config.rope_parameters[FULL] = None
-    with pytest.raises(UserError, match=r"^olmo3: it has a rotary embedding for sliding_attention"):
-        rope_of(config)
-
-
 def test_a_model_of_sliding_layers_alone_is_refused() -> None:
     """A config may describe full attention that no layer has: the module tells."""
     config = tiny("gemma3_text")
@@ -145,7 +136,6 @@ def test_a_model_of_sliding_layers_alone_is_refused() -> None:
 
 @pytest.mark.slow
 def test_the_table_of_families_is_up_to_date() -> None:
-    """results/families.md is what this library's models give."""
     text = (ROOT / "results" / "families.md").read_text(encoding="utf-8")
     if f"transformers {transformers.__version__}. " not in text:
         pytest.skip("the table is of another transformers")
@@ -184,7 +174,6 @@ def test_a_sweep_measures_a_model_as_it_is(
 def test_a_method_needs_a_rotary_embedding(
     plain: Callable[[str], Path], ropewalk: Ropewalk, tmp_path: Path
 ) -> None:
-    """A method is refused with what to do; so is a window given twice, or not at all."""
     folder = plain("bloom")
     for words, told in {
         ("--scaling", "none", "yarn"): "no rotary embedding that yarn could change",

@@ -107,7 +107,6 @@ def rotary_name_inside(model: Any) -> str:
 
 
 def test_patches_do_not_nest() -> None:
-    """A second patch over a first is refused, and the first goes on."""
     model = plain_model("llama")
     frequencies = pi.frequencies(rope_of(model.config), LENGTH, factor=2)
     with patched(model, frequencies):
@@ -136,7 +135,6 @@ def test_a_model_that_ignores_its_rotary_module_is_refused() -> None:
 
 
 def test_frequencies_of_another_shape_do_not_pass_the_check() -> None:
-    """A row of another length cannot slip through broadcasting."""
     model = plain_model("llama")
     one = Frequencies(torch.ones(1))
     with pytest.raises(UserError, match="rotates 8 channel pairs, got 1 freq"), patched(model, one):
@@ -162,7 +160,6 @@ def test_what_has_no_rotary_embedding_is_refused_by_name() -> None:
     ],
 )
 def test_the_geometry_read_from_the_config_is_the_loaded_models(family: str, kind: str) -> None:
-    """Base, rotary dimension, window and shipped scaling are what the loaded module uses."""
     model = plain_model(family) if kind == "default" else scaled(family, kind)
     rope = rope_of(model.config)
     check_geometry(model, rope)
@@ -174,7 +171,6 @@ def test_the_geometry_read_from_the_config_is_the_loaded_models(family: str, kin
 
 
 def test_a_geometry_that_is_not_the_models_is_refused() -> None:
-    """A base that the loaded model does not use stops the run."""
     model = plain_model("llama")
     with pytest.raises(UserError, match="not those its config describes"):
         check_geometry(model, Rope(16, 500_000.0, WINDOW))

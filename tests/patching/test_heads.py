@@ -45,7 +45,6 @@ def unrotated(model: Any, tokens: torch.Tensor) -> list[tuple[torch.Tensor, torc
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_heads_are_measured_as_a_loop_measures_them(family: str) -> None:
-    """Shares of outliers and norms of channel pairs, of every layer and head, as means of texts."""
     model, texts = model_of(family), [TOKEN[0, :60], TOKEN[0, 30:110]]
     found = measure_heads(model, [text.tolist() for text in texts])
     shares, best = torch.zeros_like(found.outlier_shares), []

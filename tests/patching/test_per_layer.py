@@ -113,7 +113,6 @@ def test_each_layer_rotates_by_its_own_numbers(family: str) -> None:
 
 @pytest.mark.parametrize("family", each(FAMILIES, *FEW))
 def test_layers_that_are_alike_are_the_plain_patch(family: str) -> None:
-    """One set of frequencies, given for each layer, has the bits of the set given once."""
     model = build(families.tiny(family))
     one = yarn.frequencies(rope_of(model.config), 4096)
     with patched(model, one):
@@ -157,7 +156,6 @@ def test_a_text_continues_with_every_layers_own_keys() -> None:
 
 
 def test_two_threads_have_the_logits_of_one() -> None:
-    """Each forward has its own positions in every layer, whatever another computes meanwhile."""
     model = build(families.tiny("llama"))
     inputs = [TOKENS[:, :first] for first in (40, 65)]
 
@@ -200,7 +198,6 @@ shares = st.floats(0, 4)
 
 @given(shares, shares, shares, shares)
 def test_the_curve_is_a_cubic_bezier_curve(a: float, b: float, c: float, d: float) -> None:
-    """Bernstein's polynomials; it begins and ends in the outer points, within all four."""
     for t in np.linspace(0, 1, 12).tolist():
         at = layerwise._curve((a, b, c, d), t)
         s = 1 - t
@@ -256,7 +253,6 @@ def test_numbers_of_every_layer_are_compared() -> None:
 
 
 def test_it_costs_what_one_set_of_frequencies_costs(reference: tuple[Checkpoint, Any]) -> None:
-    """A common beginning is counted once, as it is computed once, also under moved positions."""
     opened, _ = reference
     asked = [Loglikelihood((*range(62), last, 0), 63, doc_id="u") for last in range(4)]
 
@@ -279,14 +275,8 @@ def test_a_run_records_every_layer_and_is_measured_again(
     """Built-in, from a file of code or of JSON numbers; equal numbers are measured once."""
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(FIXED)
-    tables = [
-        {
-            "short_factor": [k + 1.0] * 8,
-            "long_factor": [k + 1.0] * 8,
-            "attention_factor": 1 + k / 10,
-        }
-        for k in range(2)
-    ]
+    lists = [{name: [k + 1.0] * 8 for name in ("short_factor", "long_factor")} for k in range(2)]
+    tables = [{**one, "attention_factor": 1 + k / 10} for k, one in enumerate(lists)]
     Path("numbers.json").write_text(json.dumps({"layers": tables}))
     settings = {"length": ["4x"], "task": ["perplexity:tail=16"]}
     methods = ["none", "pi", "layerwise", CURVED, "./mine.py", "./numbers.json"]
@@ -321,7 +311,6 @@ def test_a_mistake_is_one_sentence_before_any_weight(
     scaling: str, words: str, ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """The wrong number of layers, also of layers that are alike, and options out of range."""
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(FIXED)
     table = {"short_factor": [1] * 8, "long_factor": [2] * 8}
@@ -350,7 +339,6 @@ def test_it_is_checked_and_shown_by_layer(ropewalk: Ropewalk, tiny: Path, tmp_pa
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_an_engine_without_layers_refuses(engine: str, tiny: Path) -> None:
-    """No config has frequencies by layer; where all layers are alike it is the plain form."""
     with pytest.raises(UserError, match="one set of frequencies for all layers"):
         rw.export(tiny, scaling="layerwise:last=2", length="4x", to=engine)
     assert rw.export(tiny, scaling="layerwise", length="4x", to=engine).form == "linear"

@@ -59,7 +59,6 @@ def by_hand(model: Any, question: Request, factor: float = 2.0) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_is_what_the_library_serves(family: str) -> None:
-    """Every loss is that of a fresh model with the type in its config, prefilled and stepped."""
     model = build(tiny(family))
     (answer,) = asked(model, [QUESTION])
     assert answer.nll == pytest.approx(by_hand(model, QUESTION), abs=1e-5)
@@ -67,7 +66,6 @@ def test_it_is_what_the_library_serves(family: str) -> None:
 
 
 def test_nothing_is_left_from_one_question_to_the_next() -> None:
-    """A short question after a long one is answered as if it were alone."""
     model = build(tiny("llama"))
     short = Loglikelihood(QUESTION.tokens[:40], 20, doc_id="s")
     before = model(input_ids=TOKENS).logits

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.patching import tiles
-from harness.patching.tiles import NOTHING, Merged, Piece, Rows, attend, attend_tiles, pieces
+from harness.patching.tiles import NOTHING, Merged, Piece, attend, pieces
 from scaling import dual_chunk, lm_infinite, rerope, self_extend, string
-from scaling.types import Frequencies, Rope, by_distance
+from scaling.types import Rope
 
 ROPE = Rope(16, 10_000.0, 256)
 
@@ -27,7 +27,6 @@ def covered(found: list[Piece], rows: int, keys: int) -> torch.Tensor:
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=24))
 def test_pieces_are_every_pair_once(bounds: list[tuple[int, int]]) -> None:
-    """Whatever the bounds of the rows, jumping and empty ones included."""
     first = torch.tensor([min(pair) for pair in bounds])
     end = torch.tensor([max(pair) for pair in bounds])
     keys = torch.arange(12)
@@ -57,7 +56,6 @@ def test_moving_windows_are_every_pair_once(
 
 @pytest.mark.parametrize("method", [rerope, self_extend, dual_chunk, string, lm_infinite])
 def test_published_methods_are_few_pieces(method) -> None:
-    """The number of kernel calls grows with length / window, not with length."""
     found = method.bands(ROPE, 8 * 256)
     assert sum(len(pieces(band.first, band.end)) for band in found.bands) <= 110
 
@@ -90,7 +88,6 @@ def split(window: int) -> tuple[torch.Tensor, list[Piece]]:
 @pytest.mark.parametrize("window", [1, 2, 7, 49, 50])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_pieces_are_merged_into_one_softmax(window: int, softcap: float | None) -> None:
-    """Wherever the pairs are cut, the sum is that of the dense softmax, soft-capped or not."""
     q, k, v = tensors(torch.float64)
     met, cut = split(window)
     merged = Merged.empty(q, WIDTH)
@@ -99,7 +96,6 @@ def test_pieces_are_merged_into_one_softmax(window: int, softcap: float | None) 
 
 
 def test_tiles_are_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no fused kernel will do, tiles smaller than the piece give the same numbers."""
     monkeypatch.setattr(tiles, "SCORES", 8)
     q, k, v = tensors(torch.float64)
     met, cut = split(20)
@@ -110,7 +106,6 @@ def test_tiles_are_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("width", [4, 24])
 def test_values_may_have_another_width(width: int) -> None:
-    """As in latent attention, where keys are wider than values."""
     q, k, v = tensors(torch.float64, width)
     met, cut = split(20)
     merged = Merged.empty(q, width)
@@ -137,18 +132,3 @@ def test_bfloat16_is_merged_in_float32() -> None:
     assert merged.values.dtype == torch.float32
     wanted = dense(q.float(), k.float(), v.float(), met, 0.3)
     torch.testing.assert_close(merged.values, wanted, rtol=0, atol=2e-2)
-
-
-def test_a_key_that_several_queries_share_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A view over grouped heads reaches the kernel as a view: copies would grow with the group."""
-    seen, name = [], "_scaled_dot_product_flash_attention_for_cpu"
-    kernel = getattr(torch.ops.aten, name)
-    monkeypatch.setattr(
-        torch.ops.aten, name, lambda *parts, **how: (seen.append(parts), kernel(*parts, **how))[1]
-    )
-    q, k, v = tensors(torch.float32)
-    shared = [part[:, :1].expand(-1, 3, -1, -1) for part in (k, v)]
-    rows = Rows.of(0, 32)
-    near = by_distance(32, Frequencies(torch.ones(1)), 0)
-    attend_tiles(Merged.empty(q, WIDTH), q, *shared, list(rows.covered(near, None)), 0.3)
-    assert [part.stride(1) for part in seen[0][1:3]] == [0, 0]
