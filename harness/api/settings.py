@@ -53,7 +53,7 @@ def _of_plan(rest: Sequence[Spec]) -> Sequence[str]:
         if spec.offline:
             go_offline()
         try:
-            make_plan(spec)
+            make_plan(spec, mistaken=True)
         except UserError as error:
             return error.sentences
     return []

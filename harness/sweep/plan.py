@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from harness.data.corpus import make_corpora, open_all
 from harness.data.documents import Documents
@@ -153,13 +153,18 @@ def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
 
 
 def make_plan(
-    spec: Spec, *, elsewhere: str | None = None, checkpoint: Checkpoint | None = None
+    spec: Spec,
+    *,
+    elsewhere: str | None = None,
+    checkpoint: Checkpoint | None = None,
+    mistaken: bool = False,
 ) -> Plan:
     """Check every name, option, document and frequency of the sweep; raise UserError.
 
     All mistakes are raised together. ``elsewhere`` is the device where workers compute, if it is
     not this process that does; ``checkpoint`` is that of a model which is loaded already, in place
-    of the spec's name.
+    of the spec's name. Where a name is wrong, or the settings are ``mistaken`` already, no
+    document is read, and of a task's mistakes those are raised that need none.
     """
     check_cells(len(spec.scaling), len(spec.task), len(spec.length))
     found, opened = Collector(), dict[str, Documents]()
@@ -177,6 +182,8 @@ def make_plan(
     for method in methods:
         with found.collecting():
             resolved |= rotations(checkpoint, [method], lengths)
+    if mistaken or found.sentences:
+        opened = {label: Documents(one.label, _unread) for label, one in opened.items()}
     corpora = make_corpora(
         opened,
         checkpoint.tokenizer,
@@ -185,7 +192,8 @@ def make_plan(
     )
     tally, requests = Tally(), dict[str, Mapping[int, Sequence[Request]]]()
     for task in tasks if opened and lengths else ():
-        with found.collecting():
+        with found.collecting(), suppress(_UnreadError):
+            requests[task.label] = dict.fromkeys(lengths, ())
             context = corpora.context(task.label)
             requests[task.label] = ask(task, context, lengths, spec.seed, tally)
     with found.collecting():
@@ -202,6 +210,14 @@ def make_plan(
         documents=corpora.entries(),
         left_out=corpora.left_out(),
     )
+
+
+class _UnreadError(UserError):
+    """A task reads documents, which is not done for an error."""
+
+
+def _unread() -> NoReturn:
+    raise _UnreadError
 
 
 def _load_all(kind: str, given: Sequence[Any], found: Collector) -> tuple[Plugin, ...]:

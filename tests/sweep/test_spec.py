@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ropewalk as rw
+from harness.data.documents import Documents
 from harness.errors import UserError
 from harness.sweep.spec import LENGTHS, SCALING, TASKS, Spec, parse
 
@@ -110,3 +113,24 @@ def test_a_next_line_opens_the_same_model() -> None:
     switches = ["--trust-remote-code", "--offline"]
     assert asked.opened == ["org/name", "--revision", "abc", *switches]
     assert Spec(model="org/name").opened == ["org/name"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"scaling": ["yran"]}, "'yran'"),
+        ({"dtype": "int3"}, "dtype"),
+        ({"length": ["2x", "4q"]}, "4q"),
+    ],
+)
+def test_a_wrong_name_is_told_before_documents_are_read(
+    wrong: dict[str, Any], told: str, tiny: Path
+) -> None:
+    """Reading them may take minutes."""
+
+    def documents() -> Iterator[tuple[str, str]]:
+        pytest.fail("a document was read")
+
+    given = {"docs": Documents("counted", documents), "task": ["perplexity:tail=16"]}
+    with pytest.raises(UserError, match=told):
+        rw.run(tiny, device="cpu", **{"length": "2x", **given, **wrong})
