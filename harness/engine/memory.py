@@ -126,7 +126,7 @@ def _pack(
     joined = longest * shape.keys if forks else 0
     angles = shape.head_dim * (2 * item + FLOAT32)
     grows = size * (shape.width * item + layers * shape.keys + angles + 2 * INT64)
-    beside = tiles + joined + places * tables(shape, longest, moved)
+    beside = tiles + joined + tables(shape, longest, moved)
     beside += (layers - 1) * moved.bands * longest * shape.keys // 2 * sharing(shape, moved)
     own = _layer(shape, min(size, chunk), rotated(shape, longest, moved))
     return grows + beside + places * own
@@ -138,8 +138,8 @@ def sharing(shape: Shape, moved: Moved) -> int:
 
 
 def tables(shape: Shape, length: int, moved: Moved) -> int:
-    """Return the cos and sin of queries and of keys that are kept."""
-    return 4 * moved.tables * length * shape.head_dim * FLOAT32
+    """Return the cos and sin of queries and of keys that are kept, on every GPU."""
+    return 4 * moved.tables * length * shape.head_dim * FLOAT32 * max(shape.gpus, 1)
 
 
 def rotated(shape: Shape, length: int, moved: Moved) -> int:
