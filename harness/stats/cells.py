@@ -74,12 +74,12 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows with None for what is missing."""
-    columns = [
-        [None if gone else value for value, gone in zip(of.astype(object), of.isna(), strict=True)]
-        for _, of in table.items()
-    ]
     names = [str(name) for name in table]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    values, missing = table.astype(object).to_numpy(), table.isna().to_numpy()
+    return [
+        {name: None if gone else value for name, value, gone in zip(names, row, lacks, strict=True)}
+        for row, lacks in zip(values, missing, strict=True)
+    ]
 
 
 def coinciding(frame: pd.DataFrame) -> pd.DataFrame:

@@ -82,19 +82,17 @@ class Methods:
 
 def methods(frame: pd.DataFrame) -> Methods:
     """Give every method of a run its name and look; the frame is that of all the run's samples."""
-    known, figure_style = _cells(frame), paper()
-    kept = coinciding(known)
+    labels, order, unchanging, scored = _known(frame)
     names: dict[str, str] = {}
-    labels = dict(zip(known.loc[kept.index, "scaling"], kept["scaling"], strict=True))
-    for scaling, label in figure_style.kept(labels).items():
+    for scaling, label in paper().kept(labels).items():
         names[scaling] = _short(label, set(names.values()))
     plain = {scaling for scaling in names if "none" in labels[scaling].split(" = ")}
-    colours = {scaling: figure_style.colour(labels[scaling]) for scaling in names}
-    best = [scaling for scaling in ranked(known) if scaling in names]
+    colours = {scaling: paper().colour(labels[scaling]) for scaling in names}
+    best = [scaling for scaling in order if scaling in names]
     own = [scaling for scaling in best if scaling not in plain]
     own = own if len(own) <= LOOKS else own[:FEW]
     own += [scaling for scaling in names if colours[scaling] and scaling not in own]
-    fixed = {scaling for scaling in fixed_factors(known) if scaling in names}
+    fixed = {scaling for scaling in unchanging if scaling in names}
     look = looks(list(names), distinct=own, plain=plain, fixed=fixed)
     look |= {one: replace(look[one], color=color) for one, color in colours.items() if color}
     return Methods(
@@ -102,14 +100,20 @@ def methods(frame: pd.DataFrame) -> Methods:
         {names[scaling]: one for scaling, one in look.items()},
         [names[scaling] for scaling in best],
         {names[scaling] for scaling in fixed},
-        RULE if "score" in known else FIRST,
+        RULE if scored else FIRST,
     )
 
 
 @once
-def _cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return what decides names and looks: of many samples, each cell once."""
-    return frame[frame.columns.intersection(list(PARTS))].drop_duplicates(ignore_index=True)
+def _known(frame: pd.DataFrame) -> tuple[dict[str, str], list[str], list[str], bool]:
+    """Return labels, the order by rank, the fixed factors, and whether there are scores.
+
+    A label names all methods that coincide with the first of them.
+    """
+    known = frame[frame.columns.intersection(list(PARTS))].drop_duplicates(ignore_index=True)
+    kept = coinciding(known)
+    labels = dict(zip(known.loc[kept.index, "scaling"], kept["scaling"], strict=True))
+    return labels, ranked(known), fixed_factors(known), "score" in known
 
 
 def fixed_factors(frame: pd.DataFrame) -> list[str]:
