@@ -122,12 +122,9 @@ ASKS = "Loglikelihood(window.tokens, window.start, doc_id=window.doc_id, metadat
     ("VERSION = 1", "VERSION = 'a'", "VERSION must be a whole number and METRIC a printable "),
 ])  # fmt: skip
 def test_a_task_that_no_record_can_hold_is_refused(
-    before: str,
-    after: str,
-    message: str,
-    mine: Callable[[str, str], Any],
+    before: str, after: str, message: str, mine: Callable[[str, str], Any],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setattr(
         "harness.sweep.backend.load_weights", lambda _: pytest.fail("weights were read")
     )

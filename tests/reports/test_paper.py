@@ -125,21 +125,15 @@ def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path: Path) -> No
 
 
 def test_a_wrong_width_is_blamed_on_who_gave_it(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^--width broad: write 'page', 'column' or"):
-        requested_figures(tmp_path, {"width": "broad"})
+    for width in ("nan", "inf", "1", "21", "1e999", "-3", "broad"):
+        with pytest.raises(UserError, match=rf"^--width {width}: write .* from 2 to 20\.$"):
+            requested_figures(tmp_path, {"width": width})
     (tmp_path / "figures.toml").write_text('width = "broad"\n')
     with pytest.raises(UserError, match="figures.toml: width: "):
         requested_figures(tmp_path, {"width": None})
     (tmp_path / "figures.toml").write_text('rename = "YaRN"\n')
     with pytest.raises(UserError, match="figures.toml: rename: .* known: width"):
         requested_figures(tmp_path, {"rename": ["yarn=YaRN"]})
-
-
-@pytest.mark.parametrize("width", ["nan", "inf", "1", "21", "1e999", "-3"])
-def test_a_width_has_bounds(tmp_path: Path, width: str) -> None:
-    """No figure is narrower than its letters or larger than memory."""
-    with pytest.raises(UserError, match=r"^--width .*: write .* from 2 to 20\.$"):
-        requested_figures(tmp_path, {"width": width})
 
 
 def _link(file: Path) -> None:

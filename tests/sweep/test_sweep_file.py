@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from harness.errors import UserError
 from harness.plugins import split_options
 from harness.sweep.spec import bundled, expand, parse, parse_all
-from tests.command_line import status
+from tests.command_line import Ropewalk, status
 from tests.tiny import save_tiny
 
 SWEEPS = Path(__file__).parent.parent.parent / "harness" / "published" / "sweeps"
@@ -120,15 +120,13 @@ def test_models_come_one_spec_each(sheet: Callable[[str], Path]) -> None:
 @pytest.mark.usefixtures("scored")
 @pytest.mark.slow
 def test_several_models_are_measured_and_reported_together(
-    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
     other = save_tiny(tmp_path / "other", seed=7)
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--scaling", "none", "--length", "1x"]
     words = ["--model", tiny, other, *words]
-    assert status("run", *words) == 2
-    assert "several models are measured: name the folder" in capsys.readouterr().err
-    assert status("run", *words, "--out", tmp_path / "runs") == 0
-    capsys.readouterr()
+    assert "several models are measured: name the folder" in ropewalk("run", *words).err
+    assert ropewalk("run", *words, "--out", tmp_path / "runs").status == 0
     for name in ("llama", "other"):
         record = json.loads((tmp_path / "runs" / name / "run.json").read_text())
         assert record["model"]["name"] == name
@@ -136,13 +134,13 @@ def test_several_models_are_measured_and_reported_together(
     table = pd.read_csv(tmp_path / "runs" / "reports" / "scores.csv")
     assert list(table["scaling"]) == ["llama", "other"]
     assert table["score"].nunique() == 2
-    assert status("run", *words, "--out", tmp_path / "runs", "--dry-run") == 0
-    assert capsys.readouterr().out.count("Complete: nothing to measure") == 2
+    done = ropewalk("run", *words, "--out", tmp_path / "runs", "--dry-run")
+    assert (done.status, done.out.count("Complete: nothing to measure")) == (0, 2)
 
 
 @pytest.mark.slow
 def test_a_refused_model_costs_the_others_nothing(
-    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
     """One is refused by its config, one by its weights: the other is measured, status 1."""
     unlike, hollow = tmp_path / "unlike", save_tiny(tmp_path / "hollow")
@@ -150,21 +148,18 @@ def test_a_refused_model_costs_the_others_nothing(
     (hollow / "model.safetensors").write_bytes(b"none")
     words = ["--docs", docs, "--length", "1x", "--scaling", "none", "--task", "perplexity:tail=16"]
     out = tmp_path / "runs"
-    assert status("run", "--model", unlike, hollow, tiny, *words, "--out", out) == 1
+    done = ropewalk("run", "--model", unlike, hollow, tiny, *words, "--out", out)
+    assert (done.status, done.err.count(" is left out: ")) == (1, 2)
     assert (out / tiny.name / "samples.jsonl").stat().st_size
-    told = capsys.readouterr().err
-    assert "unlike is left out: " in told
-    assert "hollow is left out: " in told
-    assert status("run", "--model", unlike, hollow, *words, "--out", tmp_path / "none") == 2
+    done = ropewalk("run", "--model", unlike, hollow, *words, "--out", tmp_path / "none")
+    assert done.status == 2
 
 
-def test_two_models_of_one_name_are_refused(
-    docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_models_of_one_name_are_refused(docs: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
     models = [save_tiny(tmp_path / place / "same") for place in "ab"]
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
-    assert status("run", "--model", *models, *words, "--out", tmp_path / "runs") == 2
-    assert "has room for one folder called 'same': rename" in capsys.readouterr().err
+    done = ropewalk("run", "--model", *models, *words, "--out", tmp_path / "runs")
+    assert (done.status, "has room for one folder called 'same'" in done.err) == (2, True)
     assert not (tmp_path / "runs").exists()
 
 

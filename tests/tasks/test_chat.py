@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from harness.data.corpus import make_context
 from tasks import passkey
 from tasks.types import Request, TaskContext
-from tests.command_line import status
+from tests.command_line import Ropewalk
 from tests.tiny import save_tiny, tiny_tokenizer
 
 TEMPLATE = (
@@ -95,35 +95,31 @@ def test_a_chat_and_raw_text_have_the_same_keys() -> None:
     ("{% macro more() %}{{ more() }}{% endmacro %}{{ more() }}", "fails: maximum recursion"),
 ])  # fmt: skip
 def test_a_template_that_cannot_hold_the_message_is_an_error(
-    template: str | None,
-    words: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    template: str | None, words: str, tmp_path: Path, ropewalk: Ropewalk,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setattr("harness.files.SECONDS", 1)
     model = save_tiny(tmp_path / "model")
     tokenizer = tiny_tokenizer() if template is None else chatting(template)
     tokenizer.save_pretrained(model)
-    words_of = ["run", "--model", str(model), "--task", "passkey:chat=true", "--length", "600"]
-    assert status(*words_of, "--out", tmp_path / "run") == 2
-    assert words in " ".join(capsys.readouterr().err.split())
+    asked = ["--model", model, "--task", "passkey:chat=true", "--length", "600"]
+    done = ropewalk("run", *asked, "--out", tmp_path / "run")
+    assert (done.status, words in " ".join(done.err.split())) == (2, True)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.usefixtures("scored")
 @pytest.mark.slow
 def test_the_record_and_the_terminal_say_where_the_template_is_applied(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
     model = save_tiny(tmp_path / "model")
     chatting().save_pretrained(model)
     tasks = ["passkey:depths=1,trials=1,chat=true", "passkey:depths=1,trials=1"]
-    words = ["run", "--model", str(model), "--scaling", "none", "--length", "600"]
-    words += [w for task in tasks for w in ("--task", task)]
-    assert status(*words, "--out", tmp_path / "run") == 0
-    told = " ".join(capsys.readouterr().err.split())
-    assert "not applied in passkey:depths=1,trials=1: the text is raw" in told
+    words = ["--model", model, "--scaling", "none", "--length", "600", "--task", *tasks]
+    done = ropewalk("run", *words, "--out", tmp_path / "run")
+    told = "not applied in passkey:depths=1,trials=1: the text is raw"
+    assert (done.status, told in " ".join(done.err.split())) == (0, True)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["chat_template"] == f"applied in {tasks[0]}"
     summary = (tmp_path / "run" / "reports" / "scores.md").read_text()
