@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES, run_folders
 from harness.sweep.backend import ThisProcess
 from harness.sweep.eta import this_machine
-from harness.sweep.measure import Failure, Session
+from harness.sweep.measure import Event, Failure, Session, Started
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.record import describe
 from harness.sweep.spec import Spec
@@ -148,9 +148,11 @@ class Sweep:
         """
 
         def one(plan: Plan, folder: Path) -> tuple[Path, list[Failure]]:
-            note_plan(plan, self.observer)
             note_unnamed(plan, folder, self.observer)
-            return folder, measure_one(plan, folder, self.observer, self.cluster, until_reported)
+            missing = measure_one(
+                plan, folder, self.observer, self.cluster, until_reported, noting=True
+            )
+            return folder, missing
 
         with keeping([folder for _, folder in self.pairs]):
             results = self.each(one)
@@ -207,16 +209,32 @@ def measure_one(
     observer: Observer,
     cluster: Cluster | None = None,
     until_reported: ExitStack | None = None,
+    *,
+    noting: bool = False,
 ) -> list[Failure]:
-    """Measure a plan into its folder; return what has no number."""
+    """Measure a plan into its folder; return what has no number.
+
+    With ``noting``, what is special about the plan is noted first, if anything is left to measure:
+    that takes the model's code, which a finished sweep does not need.
+    """
     session, progress = _session(plan, folder, observer, cluster)
     with ExitStack() as stack:
         (stack if until_reported is None else until_reported).enter_context(
             tracked(plan.spec.track, folder, _own_tasks(plan.spec), observer)
         )
-        for _ in progress(plan, session.measure(plan)):
+        events = session.measure(plan)
+        for _ in progress(plan, _noted(plan, events, observer) if noting else events):
             pass
     return session.failures(plan)
+
+
+def _noted(plan: Plan, events: Generator[Event], observer: Observer) -> Generator[Event]:
+    """Note what is special about a plan before the first of its requests is computed."""
+    with closing(events):
+        for event in events:
+            if isinstance(event, Started) and event.work:
+                note_plan(plan, observer)
+            yield event
 
 
 def measurer(

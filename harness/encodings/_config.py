@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from harness.encodings.types import Shape
 from harness.errors import UserError
@@ -180,3 +180,6 @@ def config_of(encoding: str, **fields: Any) -> EncodingConfig:
     if hasattr(module, "base"):
         config.rope_parameters = {"rope_type": "default", "rope_theta": float(module.base)}
     return config
+
+
+AutoConfig.register(EncodingConfig.model_type, EncodingConfig)

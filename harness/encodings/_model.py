@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, DynamicCache
+from transformers import AutoModel, AutoModelForCausalLM, DynamicCache
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -281,6 +281,5 @@ class EncodingForCausalLM(EncodingPreTrainedModel, GenerationMixin):  # type: ig
             shutil.copy(file, save_directory)
 
 
-AutoConfig.register(EncodingConfig.model_type, EncodingConfig)
 AutoModel.register(EncodingConfig, EncodingModel)
 AutoModelForCausalLM.register(EncodingConfig, EncodingForCausalLM)

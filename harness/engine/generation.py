@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from transformers import RepetitionPenaltyLogitsProcessor
 
 from harness.engine.loss import LIKELIEST, most_likely, nll_of, target_losses
 from harness.engine.memory import ROWS, Sizes
@@ -69,6 +68,8 @@ class Generation:
     def penalize(self, scores: torch.Tensor) -> None:
         """Apply the repetition penalty to the scores of the next token, (vocabulary,), in place."""
         if self.penalty != 1:
+            from transformers import RepetitionPenaltyLogitsProcessor  # with the model's code
+
             before = torch.tensor([[*self.request.prompt, *self.tokens]], device=scores.device)
             scores.copy_(RepetitionPenaltyLogitsProcessor(self.penalty)(before, scores[None])[0])
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
 
 from harness.engine.prefix_tree import Node, NodePath
 from harness.engine.sdpa import Causal, Kernel, padded_length
@@ -119,6 +118,8 @@ def kernel_of(model: Any, longest: int = 0) -> Kernel | None:
     It is transformers' plain fused attention, or what the registered one offers as ``kernel``.
     None of a model whose attention cannot be replaced.
     """
+    from transformers import AttentionInterface  # with the model's code
+
     name = model.config._attn_implementation
     if not model._can_set_attn_implementation():
         return None
@@ -131,6 +132,10 @@ def kernel_of(model: Any, longest: int = 0) -> Kernel | None:
 @contextmanager
 def installed(model: Any, name: str = NAME) -> Iterator[None]:
     """Replace the attention of a model by a registered one, that over runs."""
+    from transformers import AttentionInterface, AttentionMaskInterface  # with the model's code
+
+    AttentionInterface.register(NAME, _attend)
+    AttentionMaskInterface.register(NAME, _no_mask)
     before = model.config._attn_implementation
     model.set_attn_implementation(name)
     try:
@@ -164,10 +169,6 @@ def _attend(
     if beyond or query.shape[0] != 1 or query.shape[3] != value.shape[3]:
         raise NotShareableError(", ".join(beyond) or "shape")
     return run.attend(module, query, key, value, options.get("scaling")), None
-
-
-AttentionInterface.register(NAME, _attend)
-AttentionMaskInterface.register(NAME, _no_mask)
 
 
 def _rows(run: Run, module: Any, query: torch.Tensor, scale: float | None) -> torch.Tensor:

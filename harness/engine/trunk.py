@@ -13,8 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.utils._pytree import tree_map_only
-from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.engine.memory import ROWS
 from harness.engine.packed_attention import NotShareableError, Run, SkipAttention, running
@@ -32,6 +30,8 @@ def trunk_name(model: nn.Module) -> str:
     ``base_model`` and ``get_decoder()`` are not reliable over families; the only child that is a
     PreTrainedModel is. Raises UserError where there is not exactly one.
     """
+    from transformers import PreTrainedModel  # with the model's code
+
     names = [name for name, child in model.named_children() if isinstance(child, PreTrainedModel)]
     if len(names) != 1:
         raise UserError(
@@ -42,6 +42,8 @@ def trunk_name(model: nn.Module) -> str:
 
 def layers_of(trunk: nn.Module) -> list[nn.Module]:
     """Return the decoder layers in order; raise NotShareableError where they are not known."""
+    from transformers.modeling_layers import GradientCheckpointingLayer  # with the model's code
+
     lists = [child for child in trunk.children() if isinstance(child, nn.ModuleList)]
     layers = [layer for layers in lists for layer in layers]
     if len(lists) != 1 or not all(

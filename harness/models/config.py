@@ -10,7 +10,6 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
-import harness.encodings._model  # noqa: F401  # transformers then opens the laboratory's models
 from harness.encodings._config import EncodingConfig, check_code
 from harness.errors import UserError
 from harness.hub import attempt, say_waits

@@ -14,8 +14,6 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
-from transformers import AutoModelForCausalLM
-from transformers.quantizers.auto import get_hf_quantizer
 
 from harness.errors import UserError, reason
 from harness.hub import attempt, attempting
@@ -26,11 +24,23 @@ from scaling.types import Frequencies
 MOST_MODULES = 150_000  # the largest mixtures of experts have 100,000
 
 
+def auto_model() -> Any:
+    """Return transformers' AutoModelForCausalLM, which opens the laboratory's models too.
+
+    Its import takes as long as that of torch; a sweep that is measured already needs no model.
+    """
+    from transformers import AutoModelForCausalLM
+
+    import harness.encodings._model  # noqa: F401  # registers its classes
+
+    return AutoModelForCausalLM
+
+
 def without_weights(config: Any, *, trust_remote_code: bool) -> Any:
     """Build a model in eval mode, without its weights; raise UserError for a bad config."""
     named = attempting("config", f"this {config.model_type}")
     with torch.device("meta"), bounded(config.model_type), named:
-        build = AutoModelForCausalLM.from_config
+        build = auto_model().from_config
         return build(config, trust_remote_code=trust_remote_code).eval()
 
 
@@ -56,6 +66,11 @@ def bounded(kind: str) -> Iterator[None]:
 
 def quantizer_of(config: Any, device_map: str | None) -> Any:
     """Return the library's quantizer of a config; raise what it raises without its package."""
+    parts = (config, config.get_text_config(decoder=True))
+    if not any(getattr(part, "quantization_config", None) for part in parts):
+        return None
+    from transformers.quantizers.auto import get_hf_quantizer  # with every model's code
+
     given = deepcopy(config)  # it changes the config
     return get_hf_quantizer(given, None, device_map, weights_only=True, user_agent={})[0]
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from harness.engine.compiled import compile_layers
@@ -26,7 +25,7 @@ from harness.models.adapter import adapted
 from harness.models.checkpoint import DTYPES, Checkpoint
 from harness.models.files import ONLY_SAFE, fetch_weights, named_weights
 from harness.models.gguf import dequantized, is_gguf, keep, pretrained
-from harness.models.structure import bounded
+from harness.models.structure import auto_model, bounded
 from harness.names import tensors
 from harness.patching.frequencies import check_geometry
 
@@ -78,7 +77,7 @@ def _kept(checkpoint: Checkpoint) -> Any:
     if folder is None or not folder.exists():
         return None
     try:
-        return AutoModelForCausalLM.from_pretrained(
+        return auto_model().from_pretrained(
             folder,
             config=deepcopy(checkpoint.config),
             dtype=DTYPES[checkpoint.dtype],
@@ -99,7 +98,7 @@ def _load(checkpoint: Checkpoint) -> Any:
             fetch_weights(where, commit, named or {SAFE_WEIGHTS_NAME})
     try:
         with bounded(checkpoint.config.model_type), pretrained(where) as (place, file):
-            return AutoModelForCausalLM.from_pretrained(
+            return auto_model().from_pretrained(
                 place,
                 config=deepcopy(checkpoint.config),
                 revision=commit,

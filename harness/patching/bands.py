@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AttentionMaskInterface
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from harness.engine import PLAIN
 from harness.errors import UserError
@@ -132,6 +130,8 @@ def _recorded(model: Any, replayed: list[Call] | None = None) -> tuple[list[Call
 
     The model uses its own attention and masks, or ``replayed`` outputs in their place.
     """
+    from transformers import AttentionMaskInterface  # with the model's code
+
     usual, calls = model.config._attn_implementation, list[Call]()
 
     def attend(
@@ -196,6 +196,8 @@ def _bands(size: int, own: Frequencies, by: int) -> Bands:
 def _function(module: nn.Module, implementation: str) -> Attention:
     """Return the attention function a layer calls: registered, or its file's own eager one."""
     home = sys.modules[type(module).__module__]
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # with the model's code
+
     function: Attention = ALL_ATTENTION_FUNCTIONS.get_interface(
         implementation, getattr(home, "eager_attention_forward", None)
     )

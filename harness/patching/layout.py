@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface
 
 from harness.errors import UserError
 from harness.patching.frequencies import as_is, placed, rotary_name
@@ -106,6 +105,8 @@ def attending(model: Any, attention: Attention, mask: Any = None) -> Iterator[No
     transformers calls a mask function of the same name: by default it returns no mask, and raises
     for padding. The attention itself applies causality and windows.
     """
+    from transformers import AttentionInterface, AttentionMaskInterface  # with the model's code
+
     before = model.config._attn_implementation
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, mask or no_mask)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import DynamicCache
 
 from harness.engine import Answered, Decode, OutOfMemory, alone, no_tokenizer, out_of_memory
 from harness.errors import UserError
@@ -69,6 +68,8 @@ def stateful(model: Any, rotation: StatefulRope) -> Iterator[None]:
 
 def _losses(model: Any, request: ModelRequest) -> ModelResponse:
     tokens = torch.tensor([list(request.tokens)], device=model.device)
+    from transformers import DynamicCache  # with the model's code
+
     cache, read = DynamicCache(config=model.config), 0
     nll: list[float] = []
     argmax: list[int] = []

@@ -12,7 +12,6 @@ from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.engine import Answered, Decode, OutOfMemory, Sizes, out_of_memory, shareable
 from harness.engine.flash3 import flash3
@@ -104,6 +103,8 @@ def _replies(model: Any, plan: Plan, batch: Batch, sizes: Sizes) -> Iterator[tup
 
 def _follow(model: Any, passing: Passing) -> None:
     """Let every decoder layer report the tokens it took, as a part of those of all layers."""
+    from transformers.modeling_layers import GradientCheckpointingLayer  # with the model's code
+
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     count = len(layers)  # a hook that holds the layers would keep their weights when the model goes
 

@@ -530,6 +530,31 @@ print("loaded:", *sorted(heavy & set(sys.modules)))
             )  # fmt: skip
             assert done.stdout.splitlines()[-1] == "loaded:"
 
+    FINISHED = """
+import sys
+from harness.cli.app import main
+try:
+    main(sys.argv[1:])
+except SystemExit as ended:
+    assert not ended.code
+heavy = {"transformers.modeling_utils", "transformers.models.llama.modeling_llama", "datasets"}
+heavy |= {"ray", "scipy.stats", "scipy.optimize", "harness.encodings._model", "peft", "gguf"}
+print("loaded:", *sorted(heavy & set(sys.modules)))
+"""
+
+    @pytest.mark.slow
+    def test_a_finished_sweep_loads_no_model(
+        self, whole: Path, tiny: Path, docs: Path, tmp_path: Path
+    ) -> None:
+        """The same command reads config, tokenizer and samples, and writes the reports again."""
+        folder = Path(shutil.copytree(whole, tmp_path / "run"))
+        done = subprocess.run(
+            [sys.executable, "-c", self.FINISHED, *sweep(tiny, docs, folder)],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert "nothing to measure" in done.stderr
+        assert done.stdout.splitlines()[-1] == "loaded:"
+
 
 def test_a_checkpoint_with_missing_tensors_is_refused(
     tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str]
