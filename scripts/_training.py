@@ -228,7 +228,7 @@ def passkey_share(model: Any, source: TaskContext, window: int, least: int) -> f
 class Training:
     """A model, its optimizer, and how far they are; read back from a checkpoint in ``out``.
 
-    ``settings`` are those that the weights depend on: a checkpoint of others is refused.
+    ``settings`` are those that the weights depend on: a checkpoint with others is rejected.
     """
 
     def __init__(

@@ -127,7 +127,7 @@ def single(draw: Draw, documents: int, *, rounds: int = ROUNDS) -> Single:
 
 @dataclass(frozen=True)
 class Many:
-    """Of selections among many methods, shares of rounds, and the regret in the median.
+    """For selections among many methods: shares of rounds, and the median regret.
 
     Attributes:
         right: the best method is named the winner.
@@ -447,7 +447,7 @@ class Known:
     requested: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def spent(self) -> float:
-        """Return the forwards asked for, in forwards at the target."""
+        """Return the requested forwards, in forwards at the target."""
         return sum(WEIGHTS[kind] * count for (kind, _), count in self.requested.items())
 
     def cost(self, needs: Iterable[Need]) -> float:

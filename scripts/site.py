@@ -129,14 +129,14 @@ def _prose(text: str) -> str:
 
 
 def _linked(page: str, target: str) -> str:
-    """Return the path in the repository that a page's link names; of a folder, its README."""
+    """Return the path in the repository that a page's link names; for a folder, its README."""
     source = PAGES.get(page, f"docs/{page}")
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
     return posixpath.join(path, "README.md") if (ROOT / path).is_dir() else path
 
 
 def _copy(path: str) -> str:
-    """Return where the site has a file of the repository; text is shown as it is."""
+    """Return where the site has a file of the repository; text is shown unchanged."""
     shown = f"{path}.txt" if path.endswith((".md", ".py", ".yaml")) else path
     return f"files/{shown.lstrip('.')}"
 

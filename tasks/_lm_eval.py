@@ -53,7 +53,7 @@ _OPENED: WeakKeyDictionary[TaskContext, dict[Wanted, Opened]] = WeakKeyDictionar
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which task is asked for, and how: the options of ``lm_eval``."""
+    """Which task is run, and how: the options of ``lm_eval``."""
 
     tasks: str
     limit: int
@@ -84,7 +84,7 @@ def opened(context: TaskContext, wanted: Wanted) -> Opened:
 
 
 def targets(context: TaskContext, request: Group) -> list[str | int]:
-    """Return the target of a document as text; of several parts, the place of the right one."""
+    """Return the target of a document as text, or the place of the right part of several."""
     document = _document(context, request)
     task, doc = document.task, document.instances[0][0].doc
     with working(task.task_name, "ask"):
@@ -487,7 +487,7 @@ def chosen_metric(task: Any, wanted: Wanted, length: int) -> str:
     if not known or not made_of(task, metric):
         can = [name for name in every if name != metric and made_of(task, name)]
         raise ValueError(
-            f"{metric} of {wanted.tasks} is not made of one value a document, or less of it is"
+            f"{metric} of {wanted.tasks} is not made of one value per document, or less of it is"
             f" better in a way reports do not know; choose another with metric={'|'.join(can)}"
         )
     return metric

@@ -199,7 +199,7 @@ class Hidden(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """The values asked for, as a record has them."""
+        """The requested values, as a record has them."""
         return BETWEEN.join(chain.from_iterable(v for _, v in self.pairs[: self.queries]))
 
     def turned(self, turn: int) -> Hidden:
@@ -217,7 +217,7 @@ def hide(setting: Setting, draw: Random) -> Hidden:
 
 
 def framed(context: TaskContext, setting: Setting, hidden: Hidden, *, chat: bool) -> Frame:
-    """Return what stands around the haystack; of one value its tokens too."""
+    """Return the text around the haystack; for a single value also its tokens."""
     keys = [key for key, _ in hidden.pairs[: hidden.queries]]
     named = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]
     one = setting.answers == 1

@@ -102,7 +102,7 @@ def prompt(
 
 
 def framed(context: TaskContext, key: int, *, chat: bool = False) -> tuple[Frame, list[int]]:
-    """Return what stands around the filler, the key as the answer included, and the needle."""
+    """Return the text around the filler, with the key as the answer, and the needle."""
     frame = around(context, INTRODUCTION, QUESTION, REPLY, f" {key}", chat=chat)
     return frame, continued(context, NEEDLE.format(key=key))
 

@@ -143,7 +143,7 @@ def read(given: str) -> Data:
 
 
 def _file(name: str, listed: str) -> Any:
-    """Return the content of a JSON file; refuse options, which are those of a data set."""
+    """Return the content of a JSON file; reject options, which only datasets have."""
     if listed:
         raise ValueError(
             f"it is a file, which has no {listed.partition('=')[0]}: leave {listed} out"
@@ -165,7 +165,7 @@ def _rows(name: str, listed: str) -> list[dict[str, Any]]:
 
 
 def _saved(name: str, options: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the rows of a data set that was saved to a folder; refuse options that it has not."""
+    """Return the rows of a dataset that was saved to a folder; reject options of others."""
     import datasets
 
     saved = datasets.load_from_disk(name)

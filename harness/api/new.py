@@ -1,4 +1,4 @@
-"""Begin a plug-in from an example that runs as it is."""
+"""Begin a plug-in from an example that runs unchanged."""
 
 from __future__ import annotations
 

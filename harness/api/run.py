@@ -143,8 +143,8 @@ class Sweep:
     def measure(self, until_reported: ExitStack | None = None) -> Run:
         """Measure every plan into its folder.
 
-        A tracker is told of the end of a run, or, for one model, at the end of ``until_reported``,
-        in which its reports are made. Raises UserError where every model does.
+        A tracker is informed of the end of a run. For one model, this is the end of
+        ``until_reported``, in which its reports are made. Raises UserError where every model does.
         """
 
         def one(plan: Plan, folder: Path) -> tuple[Path, list[Failure]]:

@@ -25,7 +25,7 @@ TARGETS: Mapping[str, Callable[[public.PublicRun, Path], list[Path]]] = {
 
 
 class NotSentError(UserError):
-    """A tracker lacks a part of a run, and has said why."""
+    """A tracker did not receive a part of a run, and has said why."""
 
 
 def publish(
@@ -45,7 +45,7 @@ def publish(
     ``to`` is card, folder, every-eval-ever or a tracker. File paths, hosts and addresses of
     clusters are left out. ``samples`` adds every sample that is right or wrong to every-eval-ever,
     with the text of its request; ``model`` and ``docs`` say where these lie now, and ``run_code``
-    lets code that the record names run. Raises UserError where the tracker lacks a part of the run.
+    lets code that the record names run. Raises UserError if the tracker misses a part of the run.
     """
     run, tasks = Path(run), tuple(task)
     places = {name: place for name, place in (("model", model), ("docs", docs)) if place}

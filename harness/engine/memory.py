@@ -196,7 +196,7 @@ def held(shape: Shape, tree: PrefixTree, cut: list[NodePath], texts: Sequence[Te
 def written(shape: Shape, texts: Sequence[Text], pack: int, moved: Moved = Moved()) -> int:
     """Return the keys and values of texts that are continued together: ``pack`` tokens, or one.
 
-    Of moved positions each band keeps the keys as it rotates them.
+    For moved positions, each band keeps the keys as it rotates them.
     """
     lengths = [length for _, length in texts]
     together = min(sum(lengths), max(pack, *lengths)) if lengths else 0
@@ -208,7 +208,7 @@ def head(shape: Shape, targets: int, sizes: Sizes) -> int:
     """Return the logits of one chunk, and their float32 copy where they are of 16 bits.
 
     Beside them are the hidden states of the chunk, the largest logit of each block, and one block.
-    Of a model over several GPUs the logits are copied from the last to the first.
+    For a model over several GPUs, the logits are copied from the last to the first.
     """
     rows = min(targets, sizes.head_rows(shape.vocabulary, gpu=shape.gpu))
     copy = 0 if shape.itemsize == FLOAT32 else FLOAT32
@@ -234,11 +234,11 @@ MOST_HEAD_ROWS = 2048  # on a GPU more rows make no product faster
 class Sizes:
     """Tokens of one pack, rows of a layer at once, bytes of its temporaries and of float32 logits.
 
-    They change memory and speed, and no bit of a float32 result on a CPU. ``chunk`` is a multiple
-    of 32. The rows of a text's first chunk need no mask, with which attention takes 1.3 to 1.8
-    times as long: a chunk is as long as its temporaries (``layer``) allow. ``overlap`` lets GPUs
-    that share a model compute different chunks at the same time, with the keys of all layers in
-    memory.
+    They change memory and speed, and leave float32 results on a CPU bit-identical. ``chunk`` is a
+    multiple of 32. The rows of a text's first chunk need no mask, with which attention takes 1.3 to
+    1.8 times as long: a chunk is as long as its temporaries (``layer``) allow. ``overlap`` lets
+    GPUs that share a model compute different chunks at the same time, with the keys of all layers
+    in memory.
     """
 
     pack: int = 8192
@@ -249,7 +249,7 @@ class Sizes:
 
     @property
     def smaller(self) -> tuple[Sizes, ...]:
-        """These sizes, and each time half as much, of rows a quarter; the least without overlap."""
+        """Successively smaller settings: packs halve, row chunks quarter; the last: no overlap."""
         least = min(self.chunk, LEAST_CHUNK)
         return tuple(
             Sizes(

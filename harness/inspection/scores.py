@@ -74,10 +74,10 @@ def of_base(base: float, rope: Rope, length: int) -> Curve:
 def of_encoding(given: str, rope: Rope, length: int, *, trusted: bool) -> Curve:
     """Return the curve of an encoding, NAME or a trained model's folder, in its first layer.
 
-    Of a folder the contents are tokens of its vocabulary through its norm and projections. By name
-    there are no projections: a head's channels are those of random inputs, after a norm. Raises
-    UserError for linear attention, which has no scores, for the folder of another model, where
-    scores are not finite, and where a key's depends on the other keys.
+    For a folder, the contents are tokens of its vocabulary through its norm and projections. By
+    name there are no projections: a head's channels are those of random inputs, after a norm.
+    Raises UserError for linear attention, which has no scores, for the folder of another model,
+    where scores are not finite, and where a key's depends on the other keys.
     """
     first = _opened(given, rope, trusted=trusted)
     encoding = first.encoding

@@ -39,7 +39,7 @@ class Channel:
 
 
 def shown(label: str, rotation: Rotation) -> list[tuple[str, Rotation]]:
-    """Return a rotation by the name it is shown under; of each layer's frequencies, some layers."""
+    """Return a rotation by its displayed name; for per-layer frequencies, some of the layers."""
     if not rotation.per_layer:
         return [(label, rotation)]
     layers = rotation.frequency_sets()

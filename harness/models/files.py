@@ -37,7 +37,7 @@ ADAPTER = "give its base model as --model and this as --adapter."
 
 
 def fetch(name: str, file: str, revision: str | None) -> Path:
-    """Return a file of a hub model from the cache, downloaded where the cache lacks it.
+    """Return a file of a hub model from the cache; download it first if necessary.
 
     Raises UserError for a file that is not there, and otherwise what the hub's client raises.
     """
@@ -95,7 +95,7 @@ def fetch_gguf(place: str, revision: str | None) -> Path:
 
 
 def fetch_weights(name: str, commit: str, named: set[str]) -> None:
-    """Download the weights that the cache lacks, in parallel, and say how much that is."""
+    """Download the weights that are not in the cache, in parallel, and report the size."""
     if missing := _missing_files(name, sorted(named), commit):
         download(name, revision=commit, allow_patterns=missing)
     for file in sorted(named):

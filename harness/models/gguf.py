@@ -84,8 +84,8 @@ def check_reader(name: str) -> None:
 def pretrained(where: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the place and the options that ``from_pretrained`` reads a model with.
 
-    A GGUF file stands alone in a folder: transformers would read a tokenizer beside it too, which
-    the file's fingerprint does not cover.
+    A GGUF file must be alone in its folder: transformers would read a tokenizer beside it too,
+    which the file's fingerprint does not cover.
     """
     if not is_gguf(where):
         yield where, {}

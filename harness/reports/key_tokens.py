@@ -28,7 +28,7 @@ def make(
     that lies in the text of the evaluator's key tokens. ``score`` is exp(mean loss) over them,
     ``gain`` the mean loss over all targets at the shortest length less that at the cell's, both
     under the cell's own method, and ``large`` the share of targets that gain more than ``drop``.
-    Raises ValueError where losses lack.
+    Raises ValueError if losses are missing.
     """
     result = measured(frame, evaluator, drop, most, evaluator_model)
     joined = cells(frame).set_index(CELL)[["relative_length", "status"]].join(result, how="inner")

@@ -121,7 +121,7 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Return what the mean is of, what it lacks, and when a length is effective."""
+    """Return what the mean covers, what is missing, and when a length is effective."""
     each = {str(model): _counted(rows) for model, rows in table.groupby("model", sort=False)}
     alike = len(set(each.values())) == 1
     texts = list(each.values())[:1] if alike else [f"{name}: {of}" for name, of in each.items()]

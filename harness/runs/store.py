@@ -316,7 +316,7 @@ Record = Mapping[str, Any]
 
 
 def run_folders(out: Path | None, records: Sequence[Record], *, several: bool) -> list[Path]:
-    """Return the run folder of each model's record; of several models, inside ``out``.
+    """Return the run folder of each model's record; for several models, inside ``out``.
 
     Raises UserError where several models have no ``out``, or would share a folder.
     """

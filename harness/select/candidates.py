@@ -29,7 +29,8 @@ def default_candidates(stretch: float, *, ships: bool = False) -> tuple[str, ...
     """Return every training-free method with its usual options, at the fixed factor of a target.
 
     A server has one factor for all lengths. Methods whose authors train with them are left out:
-    their files have TRAINING. What a checkpoint ``ships`` is a candidate: it is the model as it is.
+    their files have TRAINING. What a checkpoint ``ships`` is a candidate: it is the unchanged
+    model.
     """
     factor = f"factor={stretch:g}"
     candidates = {OWN: OWN} | ({SHIPPED: SHIPPED} if ships else {})

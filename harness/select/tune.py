@@ -298,7 +298,7 @@ class Tuning(Measurements):
         return method.label
 
     def _measure_methods(self, labels: Sequence[str], names: Set[str]) -> None:
-        """Measure what these methods lack on some documents.
+        """Measure what these methods have not yet measured on some documents.
 
         Key tokens also need the evaluator at the other lengths.
         """

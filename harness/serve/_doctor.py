@@ -178,7 +178,7 @@ def config_findings(where: str, commit: str | None, config: Any, trusted: bool) 
 def _missing(
     raw: Mapping[str, Any], scaling: Mapping[str, Any], kind: str, text: Any
 ) -> Iterator[str]:
-    """Yield what config.json lacks and the library fills in silently."""
+    """Yield what is not in config.json and the library fills in silently."""
 
     def is_base(name: str) -> bool:
         """Return whether the library takes the base from this key, as GPT-NeoX's class does."""

@@ -169,7 +169,7 @@ def check_read(parameters: RopeParameters, model_type: str, only: Mapping[str, s
 def torch_frequencies(parameters: RopeParameters, target: Target) -> Frequencies:
     """Return the frequencies in transformers' order of operations, which vLLM and SGLang share.
 
-    Of longrope they read the attention factor in a key of their own.
+    For longrope, they read the attention factor from a key of their own.
     """
     if parameters["rope_type"] == "longrope":
         parameters = {**parameters, "attention_factor": parameters.get("long_mscale")}

@@ -87,7 +87,7 @@ def computed(changed: dict[str, Any], target: Target) -> Frequencies:
 
 
 def command(changed: dict[str, Any], place: str, target: Target) -> str:
-    """Return the command that serves it: of a rewritten file, or with flags where they suffice."""
+    """Return the command that serves it: a rewritten file, or flags if they suffice."""
     if not is_gguf(target.place):
         return (
             f"llama-server -m NEW.gguf -c {target.length}, where --out NEW.gguf is written from "

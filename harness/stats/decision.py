@@ -131,7 +131,7 @@ def family(samples: pd.DataFrame, how: Measure) -> Family:
     of = _shared(every, KEPT if how.form != "unknown" else 1.0)
 
     def score(name: str) -> Score:
-        """Return the score of what is compared; of what is left out, its own."""
+        """Return the score of what is compared; what is left out has its own score."""
         fewer = name in of and of[name] != every[name]
         return scored(of[name], how) if fewer else scores[name]
 

@@ -169,9 +169,9 @@ TARGETS = ["begin", "sizes"]  # which these are: where the first stands, and the
 def carried(samples: pd.DataFrame, judged: pd.DataFrame, masks: Masks) -> Masks:
     """Return which targets of a model are key by the masks of another.
 
-    Of the same targets these are the same. Of others a target is key that lies whole in the text of
-    key tokens, joined where they touch, as the authors of LongPPL have it (arXiv:2410.23771).
-    Raises ValueError where samples do not say where targets stand, or no text is scored by both.
+    For the same targets these are the same. For others, a target is key if it lies completely in
+    the text of key tokens, joined if they touch, as in LongPPL (arXiv:2410.23771).
+    Raises ValueError if samples do not say where targets are, or no text is scored by both.
     """
     own, known = (rows.drop_duplicates(WINDOW) for rows in (samples, judged))
     if not set(TARGETS) <= set(samples) or pd.concat([own, known])["sizes"].isna().any():
@@ -192,7 +192,7 @@ def carried(samples: pd.DataFrame, judged: pd.DataFrame, masks: Masks) -> Masks:
 
 
 def _texts(rows: pd.DataFrame, masks: Masks) -> dict[str, Spans]:
-    """Return where the masked targets of every document stand, joined where they touch."""
+    """Return where the masked targets of every document are, joined if they touch."""
     result: dict[str, list[Spans]] = {}
     for row in rows.to_dict("records"):
         mask = masks.get((row["unit"], row["window"]))
@@ -202,7 +202,7 @@ def _texts(rows: pd.DataFrame, masks: Masks) -> dict[str, Spans]:
 
 
 def spans(row: dict[Any, Any]) -> Spans:
-    """Return where the targets of a window stand in their document."""
+    """Return where the targets of a window are in their document."""
     sizes = np.array([int(size) for size in row["sizes"].split()], np.int64)
     ends = int(row["begin"]) + np.cumsum(sizes)
     return np.stack([ends - sizes, ends], axis=1)

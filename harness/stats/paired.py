@@ -61,7 +61,7 @@ def of_means(differences: Array, weights: Array, *, relative: bool = False) -> l
     """Return the mean of each column of summed differences, per weight.
 
     Args:
-        differences: of the sums of each document, shape (documents, columns).
+        differences: the summed differences of each document, shape (documents, columns).
         weights: tokens of each document, shape (documents, 1).
         relative: whether the sums are of logarithms; differences are then shares.
     """

@@ -118,7 +118,7 @@ def _follow(model: Any, passing: Passing) -> None:
 
 
 def ready(checkpoint: Checkpoint) -> Any:
-    """Load the weights and try the patch on them; raise UserError for a model that refuses it."""
+    """Load the weights and try the patch on them; raise UserError if that fails."""
     model = load_weights(checkpoint)
     with patched(model, native.frequencies(checkpoint.rope, checkpoint.rope.trained_length)):
         pass

@@ -1,4 +1,4 @@
-"""Measure the samples of a plan that the run folder lacks, and store each of them."""
+"""Measure the samples of a plan that are not yet in the run folder, and store them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Session:
         self.state: object = None  # of the samples file after the last plan
 
     def measure(self, plan: Plan) -> Generator[Event]:
-        """Measure what the folder lacks of a plan, and yield each sample once it is on the disk.
+        """Measure the missing samples of a plan, and yield each once it is on the disk.
 
         Everything measured before is kept and not measured again. Raises UserError if the folder
         belongs to another model, cannot be written or is written by another process, and if

@@ -311,7 +311,7 @@ class SweepFile:
     lines: dict[Place, int] = field(default_factory=dict)
 
     def where(self, place: Place) -> str:
-        """Return "FILE, line N: " of a place or what it is in, "" for one that the file lacks."""
+        """Return "FILE, line N: " of a place or what it is in, "" if it is not in the file."""
         while place and place not in self.lines:
             place = place[:-1]
         return f"{self.file}, line {self.lines[place]}: " if place else ""

@@ -1,1 +1,1 @@
-"""The files that ``ropewalk new`` copies: one plug-in of each kind, which runs as it is."""
+"""The files that ``ropewalk new`` copies: one plug-in of each kind, which runs unchanged."""

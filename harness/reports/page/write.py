@@ -283,6 +283,6 @@ def failures(frame: pd.DataFrame) -> dict[str, Source]:
 
 
 def _short(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of means with six digits a number: there may be thousands of rows."""
+    """Return a table of means with six digits per number: there may be thousands of rows."""
     numbers = table.select_dtypes("float").map(lambda value: float(f"{value:.6g}"))
     return table.assign(**{str(name): numbers[name] for name in numbers})

@@ -85,8 +85,8 @@ def draw_panel(
 def _curve(axes: Axes, rows: pd.DataFrame, label: str, look: Look, size: float) -> None:
     """Draw scores as a line that breaks where there is none.
 
-    Of several seeds each has its dots. Means of shares are not drawn: of seeds that find all keys
-    and seeds that find none, the mean is no seed's score.
+    If there are several seeds, each has its dots. Means of shares are not drawn: of seeds that find
+    all keys and seeds that find none, the mean is no seed's score.
     """
     style: dict[str, Any] = {"color": look.color, "linestyle": look.linestyle, "label": label}
     edge: dict[str, Any] = {

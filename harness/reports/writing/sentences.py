@@ -17,7 +17,7 @@ MOST_NAMED = 6  # methods in one list; the table has them all
 
 
 def score(row: Mapping[Any, Any], prefix: str = "") -> str:
-    """Return a score with its interval: "13.1 [9.9, 18.1]", and "(20 of 23)" where units lack."""
+    """Return a score with its interval: "13.1 [9.9, 18.1]", and "(20 of 23)" for a part."""
     cell = {name: row[f"{prefix}{name}"] for name in ("score", "low", "high")}
     return text({**cell, "metric": row["metric"], "status": row["status"]})
 

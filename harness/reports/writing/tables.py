@@ -80,7 +80,7 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 def page(parts: Sequence[Part]) -> str:
-    """Return a Markdown page: of every part what it says, then each table under its title."""
+    """Return a Markdown page: the sentences of every part, then each table under its title."""
     texts = []
     for shown, words in parts:
         texts += [f"{markdown_sentence(sentence)}\n" for sentence in words]
