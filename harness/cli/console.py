@@ -67,6 +67,8 @@ class Lines(Console):
         if Lines.file_log is None:
             return
         page = Console(file=StringIO(), width=PIPED, markup=False, emoji=False, highlight=False)
+        if all(isinstance(one, str) for one in objects):
+            options["soft_wrap"] = True  # a line stays whole
         page.print(*objects, **options)
         assert isinstance(page.file, StringIO)
         now = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}"
