@@ -95,10 +95,7 @@ OWN = "this machine"
 def test_too_little_memory_is_no_answer_and_the_rest_goes_on(
     lack: BaseException, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What does not fit is OutOfMemory, never a wrong answer; the others are measured.
-
-    That it was computed a second time, and whose memory was too small, is said.
-    """
+    """What does not fit is OutOfMemory, never a wrong answer; the others are measured."""
     model, asked = build("llama"), [question(20), question(200, seed=1), question(30, seed=2)]
     wanted = dict(answers(model, asked))
     assert not caplog.messages

@@ -60,10 +60,7 @@ def logits(model: Any) -> torch.Tensor:
     [*(("llama", kind) for kind in NATIVE), *((f, "llama3") for f in FAMILIES if f != "llama")],
 )
 def test_a_patched_model_is_the_librarys_own_scaled_model(family: str, kind: str) -> None:
-    """The same formula through the patch gives the logits of transformers' type, bit for bit.
-
-    Its dynamic type takes the length from a float32 tensor: there to 1e-3 of the logits' spread.
-    """
+    """The same formula through the patch gives the logits of transformers' type, bit for bit."""
     model, wanted = plain_model(family), logits(scaled(family, kind))
     plain = logits(model)
     with patched(model, NATIVE[kind][1](rope_of(model.config))):
