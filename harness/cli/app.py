@@ -21,7 +21,7 @@ from cyclopts import (
 from rich.text import Text
 
 from harness.cli import COMMANDS, EXAMPLES, HELP, USAGE
-from harness.cli.console import INTERRUPTED, REFUSED, err, terminable
+from harness.cli.console import COMPLETE, INTERRUPTED, REFUSED, err, terminable
 from harness.cli.conventions import answer
 from harness.cli.help import Columns
 from harness.cli.output import begin, end, print_error
@@ -93,15 +93,14 @@ app.register_install_completion_command(help="Install completion for the shell t
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; a user's error is one sentence on stderr and exit status 2."""
-    begin(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    begin(given)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a character that the terminal lacks becomes ?
     try:
         with terminable():
-            status = app(
-                arguments, result_action="return_value", exit_on_error=False, print_error=False
-            )
+            status = _called(given)
     except CycloptsError as error:
         status = _refused(_mistaken(error))
     except UserError as error:
@@ -118,6 +117,14 @@ def main(arguments: list[str] | None = None) -> Any:
         print_error([text], [text], status)
     end()
     sys.exit(status)
+
+
+def _called(given: list[str]) -> Any:
+    """Run a command and return its status; the help of one is printed without parsing."""
+    if len(given) == 2 and given[0] in COMMANDS and given[1] in ("--help", "-h"):
+        app.help_print(given[:1])
+        return COMPLETE
+    return app(given, result_action="return_value", exit_on_error=False, print_error=False)
 
 
 def _kept(error: BaseException) -> str:

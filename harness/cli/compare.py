@@ -32,9 +32,9 @@ def compare(
         other: The run folder to compare it with.
         published: Compare one run with this table instead: dca, lceg-pg19, pi-pg19, …; status 1
             where a value is outside the tolerance.
-        model: Which model of the table; default: its only one, or the one of the run's name.
-        tuned: Which training of the table's rows; default: those without.
-        tolerance: Percent by which a value may differ and count as reproduced; default: 2.
+        model: Which model of the table. [default: its only one, or the one of the run's name]
+        tuned: Which training of the table's rows. [default: those without]
+        tolerance: Percent by which a value may differ and count as reproduced. [default: 2]
         mixed: Compare with a table even of another protocol or trained length, and say so.
         task: Your own task files that the runs were measured with: only these are executed.
         out: Write the comparison there too, as CSV, Parquet, Markdown and LaTeX.

@@ -29,7 +29,7 @@ def reproduce(
     Args:
         run: The run folder. Its model, documents, methods and questions are held to its record, of
             which only the settings that decide a number are read.
-        out: Where the second run goes; default: results/reproduce-RUN.
+        out: Where the second run goes. [default: results/reproduce-RUN]
         model: Where the model lies now, if it moved.
         adapter: Where its adapter lies now, if it moved.
         docs: Where the documents lie now, if they moved.
