@@ -67,9 +67,11 @@ LARGEST = 2**20  # bytes of a method file; a table of factors has some thousand
 class Plugin:
     """A plug-in as the user named it: its module, and every option with its value.
 
-    ``label`` is the name with the options that were given, as tables and figures show it;
-    ``options`` are their values as a record holds them, ``arguments`` as the plug-in is called;
-    ``digest`` is a hash of the files outside the package, None for a built-in.
+    Attributes:
+        label: the name with the options that were given, as tables and figures show it.
+        options: the values of all options as a record holds them.
+        arguments: the same values as the plug-in is called with them.
+        digest: a hash of the files outside the package; None for a built-in.
     """
 
     kind: str

@@ -63,9 +63,9 @@ def bands(
     three quarters (the authors: 48 of 64, and 32 for RULER).
 
     Differs between the authors' files (LuLuLuyi/DPE): the README's sizes and those of its
-    predictions are 4 4 2 16 32 32 16 128, not the config's; channels are not selected in the
-    README; the script that selects them repeats keys 7 times, which fits Qwen2.5 alone. Decoding
-    there rounds W/G down; it is the same for sizes that divide W.
+    predictions are 4 4 2 16 32 32 16 128, not the config's. The README does not select channels.
+    The script that selects them repeats keys 7 times, which fits Qwen2.5 alone. Decoding there
+    rounds W/G down; it is the same for sizes that divide W.
     """
     near = min(1024, max(1, rope.trained_length // 8)) if window is None else window
     default = math.ceil(2 * rope.stretch(length)) if length > rope.trained_length else 1

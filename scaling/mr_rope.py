@@ -25,9 +25,9 @@ def frequencies(
     is yarn's, 0.1 ln(factor) + 1. An unset factor is the stretch of the length.
 
     The numbers are those of mattian7/mrRoPE (LlamaYaRNRadix.py: yarn_radix and yarn_radix3), also
-    at both ends: the fastest channel is kept in any window, and if no channel is slower than
-    beta_slow, the steps continue past the last one. They agree with the paper's equations as quoted
-    in notes; the text of the paper was not available.
+    at both ends. The fastest channel is kept in any window. If no channel is slower than beta_slow,
+    the steps continue past the last one. The numbers agree with the paper's equations as quoted in
+    notes; the text of the paper was not available.
     """
     if not (math.isfinite(beta_fast) and beta_fast > beta_slow > 0):
         raise ValueError(

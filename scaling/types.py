@@ -38,10 +38,14 @@ Window = Annotated[int | None, Range(1 / 64, 3 / 4, log=True, of="window")]  # i
 class Rope:
     """The rotary embedding a model was trained with, before any scaling.
 
-    ``rotary_dim`` is the number of rotated channels of a head (even); ``base`` is the rope theta;
-    ``trained_length`` is one window of pretraining in tokens; ``shipped`` is the checkpoint's own
-    scaling in Hugging Face's words (``rope_type`` and its parameters), empty for none; ``layers``
-    is the number of decoder layers and ``heads`` that of the query heads of a layer.
+    Attributes:
+        rotary_dim: number of rotated channels of a head (even).
+        base: the rope theta.
+        trained_length: one window of pretraining, in tokens.
+        shipped: the checkpoint's own scaling in Hugging Face's words (``rope_type`` and its
+            parameters); empty for none.
+        layers: number of decoder layers.
+        heads: number of query heads of a layer.
     """
 
     rotary_dim: int
@@ -277,10 +281,11 @@ class Band:
 
     Row r is the query at position ``start + r``. It attends to the keys from ``first[r]`` up to,
     but not including, ``end[r]`` (int64 ``(rows,)``; none where they are equal). Its query is
-    rotated to position ``query[r]`` (float64 ``(rows,)``, tokens, fractions allowed) and the key at
-    position n to ``key[n]`` (float64, as many as ``end`` reaches), both at ``frequencies``; so the
-    relative position of a pair is ``query[r] - key[n]``. ``phase`` is added to the angle of every
-    query, one value per channel pair (float64 ``(rotary_dim // 2,)``, radians).
+    rotated to position ``query[r]`` (float64 ``(rows,)``, tokens, fractions allowed). The key at
+    position n is rotated to ``key[n]`` (float64, as many as ``end`` reaches). Both use
+    ``frequencies``, so the relative position of a pair is ``query[r] - key[n]``. ``phase`` is added
+    to the angle of every query, one value per channel pair (float64 ``(rotary_dim // 2,)``,
+    radians).
 
     Positions may differ between channel pairs, and between heads. Then ``query`` is ``(rows,
     columns)``, ``key`` ``(keys, columns)``, and ``column`` says which column rotates a channel pair

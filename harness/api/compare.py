@@ -129,11 +129,11 @@ def compare(
     """Compare a run with another one, or with a published table.
 
     Two runs are compared in every cell that both have, on the same documents or trials: the
-    ``other`` less the first. ``published`` is the table to compare one run with, by default the one
-    that its sweep file names; ``model`` and ``tuned`` choose rows of it, ``tolerance`` (2) is in
-    percent, and ``mixed`` compares even with another protocol or trained length. ``task`` are your
-    own task files that the runs were measured with, ``out`` a folder for the comparison. Raises
-    UserError where the two are not comparable.
+    ``other`` minus the first. ``published`` is the table to compare one run with, by default the
+    one that its sweep file names. ``model`` and ``tuned`` choose rows of it. ``tolerance`` (2) is
+    in percent, and ``mixed`` compares even with another protocol or trained length. ``task`` are
+    your own task files that the runs were measured with, and ``out`` is a folder for the
+    comparison. Raises UserError if the two are not comparable.
     """
     folder = Path(out) if out else None
     if other is None:

@@ -23,10 +23,13 @@ SHOWN = 5  # layers, from the first to the last, of a method that gives each its
 class Channel:
     """One channel pair, read at one length.
 
-    ``turns`` are those it made in the trained window, unscaled; wavelengths are tokens per turn,
-    None for a pair that is not rotated; ``ratio`` is the frequency over the unscaled one;
-    ``change`` compares it with the stretch, max(1, length / trained_length) (``beyond``: slowed
-    by more than that); ``unseen`` marks a pair that meets angles it never had in training.
+    Attributes:
+        turns: turns in the trained window, unscaled.
+        wavelength_unscaled, wavelength: tokens per turn; None for a pair that is not rotated.
+        ratio: the frequency divided by the unscaled one.
+        change: the ratio compared with the stretch, max(1, length / trained_length); ``beyond``
+            means slowed by more than the stretch.
+        unseen: whether the pair meets angles that it never had in training.
     """
 
     pair: int

@@ -26,12 +26,14 @@ NONE = (
 def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
     """Return one row per model, task and scaling; a length counts if all from the window to it do.
 
-    Scores where higher is better hold while ``kept`` is left of the model's own score, that of
-    its unscaled embedding at the longest length inside the window; ``low`` and ``high`` are the
-    lengths up to which the score's whole interval, and any of it, lies there. Perplexity holds
-    while it is no higher than there, document by document; ``low`` is the length up to which that
-    is significant, ``high`` that up to which it is not refuted. Empty: neither inside the window
-    nor at the first length beyond.
+    If a higher score is better, a length holds while ``kept`` of the model's own score is left.
+    That score is the one of its unscaled embedding at the longest length inside the window. ``low``
+    is the length up to which the score's whole interval lies there, and ``high`` the length up to
+    which any of it does.
+
+    Perplexity holds while it is no higher than there, document by document. ``low`` is the length
+    up to which that is significant, and ``high`` the one up to which it is not refuted. Empty:
+    neither inside the window nor at the first length beyond.
     """
     rows: list[dict[str, Any]] = []
     single = separated(frame)  # each model has a score of its own to keep

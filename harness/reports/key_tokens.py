@@ -22,13 +22,14 @@ def make(
 ) -> pd.DataFrame:
     """Return one row per cell of tail perplexity.
 
-    A token is key where the loss of ``evaluator``, a method of the same sweep, falls by more than
-    ``drop`` nats from its shortest window to its longest inside the trained length, to less than
-    ``most``. With ``evaluator_model`` it is that of another model: of other tokens a token is key
-    that lies in the text of the evaluator's key tokens. ``score`` is exp(mean loss) over them,
-    ``gain`` the mean loss over all targets at the shortest length less that at the cell's, both
-    under the cell's own method, and ``large`` the share of targets that gain more than ``drop``.
-    Raises ValueError if losses are missing.
+    A token is a key token if the loss of ``evaluator``, a method of the same sweep, falls by more
+    than ``drop`` nats, to less than ``most``. The fall is from its shortest window to its longest
+    one inside the trained length. With ``evaluator_model``, the evaluator is that of another model.
+    If its tokens differ, a token is a key token if it lies in the text of the evaluator's.
+
+    ``score`` is exp(mean loss) over the key tokens. ``gain`` is the mean loss over all targets at
+    the shortest length minus that at the cell's, both under the cell's own method. ``large`` is the
+    share of targets that gain more than ``drop``. Raises ValueError if losses are missing.
     """
     result = measured(frame, evaluator, drop, most, evaluator_model)
     joined = cells(frame).set_index(CELL)[["relative_length", "status"]].join(result, how="inner")

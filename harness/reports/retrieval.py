@@ -80,8 +80,8 @@ FEW = 5  # trials: a share of fewer is written as a count
 def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
     """Return one row per model, scaling, length and part, and of the mean of all parts.
 
-    ``average`` is the mean over all lengths, ``effective_length`` the longest length that with all
-    shorter ones reaches ``threshold``; both are empty where a length has no score, or is missing:
+    ``average`` is the mean over all lengths. ``effective_length`` is the longest length that, with
+    all shorter ones, reaches ``threshold``. Both are empty if a length has no score, or if only
     another method of the model has it. A length without a part under every method has no mean.
     Scores are shares, 0 to 1. Raises ValueError where no task of retrieval was measured.
     """

@@ -24,15 +24,18 @@ CHANGES = (
 def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
     """Return one row per model without its ``ending``, a seed, and per task, scaling and length.
 
-    ``score`` is the mean of the seeds (of perplexity the geometric one). ``low`` and ``high`` are
-    its interval over documents or trials, with these seeds; ``low_seeds`` and ``high_seeds`` that
-    over seeds, with these documents (Student's t); ``single`` are the scores of the seeds,
-    ``least`` and ``most`` of them; ``questions`` is equal where models have the same questions.
-    ``change`` is the mean of the seeds' changes from their own scores at the trained window under
-    the same scaling, relative for perplexity, with its interval over seeds; only for tasks whose
-    scores of different lengths may be compared. A cell without one of the seeds has no score. A
-    model without an ending is no seed, nor are models of different windows. Raises ValueError where
-    no model has two seeds.
+    - ``score`` is the mean of the seeds; for perplexity the geometric mean.
+    - ``low`` and ``high`` are its interval over documents or trials, with these seeds.
+    - ``low_seeds`` and ``high_seeds`` are its interval over seeds, with these documents
+      (Student's t).
+    - ``single`` lists the scores of the seeds, ``least`` and ``most`` their range.
+    - ``questions`` is equal if models have the same questions.
+    - ``change`` is the mean of the seeds' changes from their own scores at the trained window under
+      the same scaling, with its interval over seeds. It is relative for perplexity, and given only
+      for tasks whose scores of different lengths may be compared.
+
+    A cell without one of the seeds has no score. A model without an ending is no seed, and neither
+    are models of different windows. Raises ValueError if no model has two seeds.
     """
     return of_seeds(frame, ending)
 

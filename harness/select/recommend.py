@@ -126,8 +126,9 @@ class FinishedRace:
         """Return one row per candidate, the recommended one first.
 
         ``regret`` is the share by which its perplexity at the target is at most above that of the
-        best (95 %, all rows together); ``difference`` its share above the recommended one's, and
-        ``cost`` that inside the window above the plain model's, each with its own 95 % interval.
+        best (95 %, all rows together). ``difference`` is the share by which it is above the
+        recommended one's. ``cost`` is the share inside the window by which it is above the
+        unscaled model's. Each of the last two has its own 95 % interval.
         """
         rows = []
         reasons = self.field.failed | self.race.failed

@@ -18,9 +18,12 @@ NEGLIGIBLE = 1e-12  # radians at the last token: a pair that turns less counts a
 class Target:
     """A rotation to export and the model that it belongs to.
 
-    ``scaling`` is the method's label, ``rotation`` its result at ``length`` tokens; ``place`` is
-    the model's folder, file or hub name, ``trusted`` whether code of its repository may run,
-    ``revision`` the requested branch, tag or commit on the hub.
+    Attributes:
+        scaling: the method's label.
+        rotation: the method's result at ``length`` tokens.
+        place: the model's folder, file or hub name.
+        trusted: whether code of its repository may run.
+        revision: the requested branch, tag or commit on the hub.
     """
 
     scaling: str
