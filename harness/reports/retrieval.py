@@ -320,10 +320,9 @@ def _maps(samples: pd.DataFrame, named: Mapping[str, str]) -> list[Map]:
             if (either != known["value"]).any():
                 kinds.append((f"{title}{ANY_FORMAT}", known.assign(value=either)))
             for name, trials in kinds:
+                cells = trials.groupby(["depth", "length"])["value"].agg(["mean", "count"])
                 shares, counts = (
-                    trials.pivot_table(index="depth", columns="length", values="value", aggfunc=of)
-                    .reindex(index=depths, columns=lengths)
-                    .to_numpy(dtype=np.float64)
+                    cells[of].unstack().reindex(index=depths, columns=lengths).to_numpy(np.float64)
                     for of in ("mean", "count")
                 )
                 trained = int(first["trained_length"])
@@ -385,6 +384,7 @@ def _heat_map(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:
                 axes.text(
                     column, row, shown.text(place), color="white" if dark else "black",
                     fontsize=SIZE - 1.5, ha="center", va="center_baseline",
+                    in_layout=False,  # it lies inside the map, and there are hundreds
                 )  # fmt: skip
     labels = [tick_label(length, shown.trained_length) for length in shown.lengths]
     places = [room / columns * index for index in range(columns)]
