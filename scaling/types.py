@@ -531,8 +531,8 @@ class Bands(Rotation):
     def plainest(self) -> Bands | Frequencies:
         """Return only frequencies where the bands are equivalent to them.
 
-        That is where all pairs are attended to, at the same frequencies and at their true
-        positions, as in most methods inside the trained window.
+        They are equivalent if all pairs are attended to, at the same frequencies and at their true
+        positions. Most methods do this inside the trained window.
         """
         scale = self.query_scale
         if scale is not None and bool((scale == 1).all()):

@@ -128,7 +128,7 @@ def _called(given: list[str]) -> Any:
 
 
 def _kept(error: BaseException) -> str:
-    """Return how a sentence ends: of a command that measured, with what becomes of that."""
+    """Return the end of a sentence; if a command measured, it says what becomes of the samples."""
     return "".join(f"; {note}" for note in getattr(error, "__notes__", ())) + "."
 
 
