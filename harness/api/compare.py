@@ -157,7 +157,10 @@ def _two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None)
     differs = differing(records[run], records[other], ASPECTS)
     for aspect in differs:
         if aspect != MODELS:  # to compare other weights under the same name may be the purpose
-            raise UserError(f"{run} and {other} are not comparable: they have different {aspect}.")
+            raise UserError(
+                f"{run} and {other} are not comparable: they have different {aspect}. Name runs of"
+                " the same tasks and options, --seed and --docs."
+            )
     names = [called(one, records) for one in records]
     parts = [
         make_frame([one], tasks).assign(model=name)

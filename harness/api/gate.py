@@ -225,7 +225,8 @@ def _bound(condition: Condition, metric: str, names: Names) -> float:
         raise _wrong(condition.text, f"{condition.metric} of {metric} is not a share: leave out %")
     if share and not (match and match[2]) and abs(value) > 1:
         raise _wrong(
-            condition.text, f"{condition.metric} of {metric} is a share: write {text}% or 0.05"
+            condition.text,
+            f"{condition.metric} of {metric} is a share: write {text}% or {value / 100:g}",
         )
     return value
 

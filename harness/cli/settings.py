@@ -126,7 +126,12 @@ FLAGS = {
         ("--output-path", "-o"),
     ),
     "seed": Flag(TASKS, Whole, "0", "Seed of every random draw."),
-    "dtype": Flag(MODEL, str, "auto", "auto (the checkpoint's), float32, bfloat16 or float16."),
+    "dtype": Flag(
+        MODEL,
+        str,
+        "auto",
+        "auto (float32 on a CPU, elsewhere that of the checkpoint), float32, bfloat16 or float16.",
+    ),
     "device": Flag(EXECUTION, str, "auto", "auto (a GPU if there is one), cpu, cuda, cuda:1, …"),
     "offline": Flag(MODEL, bool, "False", "Send no request to the hub; use what its cache has."),
     "max_memory": Flag(

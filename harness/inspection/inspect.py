@@ -108,8 +108,8 @@ def decay_frame(inspection: Inspection) -> pd.DataFrame:
     """Return one row per scaling, length and bin of relative distances (first to last).
 
     The bound is the mean over the bin: it varies from token to token by more than methods differ.
-    Distance 0 and short distances have bins of their own. Where positions are moved, the distance
-    is the true one and the bound is that of the moved distance from the last query of the context;
+    Distance 0 and short distances have bins of their own. If positions are moved, the distance
+    is the true one, and the bound is that of the moved distance from the last query of the context;
     empty where the query meets no key of the bin.
     """
     plain = Frequencies(inspection.rope.inv_freq())

@@ -144,9 +144,9 @@ def _holds(
 ) -> tuple[dict[str, bool], int]:
     """Return whether a length holds, by its score and both ends of its interval; on how many units.
 
-    Where the method failed on some, it does not hold by the lower end; with too few units it holds
-    by the upper end alone, and so without any, unless the method failed: what ran out of memory or
-    was not measured proves nothing.
+    If the method failed on some units, the length does not hold by the lower end. With too few
+    units, or with none, it holds by the upper end alone, unless the method failed. Units that ran
+    out of memory or were not measured prove nothing.
     """
     failed = any(status in str(cell["status"]) for status in FAILED)
     if cell["score"] is None:

@@ -192,9 +192,9 @@ def is_free(given: str) -> bool:
 def of_factors(given: str, rope: Rope, length: int, begin: Frequencies, folder: Path) -> Space:
     """Return the space of ``spline:knots=5`` or of ``channels``, begun at a method's frequencies.
 
-    The logarithm of the factor rises with the channel index from 0 or more to at most that of two
-    stretches: through 4 to 6 knots, evenly spaced, by a monotone spline; or at every channel, as
-    LongRoPE searches. A point is written as a table of LongRoPE's factors into ``folder``.
+    The logarithm of the factor rises with the channel index, from 0 or more to at most that of two
+    stretches. It is a monotone spline through 4 to 6 evenly spaced knots, or free at every channel,
+    as LongRoPE searches. A point is written as a table of LongRoPE's factors into ``folder``.
     """
     pairs = rope.rotary_dim // 2
     knots = _knots(given, pairs)

@@ -143,8 +143,8 @@ def _document(spec: Spec, checkpoint: Checkpoint) -> tuple[str, list[int]]:
 
 
 DUAL_CHUNK_UNREAD = (
-    f"{native.DUAL_CHUNK} is read by neither transformers nor a current server: vLLM 0.33 and"
-    " SGLang 0.5.23 have its rotary class left, without the attention that it needs. --scaling"
+    f"{native.DUAL_CHUNK} is read by neither transformers nor a current server. vLLM 0.33 and"
+    " SGLang 0.5.23 still have its rotary class, but not the attention that it needs. --scaling"
     " native applies it, and ropewalk export --to hf-code writes it as a modelling file"
 )
 

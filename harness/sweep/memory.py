@@ -159,9 +159,9 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
 def _attention_bytes(checkpoint: Checkpoint, config: Any, length: int, size: int) -> int:
     """Return what attention needs beyond the fused causal kernel, which needs nothing.
 
-    Soft-capped scores are computed whole, in every head, with a float32 copy, those of the
-    laboratory's encodings for some queries at a time, float32 in any model; a sliding window is a
-    mask of one byte a pair.
+    Soft-capped scores are computed whole, in every head, with a float32 copy. Scores of the
+    laboratory's encodings are computed for some queries at a time, in float32. A sliding window is
+    a mask of one byte per pair.
     """
     sliding = checkpoint.sliding_window
     if numbers := getattr(config, "score_numbers", None):
