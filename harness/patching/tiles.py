@@ -3,10 +3,10 @@
 Fused kernels take whole rectangles of rows and keys, or squares in which row i attends to keys
 0..i. On a GPU the pairs of a band are cut into such pieces: nothing is masked or computed twice.
 On a CPU the bits of the fused kernel depend on how rows and keys are cut into blocks. There they
-are cut into tiles at absolute positions. The rows of a tile get the same keys in every call that has
-some of them, and a mask hides what a row does not attend to. Rows come in whole ``ROWS``: with
-fewer the kernel's products have other bits, and so have functions such as exp. No tensor of
-queries x keys exists; the parts are merged by their log-sum-exp.
+are cut into tiles at absolute positions. The rows of a tile get the same keys in every call that
+has some of them, and a mask hides what a row does not attend to. Rows come in whole ``ROWS``: with
+fewer the kernel's products have other bits, and so have functions such as exp. No tensor of queries
+x keys exists; the parts are merged by their log-sum-exp.
 """
 
 from __future__ import annotations

@@ -102,6 +102,29 @@ def test_losses_are_those_of_the_matrix_of_positions(
 
 
 @pytest.mark.parametrize("method", ["rerope", "dual_chunk"])
+def test_keys_are_rotated_once_per_layer_and_band(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many chunks a text comes in; a fork rotates those before it once more."""
+    model, bands = model_of("llama"), bands_of("llama", method, LENGTH)
+    own, rotated = BandedAttention._rotated, list[int]()
+
+    def counted(it: Any, *given: Any, query: bool) -> torch.Tensor:
+        if not query:
+            rotated.append(given[-1].shape[2])
+        return own(it, *given, query=query)
+
+    monkeypatch.setattr(BandedAttention, "_rotated", counted)
+    whole, fork = asked()[0], asked()[2]
+    each = model.config.num_hidden_layers * len(bands.bands)
+    with patched(model, bands):
+        for questions, most in (([whole], LENGTH), ([whole, fork], 150 + LENGTH + 240)):
+            rotated.clear()
+            answered(model, questions, SMALL)
+            assert sum(rotated) <= each * most
+
+
+@pytest.mark.parametrize("method", ["rerope", "dual_chunk"])
 def test_a_text_is_the_argmax_of_whole_forwards(method: str) -> None:
     model = model_of("llama")
     with patched(model, bands_of("llama", method, LENGTH)), torch.inference_mode():
