@@ -127,6 +127,20 @@ PACKAGE = {
     "rope_extras/shorter.py": dedent(MINE),
     "rope_extras/twice.py": "from tasks.passkey import METRIC, VERSION, ask, grade, score\n",
     "rope_extras/broken.py": "import no_such_module\n",
+    "rope_extras/counted.py": """
+def make(frame):
+    return frame.groupby(["scaling", "task"]).size().to_frame("samples").reset_index()
+""",
+    "rope_extras/gentle.py": """
+from torch import nn
+
+class Encoding(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+
+    def scores(self, layer, query, key, places):
+        return -0.25 * places.distance.expand(query.shape[1], -1, -1)
+""",
     "rope_extras-1.5.dist-info/METADATA": "Name: rope-extras\nVersion: 1.5\n",
     "rope_extras-1.5.dist-info/entry_points.txt": """\
 [ropewalk.methods]
@@ -135,6 +149,10 @@ broken = rope_extras.broken
 yarn = rope_extras.shorter
 [ropewalk.tasks]
 twice = rope_extras.twice
+[ropewalk.reports]
+counted = rope_extras.counted
+[ropewalk.encodings]
+gentle = rope_extras.gentle
 """,
 }
 
@@ -172,6 +190,13 @@ def test_an_installed_package_adds_plugins(
     words = ["--model", tiny, "--docs", docs, "--length", "256", "--out", tmp_path / "run"]
     done = ropewalk("run", *words, "--scaling", "shorter", "--task", "twice:trials=1,depths=1")
     assert done.status == 0, done.err
+    done = ropewalk("report", tmp_path / "run", "--report", "counted", "--task", "twice")
+    assert done.status == 0, done.err
+    assert (tmp_path / "run/reports/counted.csv").read_text().splitlines()[1:] == [
+        'shorter,"twice:trials=1,depths=1",1'
+    ]
+    checked = ropewalk("check", "gentle")
+    assert checked.status == 0, checked.out + checked.err
 
 
 @pytest.mark.parametrize(
