@@ -154,7 +154,10 @@ def _candidates(
     if to and left_out:
         name, reason = next(iter(left_out.items()))
         count = len(left_out)
-        observer.note(f"{counted(count, 'methods')} {are(count)} left out, as `{name}`: {reason}")
+        example = "" if count == 1 else "For example, "
+        observer.note(
+            f"{counted(count, 'methods')} {are(count)} left out. {example}`{name}`: {reason}"
+        )
     servable = frozenset(name for name in names if name not in left_out)
     rules = Rules(rounds(len(field.order)), OWN, servable, tolerance, margin)
     return Race(field, tuple(names), rules), names

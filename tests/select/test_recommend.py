@@ -108,7 +108,7 @@ def test_an_engine_has_the_candidates_that_it_expresses(
 ) -> None:
     done = recommend("--out", tmp_path / "race", "--to", "vllm", "--dry-run")
     text = " ".join(done.err.split())
-    assert "1 method is left out, as `self_extend`: vllm cannot serve self_extend" in text
+    assert "1 method is left out. `self_extend`: vllm cannot serve self_extend" in text
     assert "4 candidates at 256 tokens" in text
     assert recommend("--to", "vlm", "--dry-run").status == 2
 
