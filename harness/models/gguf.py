@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from copy import deepcopy
 from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -136,8 +137,14 @@ def gguf_config(where: str) -> Any:
     """Return the config of a GGUF file; raise UserError where transformers reads less than it says.
 
     Two windows, bases or widths, or a tensor without a place in the model, give other numbers than
-    the model has. No weight is read.
+    the model has. No weight is read. A file that did not change is read once, which takes seconds.
     """
+    file = Path(where).stat()
+    return deepcopy(_read_config(where, file.st_size, file.st_mtime_ns))
+
+
+@lru_cache(maxsize=4)
+def _read_config(where: str, _size: int, _changed: int) -> Any:
     with pretrained(where) as (folder, options):
         given = PreTrainedConfig.get_config_dict(folder, **options)[0]
         check_config(where, given)

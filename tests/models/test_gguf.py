@@ -177,6 +177,16 @@ def test_a_base_that_no_frequency_has_is_an_error(base: float, tmp_path: Path) -
         opened(made)
 
 
+def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    """A config belongs to who opened it, and a file written over has its own."""
+    for base in (5_000.0, 7_000.0, 7_000.0):
+        made = save_gguf(tmp_path / "m.gguf", "F32", facts={"rope.freq_base": base})
+        checkpoint = opened(made)
+        assert checkpoint.rope.base == base
+        checkpoint.config.rope_parameters["rope_theta"] = 1.0
+        assert opened(made).rope.base == base
+
+
 def test_a_scaling_that_changes_nothing_is_no_error(tmp_path: Path) -> None:
     """The type none, a factor of 0 or 1, and the window before fine-tuning leave the base alone."""
     facts = {"type": "none", "factor": 1.0, "original_context_length": 16, "finetuned": 1}
