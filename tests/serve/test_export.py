@@ -276,12 +276,13 @@ def test_a_gguf_file_is_rewritten(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_gguf_file_becomes_a_folder(tmp_path: Path) -> None:
-    """For engines that read folders its weights are written in float32, where they are exact."""
+    """Its weights are written in float32, where they are exact; kept weights are the same."""
     file = save_gguf(tmp_path / "tiny.gguf", "Q4_1")
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.float32).eval()
-    found = rw.export(file, scaling="yarn", length="4x", to="mlx", out=tmp_path / "out")
-    again = losses(AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32))
-    assert torch.allclose(again, measured(plain, found), rtol=1e-5, atol=1e-5)
+    for out in (tmp_path / "first", tmp_path / "kept"):
+        found = rw.export(file, scaling="yarn", length="4x", to="mlx", out=out)
+        again = losses(AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32))
+        assert torch.allclose(again, measured(plain, found), rtol=1e-5, atol=1e-5)
     line = rw.export(file, scaling="yarn", length="4x", to="vllm").text().splitlines()[-1]
     assert line == "vllm serve NEW --max-model-len 256, where --out NEW is written"
 
