@@ -192,7 +192,7 @@ def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
         return _imported(kind, name, packaged(kind)[name].value)
     if kind == "report" and name in REPLACED:
         raise UserError(f"the report {name!r} was merged: {REPLACED[name]} has its numbers now.")
-    more = f"; a task of lm-eval is lm_eval:tasks={name}" if kind == "task" else ""
+    more = f"; a task of lm-eval is lm_eval:tasks={reason(name)}" if kind == "task" else ""
     known = nearest(name, all_names(kind))
     given = reason(repr(name))
     raise UserError(f"no {kind} is called {given}; {known}, or a path to a .py file{more}.")

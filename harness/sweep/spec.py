@@ -367,11 +367,12 @@ def _parsed(file: Path, content: bytes) -> SweepFile:
         raise UserError(f"sweep file {file} must hold settings (model: …, scaling: […], …).")
     sweep = SweepFile(file, {str(key): value for key, value in read.items()}, {})
     for key, value in node.value:
-        _note(sweep, (str(key.value),), key)
+        name = str(loader.construct_object(key))  # as in the settings: an empty key is None
+        _note(sweep, (name,), key)
         parts = value.value if isinstance(value.value, list) else ()
         for index, part in enumerate(parts):
             below, place = (part[0], part[0].value) if isinstance(part, tuple) else (part, index)
-            _note(sweep, (str(key.value), place), below)
+            _note(sweep, (name, place), below)
     return sweep
 
 

@@ -271,7 +271,7 @@ class TestFuzz:
         file.write_bytes(content)
         for refused in answered(lambda: parse_all(file, {})):
             assert "\n" not in refused
-            assert refused.startswith((f"{file}", f"sweep file {file}", "no setting is called"))
+            assert refused.startswith((f"{file}", f"sweep file {file}"))
 
     @pytest.mark.slow
     @pytest.mark.parametrize(

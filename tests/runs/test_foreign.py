@@ -103,7 +103,7 @@ def sentence(ask: Callable[[], object]) -> None:
         ask()
     except UserError as error:
         assert all("\n" not in one for one in error.sentences)  # noqa: PT017
-        assert len(str(error)) < 20_000  # noqa: PT017
+        assert len(str(error)) < 6000  # noqa: PT017
 
 
 @pytest.mark.slow

@@ -205,11 +205,16 @@ def test_a_name_in_a_file_is_refused_on_its_line(
 
 
 def test_a_name_of_any_length_is_quoted_in_part(sheet: Callable[[str], Path]) -> None:
-    """Two names of 5000 letters make a message that a person can read."""
+    """Three names of 5000 letters make a message that a person can read."""
     name = "x" * 5000
     with pytest.raises(UserError) as raised:
-        parse_all(sheet(f"scaling: {name}\npublished: {name}"), {})
+        parse_all(sheet(f"scaling: {name}\ntask: {name}\npublished: {name}"), {})
     assert len(str(raised.value)) < 3000
+
+
+def test_a_key_without_a_name_is_refused_on_its_line(sheet: Callable[[str], Path]) -> None:
+    with pytest.raises(UserError, match=r"sweep.*\.yaml, line 2: no setting is called 'None'"):
+        parse_all(sheet("seed: 1\n? \n"), {})
 
 
 def test_all_mistakes_are_told_at_once(
