@@ -139,12 +139,11 @@ def gguf_config(where: str) -> Any:
     Two windows, bases or widths, or a tensor without a place in the model, give other numbers than
     the model has. No weight is read. A file that did not change is read once, which takes seconds.
     """
-    file = Path(where).stat()
-    return deepcopy(_read_config(where, file.st_size, file.st_mtime_ns))
+    return deepcopy(_read_config(where, *_state(where)))
 
 
 @lru_cache(maxsize=4)
-def _read_config(where: str, _size: int, _changed: int) -> Any:
+def _read_config(where: str, *_state: int) -> Any:
     with pretrained(where) as (folder, options):
         given = PreTrainedConfig.get_config_dict(folder, **options)[0]
         check_config(where, given)
@@ -199,8 +198,13 @@ def quantization(where: str) -> str | None:
 
 def _header(where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a file's metadata and the names of its tensors."""
-    state = Path(where).stat()
-    return _read_header(where, state.st_size, state.st_mtime_ns)
+    return _read_header(where, *_state(where))
+
+
+def _state(where: str) -> tuple[int, int]:
+    """Return what differs where a file was written since."""
+    file = Path(where).stat()
+    return file.st_size, file.st_mtime_ns
 
 
 @lru_cache(maxsize=4)  # reading one with the tokens of a real model takes seconds
