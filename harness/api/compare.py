@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import pandas as pd
 
@@ -80,40 +80,6 @@ class PublishedComparison:
         return not (self.table["verdict"] == "outside").any()
 
 
-@overload
-def compare(
-    run: str | Path,
-    other: str | Path,
-    *,
-    task: Sequence[str] = (),
-    out: str | Path | None = None,
-) -> Comparison: ...
-@overload
-def compare(
-    run: str | Path,
-    other: None = None,
-    *,
-    published: str | None = None,
-    model: str | None = None,
-    tuned: str | None = None,
-    tolerance: float | None = None,
-    mixed: bool = False,
-    task: Sequence[str] = (),
-    out: str | Path | None = None,
-) -> PublishedComparison: ...
-@overload
-def compare(
-    run: str | Path,
-    other: str | Path | None,
-    *,
-    published: str | None = None,
-    model: str | None = None,
-    tuned: str | None = None,
-    tolerance: float | None = None,
-    mixed: bool = False,
-    task: Sequence[str] = (),
-    out: str | Path | None = None,
-) -> Comparison | PublishedComparison: ...
 def compare(
     run: str | Path,
     other: str | Path | None = None,
