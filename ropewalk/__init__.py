@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import ast
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
@@ -61,48 +62,15 @@ if TYPE_CHECKING:
     from tasks import Score as Score
     from tasks import TaskContext as TaskContext
 
+# What is public is what is imported above: each name, and the module that has it.
 HOMES = {
-    "harness.api.calibrate": ("calibrate",),
-    "harness.api.callback": ("Callback",),
-    "harness.api.compare": ("compare",),
-    "harness.api.model": ("check", "doctor", "export", "inspect", "patched"),
-    "harness.api.report": ("report",),
-    "harness.api.reproduce": ("reproduce",),
-    "harness.api.run": ("Run", "frame", "run"),
-    "harness.api.select": ("recommend", "tune"),
-    "harness.api.share": ("publish",),
-    "harness.engine": ("OutOfMemory", "answers"),
-    "harness.errors": ("UserError",),
-    "harness.select.recommend": ("Recommendation",),
-    "harness.patching.config": ("rope_of",),
-    "ropewalk": ("methods",),
-    "scaling": (
-        "Band",
-        "Bands",
-        "Frequencies",
-        "PerLayerFrequencies",
-        "Rope",
-        "Rotation",
-        "by_distance",
-    ),
-    "tasks": (
-        "Divergence",
-        "DivergenceResponse",
-        "Document",
-        "Generate",
-        "Generated",
-        "Group",
-        "GroupResponse",
-        "Loglikelihood",
-        "LoglikelihoodResponse",
-        "Request",
-        "Response",
-        "Sample",
-        "Score",
-        "TaskContext",
-    ),
+    alias.name: str(line.module)
+    for line in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+    if isinstance(line, ast.ImportFrom)
+    for alias in line.names
+    if alias.asname
 }
-__all__ = sorted(name for names in HOMES.values() for name in names)
+__all__ = sorted(HOMES)
 
 
 def _check_packages() -> None:
@@ -126,10 +94,10 @@ def __getattr__(name: str) -> Any:
     if name == "rerun":
         warnings.warn("rerun is called reproduce now", DeprecationWarning, stacklevel=2)
         name = "reproduce"
-    for home, names in HOMES.items():
-        if name in names:
-            module = import_module(f"{home}.{name}" if home == __name__ else home)
-            return module if home == __name__ else getattr(module, name)
+    if name == "methods":
+        return import_module("ropewalk.methods")
+    if name in HOMES:
+        return getattr(import_module(HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -288,9 +288,7 @@ def python() -> str:
         "# Python",
         "::: ropewalk\n    options:\n      members: []\n      show_root_heading: false",
     ]
-    for home, listed in HOMES.items():
-        if home != "ropewalk":
-            parts += [f"::: {_defined(home, name)}" for name in listed]
+    parts += [f"::: {_defined(home, name)}" for name, home in HOMES.items() if name != "methods"]
     return "\n\n".join(parts)
 
 

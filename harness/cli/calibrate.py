@@ -17,7 +17,8 @@ from harness.cli.settings import OPENING, Model, OutFile, Whole, with_settings
     "dtype",
     "device",
     *OPENING,
-    docs="What is read; other documents than those that are measured afterwards.",
+    docs="What is read; other documents than those that are measured afterwards. [default: "
+    "embedded, 23 texts from Python's standard library]",
 )
 def calibrate(
     model: Model,

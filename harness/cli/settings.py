@@ -1,14 +1,13 @@
-"""The flags of a command that sets up a sweep: one table, with the help and the default of each.
+"""The flags of a command that sets up a sweep, with the help and the default of each.
 
-``harness.sweep.spec.Spec`` has their types and checks their values. It is not imported here: that
-takes longer than to print the help.
+``harness.sweep.spec.Spec`` checks their values. It is not imported here: that takes longer than to
+print the help.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,146 +44,73 @@ OutFile = Annotated[Path, Parameter(alias=("--output-path", "-o"), group=OUTPUT)
 Out = Annotated[Path | None, Parameter(alias=("--output-path", "-o"), group=OUTPUT)]
 
 
-@dataclass(frozen=True)
-class Flag:
-    """One flag: ``kind`` is what the command line reads, which ``Spec`` checks.
-
-    ``default`` is what help shows: the value that ``Spec`` has, or what is done without one.
-    """
-
-    group: Group
-    kind: Any
-    default: str
-    help: str
-    alias: tuple[str, ...] = ()
-
-
 FLAGS = {
-    "model": Flag(
-        MODEL,
-        Many,
-        "reference, the embedded demo model",
-        "Folders, hub names (NAME@REVISION) or GGUF files.",
-        ("-m",),
-    ),
-    "model_args": Flag(
-        MODEL,
-        Many,
-        "none",
-        "The model as lm-eval names it: pretrained=NAME,dtype=…,revision=…,trust_remote_code=True. "
-        "Read as --model, --dtype and so on.",
-        ("-a",),
-    ),
-    "revision": Flag(
-        MODEL, str, "the main branch", "Branch, tag or commit on the hub, for one model."
-    ),
-    "adapter": Flag(
-        MODEL,
-        Many,
-        "none",
-        "PEFT adapters for the model: folders or hub names. none is the model itself.",
-    ),
-    "scaling": Flag(
-        METHODS,
-        Many,
-        "none pi ntk dynamic_ntk:factor=2 ntk_by_parts yarn yarn:factor=4 yarn:factor=8",
-        "Scaling methods: NAME, NAME:option=value,… (option=[4,8] is one method for each value), "
-        "or your own .py file. `ropewalk list methods` names all.",
-    ),
-    "task": Flag(
-        TASKS,
-        Many,
-        "perplexity passkey",
-        "Tasks: NAME, NAME:option=value,… or your own .py file. `ropewalk list tasks` names all.",
-        ("--tasks", "-t"),
-    ),
-    "length": Flag(
-        TASKS,
-        Many,
-        "1x 2x 4x 8x",
-        "Lengths in tokens: 512, 4k (4096), or 2x or 1.5x (of the trained window).",
-    ),
-    "docs": Flag(
-        TASKS,
-        str,
-        "embedded, 23 texts from Python's standard library",
-        "A file, a folder, a glob, or DATASET:split=…,field=….",
-    ),
-    "limit": Flag(
-        TASKS,
-        str,
-        "all documents, and each task's own number of trials",
-        "A whole number: the most documents that are read, and the most trials of each generated "
-        "task (of each depth, where it has depths).",
-        ("-L",),
-    ),
-    "out": Flag(
-        OUTPUT,
-        Path,
-        "results/run-MODEL",
-        "The run folder. With several models, the folder that holds theirs.",
-        ("--output-path", "-o"),
-    ),
-    "seed": Flag(TASKS, Whole, "0", "Seed of every random draw."),
-    "dtype": Flag(
-        MODEL,
-        str,
-        "auto",
-        "auto (float32 on a CPU, elsewhere that of the checkpoint), float32, bfloat16 or float16.",
-    ),
-    "device": Flag(EXECUTION, str, "auto", "auto (a GPU if there is one), cpu, cuda, cuda:1, …"),
-    "offline": Flag(MODEL, bool, "False", "Send no request to the hub; use what its cache has."),
-    "max_memory": Flag(
-        EXECUTION,
-        str,
-        "no limit",
-        "Bytes that weights and work may take: 800MiB, 12GB. Less memory takes more time.",
-    ),
-    "trained_length": Flag(
-        MODEL,
-        Whole,
-        "the config's",
-        "The trained window in tokens, for a model whose config does not give it.",
-    ),
-    "device_map": Flag(
-        EXECUTION,
-        str,
-        "one device",
-        "auto: spread one model over all GPUs, then memory, then disk (accelerate).",
-    ),
-    "compile": Flag(
-        EXECUTION,
-        bool,
-        "False",
-        "Compile the norms and MLPs of the layers (torch.compile). Losses differ by rounding.",
-    ),
-    "attention": Flag(
-        EXECUTION,
-        str,
-        "auto",
-        "auto (PyTorch's choice) or flash3: FlashAttention-3, on an H100 or H200, in 16 bits.",
-    ),
-    "trust_remote_code": Flag(MODEL, bool, "False", "Run code from the model's repository."),
-    "allow_pickle": Flag(MODEL, bool, "False", "Accept weights that are not safetensors."),
-    "workers": Flag(
-        EXECUTION,
-        Whole,
-        "this process",
-        "Number of processes that measure, on Ray. With GPUs, one process per GPU.",
-    ),
-    "cluster": Flag(
-        EXECUTION,
-        str,
-        "this machine",
-        "HOST:PORT of a Ray cluster to measure on, or auto.",
-    ),
-    "track": Flag(
-        OUTPUT,
-        str,
-        "nowhere",
-        "Send scores, tables and figures to trackio, mlflow or wandb (NAME:project=…), or to "
-        "your own .py file.",
-    ),
+    MODEL: {
+        "model": "Folders, hub names (NAME@REVISION) or GGUF files. "
+        "[default: reference, the embedded demo model]",
+        "model_args": "The model as lm-eval names it: pretrained=NAME,dtype=…,revision=…,"
+        "trust_remote_code=True. Read as --model, --dtype and so on. [default: none]",
+        "revision": "Branch, tag or commit on the hub, for one model. [default: the main branch]",
+        "adapter": "PEFT adapters for the model: folders or hub names. none is the model itself. "
+        "[default: none]",
+        "dtype": "auto (float32 on a CPU, elsewhere that of the checkpoint), float32, bfloat16 or "
+        "float16. [default: auto]",
+        "offline": "Send no request to the hub; use what its cache has. [default: False]",
+        "trained_length": "The trained window in tokens, for a model whose config does not give "
+        "it. [default: the config's]",
+        "trust_remote_code": "Run code from the model's repository. [default: False]",
+        "allow_pickle": "Accept weights that are not safetensors. [default: False]",
+    },
+    METHODS: {
+        "scaling": "Scaling methods: NAME, NAME:option=value,… (option=[4,8] is one method for "
+        "each value), or your own .py file. `ropewalk list methods` names all. [default: none pi "
+        "ntk dynamic_ntk:factor=2 ntk_by_parts yarn yarn:factor=4 yarn:factor=8]",
+    },
+    TASKS: {
+        "task": "Tasks: NAME, NAME:option=value,… or your own .py file. `ropewalk list tasks` "
+        "names all. [default: perplexity passkey]",
+        "length": "Lengths in tokens: 512, 4k (4096), or 2x or 1.5x (of the trained window). "
+        "[default: 1x 2x 4x 8x]",
+        "docs": "A file, a folder, a glob, or DATASET:split=…,field=…. [default: embedded, 23 "
+        "texts from Python's standard library]",
+        "limit": "A whole number: the most documents that are read, and the most trials of each "
+        "generated task (of each depth, where it has depths). [default: all documents, and each "
+        "task's own number of trials]",
+        "seed": "Seed of every random draw. [default: 0]",
+    },
+    EXECUTION: {
+        "device": "auto (a GPU if there is one), cpu, cuda, cuda:1, … [default: auto]",
+        "max_memory": "Bytes that weights and work may take: 800MiB, 12GB. Less memory takes more "
+        "time. [default: no limit]",
+        "device_map": "auto: spread one model over all GPUs, then memory, then disk (accelerate). "
+        "[default: one device]",
+        "compile": "Compile the norms and MLPs of the layers (torch.compile). Losses differ by "
+        "rounding. [default: False]",
+        "attention": "auto (PyTorch's choice) or flash3: FlashAttention-3, on an H100 or H200, in "
+        "16 bits. [default: auto]",
+        "workers": "Number of processes that measure, on Ray. With GPUs, one process per GPU. "
+        "[default: this process]",
+        "cluster": "HOST:PORT of a Ray cluster to measure on, or auto. [default: this machine]",
+    },
+    OUTPUT: {
+        "out": "The run folder. With several models, the folder that holds theirs. "
+        "[default: results/run-MODEL]",
+        "track": "Send scores, tables and figures to trackio, mlflow or wandb (NAME:project=…), "
+        "or to your own .py file. [default: nowhere]",
+    },
+}
+# What the command line reads where it is not one text.
+KINDS: dict[str, Any] = dict.fromkeys(
+    ("model", "model_args", "adapter", "scaling", "task", "length"), Many
+)
+KINDS |= dict.fromkeys(("offline", "compile", "trust_remote_code", "allow_pickle"), bool)
+KINDS |= dict.fromkeys(("trained_length", "seed", "workers"), Whole) | {"out": Path}
+ALIASES = {
+    "model": ("-m",),
+    "model_args": ("-a",),
+    "task": ("--tasks", "-t"),
+    "limit": ("-L",),
+    "out": ("--output-path", "-o"),
 }
 
 
@@ -194,39 +120,29 @@ def with_settings(
     """Give a command flags for settings, by default for all, in place of its ``**settings``.
 
     A flag that is not given is None: then a sweep file's value, or the default, stands. ``helps``
-    are the command's own words for some flags, with "[default: …]" at their end where it differs.
+    are the command's own words for some flags.
     """
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        own = list(signature.parameters.values())
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         flags = [
-            _parameter(name, helps.get(name, FLAGS[name].help))
-            for name in names or FLAGS
-            if name not in without
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[
+                    KINDS.get(name, str) | None,
+                    Parameter(help=helps.get(name, text), group=group, alias=ALIASES.get(name)),
+                ],
+            )
+            for group, texts in FLAGS.items()
+            for name, text in texts.items()
+            if name in (names or texts) and name not in without
         ]
-        positional = [p for p in own if p.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
-        rest = [p for p in own if p.kind is inspect.Parameter.KEYWORD_ONLY]
         command.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*positional, *flags, *rest]
+            parameters=sorted([*flags, *own], key=lambda parameter: parameter.kind)
         )
         return command
 
     return decorate
-
-
-def _parameter(name: str, text: str) -> inspect.Parameter:
-    flag = FLAGS[name]
-    text, _, default = text.removesuffix("]").partition(" [default: ")
-    shown = Parameter(
-        help=text,
-        show_default=default or flag.default,
-        group=flag.group,
-        alias=flag.alias,
-    )
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[flag.kind | None, shown],
-    )

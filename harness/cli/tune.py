@@ -15,11 +15,11 @@ from harness.cli.settings import DryRun, MaybeModel, Whole, with_settings
     without=("model", "track"),
     scaling="What is searched: a method (yarn), some options of one (yarn:beta_fast=8..64), or a "
     "factor for each channel (spline:knots=5, channels). [default: yarn]",
-    task="What it is searched by: the loss of a task's targets (perplexity, the default) or of its "
-    "answers (passkey).",
+    task="What it is searched by: the loss of a task's targets (perplexity) or of its answers "
+    "(passkey). [default: perplexity]",
     length="The length in tokens: 4096, 4k or 4x (of the trained window). [default: 4x]",
     out="The run folder. [default: results/tune-MODEL]",
-    seed="Seed of the split, of the search and of the task.",
+    seed="Seed of the split, of the search and of the task. [default: 0]",
 )
 def tune(
     model: MaybeModel = None,

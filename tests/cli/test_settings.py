@@ -10,29 +10,30 @@ import pytest
 
 from harness.cli import COMMANDS, EXAMPLES, USAGE
 from harness.cli.app import app
-from harness.cli.settings import FLAGS, Whole
+from harness.cli.settings import FLAGS, KINDS, Whole
 from harness.sweep.spec import Spec
 
+TEXTS = {name: text for texts in FLAGS.values() for name, text in texts.items()}
 READ = {"model_args", "limit"}  # flags that are read as other settings
+NAMES = [name for name in Spec.model_fields if name != "published"]
 
 
 def test_every_setting_but_that_of_sweep_files_is_a_flag() -> None:
-    """Both are in the same order."""
-    settings = [name for name in Spec.model_fields if name != "published"]
-    assert [name for name in FLAGS if name not in READ] == settings
+    assert TEXTS.keys() == {*NAMES, *READ}
 
 
-@pytest.mark.parametrize("name", [name for name in FLAGS if name not in READ])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_flag_has_the_type_and_the_default_of_its_setting(name: str) -> None:
     """What help shows as the default begins with the value, where there is one."""
-    field, flag = Spec.model_fields[name], FLAGS[name]
+    field = Spec.model_fields[name]
     accepted: set[Any] = {field.annotation, *get_args(field.annotation)}
     several = isinstance(field.default, tuple) or name in ("model", "adapter")
     (kind,) = {bool, int, Path} & accepted or {tuple[str, ...] if several else str}
-    assert flag.kind == (Whole if kind is int else kind)
+    assert KINDS.get(name, str) == (Whole if kind is int else kind)
+    default = TEXTS[name].partition("[default: ")[2].removesuffix("]")
     if field.default is not None:
         words = field.default if isinstance(field.default, tuple) else [field.default]
-        assert flag.default.partition(", ")[0] == " ".join(map(str, words))
+        assert default.partition(", ")[0] == " ".join(map(str, words))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
