@@ -8,7 +8,6 @@ measures one row and leaves the others as they are, ``--device cuda`` measures t
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import os
 import platform
@@ -19,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from operator import itemgetter
@@ -29,10 +28,11 @@ from shutil import which
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pandas as pd
 import torch
 import transformers
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from harness.data.corpus import make_context
 from harness.data.embedded import held_out
@@ -40,19 +40,16 @@ from harness.engine import answers
 from harness.hub import go_offline
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import open_checkpoint
-from harness.models.config import REFERENCE
 from harness.models.weights import load_weights
-from harness.patching.config import rope_of
 from harness.patching.patch import patched
 from harness.plugins import load
-from harness.sweep.record import _processor
+from harness.sweep.record import named
 from tasks import passkey
 from tasks.types import Loglikelihood
 from tasks.types import LoglikelihoodResponse as Response
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results" / "benchmarks"
-MIB = 2**20
 SHAPES: dict[str, dict[str, Any]] = {
     "S": {
         "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8,
@@ -65,8 +62,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 LABELS = "transformers' forward with labels"
-POSITIONS = ("self_extend", "dual_chunk")
-ON_A_CPU = ("dynamic_ntk:mode=per_query",)  # hundreds of bands, each a few small kernels
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -78,76 +74,39 @@ class Setting:
     quick: bool = False
 
     @property
-    def cuda(self) -> bool:
-        """Whether a GPU is measured."""
-        return torch.device(self.device).type == "cuda"
-
-    @property
     def shape(self) -> str:
         """The model to measure."""
-        return "1B" if self.cuda else "S"
+        return "S" if self.device == "cpu" else "1B"
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
         """The types to measure: bfloat16 only where the processor has instructions for it."""
-        fast = self.cuda or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        fast = self.device != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
         return (torch.float32, *[torch.bfloat16] * fast)
-
-    def clock(self) -> float:
-        """Return seconds: CPU time of this process on a CPU, wall time on a GPU."""
-        if not self.cuda:
-            return time.process_time()
-        torch.cuda.synchronize(self.device)
-        return time.perf_counter()
-
-    def interleaved(self, *ways: Callable[[], Any], turns: int | None = None) -> list[list[float]]:
-        """Return the seconds of each way, which take turns, per repeat."""
-        seconds: list[list[float]] = [[] for _ in ways]
-        for _ in range(turns or self.repeats):
-            for taken, way in zip(seconds, ways, strict=True):
-                began = self.clock()
-                way()
-                taken.append(self.clock() - began)
-        return seconds
 
     def size(self, tokens: int) -> int:
         """Return a length, a sixteenth of it in a smoke test."""
         return tokens // 16 if self.quick else tokens
 
+    def seconds(self, work: Callable[[], Any]) -> float:
+        """Return what some work takes: CPU time of this process on a CPU, wall time on a GPU."""
+        began = self._clock()
+        work()
+        return self._clock() - began
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the table.
+    def _clock(self) -> float:
+        if self.device == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
-    Attributes:
-        name: what ``--only`` takes.
-        what: what was measured.
-        peer: the usual way of doing the same, or what the figure is held against.
-        unit: of ``ours`` and ``theirs``.
-        ours: median of Ropewalk's figures; None where an earlier version kept the ratio alone.
-        theirs: median of the peer's.
-        ratio: median of ours over theirs, repeat by repeat; less is better.
-        low: least of these ratios.
-        high: greatest of them.
-        bar: what the ratio should be at most.
-        equal: which results of both sides were compared in the same run, and how they differ.
-    """
-
-    name: str
-    what: str
-    peer: str
-    unit: str
-    ours: float | None
-    theirs: float | None
-    ratio: float
-    low: float
-    high: float
-    bar: float | None
-    equal: str
+    def in_turn(self, *ways: Callable[[], float]) -> list[list[float]]:
+        """Return the seconds that each way returns, repeat by repeat."""
+        repeats = [[way() for way in ways] for _ in range(self.repeats)]
+        return [list(seconds) for seconds in zip(*repeats, strict=True)]
 
 
 def row(
-    name: str,
     what: str,
     peer: str,
     unit: str,
@@ -156,12 +115,23 @@ def row(
     bar: float | None = None,
     equal: str = "",
 ) -> Row:
-    """Return the row of the figures of all repeats."""
+    """Return a line of the table, from the figures of all repeats.
+
+    Args:
+        what: what was measured.
+        peer: the usual way of doing the same, or what the figure is held against.
+        unit: of the figures.
+        ours: Ropewalk's.
+        theirs: the peer's.
+        bar: what the ratio should be at most.
+        equal: which results of both sides were compared, and how they differ.
+    """
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    mine, other, middle = (statistics.median(values) for values in (ours, theirs, ratios))
-    return Row(
-        name, what, peer, unit, mine, other, middle, min(ratios), max(ratios), bar, equal
-    )  # fmt: skip
+    return {
+        "what": what, "peer": peer, "unit": unit, "ours": statistics.median(ours),
+        "theirs": statistics.median(theirs), "ratio": statistics.median(ratios),
+        "low": min(ratios), "high": max(ratios), "bar": bar, "equal": equal,
+    }  # fmt: skip
 
 
 # Models, requests, and the two ways of answering them.
@@ -175,8 +145,8 @@ def kind(dtype: torch.dtype) -> str:
 def build(setting: Setting, dtype: torch.dtype, shape: str = "S", **changes: Any) -> Any:
     """Return a model of seeded random weights, of one of the named shapes."""
     torch.manual_seed(0)
-    shaped = LlamaConfig(**{**SHAPES[shape], **changes})
     with torch.device(setting.device):
+        shaped = LlamaConfig(**{**SHAPES[shape], **changes})
         return AutoModelForCausalLM.from_config(shaped, dtype=dtype).eval()
 
 
@@ -192,8 +162,7 @@ def request(text: Sequence[int], start: int = 1) -> Loglikelihood:
 
 def answered(model: Any, requests: Sequence[Loglikelihood]) -> list[Any]:
     """Return the engine's responses in the order of the requests."""
-    every = sorted(answers(model, requests), key=itemgetter(0))
-    return [response for _, response in every]
+    return [response for _, response in sorted(answers(model, requests), key=itemgetter(0))]
 
 
 @torch.no_grad()
@@ -220,6 +189,10 @@ class Losses:
         """Compute the losses as peers do."""
         self.theirs = [peer_loss(self.model, one) for one in self.requests]
 
+    def ways(self, setting: Setting) -> tuple[Callable[[], float], Callable[[], float]]:
+        """Return what measures each of them."""
+        return partial(setting.seconds, self.engine), partial(setting.seconds, self.peer)
+
     def agreement(self) -> str:
         """Assert that the losses are equal to rounding, and say how much they differ."""
         allowed = 1e-5 if self.model.dtype == torch.float32 else 2e-3
@@ -242,33 +215,24 @@ def operations(shaped: Any, length: int) -> tuple[float, float]:
     return float(products), float(2 * layers * heads * length * (length + 1))
 
 
-def kernel_speeds(setting: Setting, dtype: torch.dtype, length: int) -> tuple[float, float]:
-    """Return operations per second of a matrix product and of causal attention, as in model S."""
+def kernel_seconds(setting: Setting, dtype: torch.dtype, model: Any, length: int) -> float:
+    """Return what a pass takes at the speeds of one matrix product and of causal attention."""
+    draw = partial(torch.randn, dtype=dtype, device=setting.device)
     rows = setting.size(2048)
-    one, other = (
-        torch.randn(size, 512, dtype=dtype, device=setting.device) for size in (rows, 1408)
-    )
-    shape = (1, 8, length, 64)
-    query, key, value = (
-        torch.randn(shape, dtype=dtype, device=setting.device) for _ in range(3)
-    )  # fmt: skip
+    one, other, (query, key, value) = draw(rows, 512), draw(512, 1408), draw(3, 1, 8, length, 64)
     attend = partial(scaled_dot_product_attention, query, key, value, is_causal=True)
-    product = _kernel_seconds(setting, lambda: torch.mm(one, other.t()), setting.size(40))
-    attention = _kernel_seconds(setting, attend, 2)
-    return 2 * rows * 512 * 1408 / product, 2 * 8 * 64 * length * (length + 1) / attention
+
+    def each(kernel: Callable[[], object], times: int) -> float:
+        turns = range(1 if setting.quick else 5)
+        taken = [setting.seconds(lambda: [kernel() for _ in range(times)]) for _ in turns]
+        return statistics.median(taken) / times
+
+    products, attention = operations(model.config, length)
+    speeds = 2 * rows * 512 * 1408 / each(lambda: torch.mm(one, other), setting.size(40))
+    return products / speeds + attention * each(attend, 2) / (2 * 8 * 64 * length * (length + 1))
 
 
-def _kernel_seconds(setting: Setting, kernel: Callable[[], object], times: int) -> float:
-    seconds = []
-    for _ in range(1 if setting.quick else 5):
-        began = setting.clock()
-        for _ in range(times):
-            kernel()
-        seconds.append((setting.clock() - began) / times)
-    return statistics.median(seconds)
-
-
-# The rows of a CPU, some of any device.
+# The rows.
 
 
 def prefix(setting: Setting) -> Iterator[Row]:
@@ -278,28 +242,11 @@ def prefix(setting: Setting) -> Iterator[Row]:
         lengths = [longest * step // 8 for step in range(1, 9)]
         text = tokens(model, longest)
         both = Losses(model, [request(text[:n]) for n in lengths])
-        times = setting.interleaved(both.engine, both.peer)
+        ours, theirs = setting.in_turn(*both.ways(setting))
         costs = [sum(operations(model.config, n)) for n in lengths]
         what = f"prefix curve of 8 lengths to {longest}, {setting.shape}, {kind(dtype)}"
         bar = costs[-1] / sum(costs)  # every token once
-        yield row(
-            "prefix", what, f"{LABELS}, per length", "s", times[0], times[1], bar, both.agreement()
-        )
-
-
-def windows(setting: Setting) -> Iterator[Row]:
-    """Score the last 256 tokens of overlapping windows of 1024."""
-    length, stride, text = (setting.size(n) for n in (1024, 256, 4096))
-    for dtype in setting.dtypes:
-        model = build(setting, dtype)
-        given, starts = tokens(model, text), range(0, text - length + 1, stride)
-        both = Losses(model, [request(given[a : a + length], length - stride) for a in starts])
-        times = setting.interleaved(both.engine, both.peer)
-        what = f"{len(starts)} windows of {length} every {stride} tokens, S, {kind(dtype)}"
-        bar = 1 / 1.44  # the ratio of the operations, counted: the head reads a quarter of the rows
-        yield row(
-            "windows", what, f"{LABELS}, per window", "s", times[0], times[1], bar, both.agreement()
-        )
+        yield row(what, f"{LABELS}, per length", "s", ours, theirs, bar, both.agreement())
 
 
 def passes(setting: Setting) -> Iterator[Row]:
@@ -308,24 +255,18 @@ def passes(setting: Setting) -> Iterator[Row]:
         length, share = (2048, 0.80) if dtype == torch.float32 else (4096, 0.65)
         length, model = setting.size(length), build(setting, dtype, setting.shape)
         both = Losses(model, [request(tokens(model, length))])
-        times: list[list[float]] = [[], [], []]
-        for _ in range(setting.repeats):  # the kernels are timed in turn with the passes
-            speeds, work = kernel_speeds(setting, dtype, length), operations(model.config, length)
-            taken = setting.interleaved(both.engine, both.peer, turns=1)
-            alone = sum(count / speed for count, speed in zip(work, speeds, strict=True))
-            for values, seconds in zip(times, (*(one for (one,) in taken), alone), strict=True):
-                values.append(seconds)
-        ours, theirs, kernels = times
+        kernels = partial(kernel_seconds, setting, dtype, model, length)
+        ours, theirs, alone = setting.in_turn(*both.ways(setting), kernels)
         what = f"pass of {length} tokens, {setting.shape}, {kind(dtype)}"
-        yield row("pass", what, LABELS, "s", ours, theirs, 1.0, both.agreement())
-        yield row("pass", what, "its matrix products and attention", "s", ours, kernels, 1 / share)
+        yield row(what, LABELS, "s", ours, theirs, 1.0, both.agreement())
+        yield row(what, "its matrix products and attention", "s", ours, alone, 1 / share)
 
 
 def passkeys(setting: Setting) -> Iterator[Row]:
     """Measure a passkey grid of the reference model under YaRN."""
-    model = AutoModelForCausalLM.from_pretrained(REFERENCE, dtype=torch.float32).eval()
-    rope = rope_of(model.config)
-    context = make_context(AutoTokenizer.from_pretrained(REFERENCE), list, rope.trained_length)
+    opened = open_checkpoint("reference", dtype="float32", device="cpu")
+    model, rope = load_weights(opened), opened.rope
+    context = make_context(opened.tokenizer, list, rope.trained_length)
     lengths, trials = ([512], 2) if setting.quick else ([512, 1024, 2048], 4)
     asked = list(passkey.ask(context, lengths, depths=5, trials=trials))
     hits: dict[str, list[float]] = {}
@@ -343,14 +284,14 @@ def passkeys(setting: Setting) -> Iterator[Row]:
     # A factor at which some keys are recovered and some are missed.
     with patched(model, resolve(load("method", "yarn:factor=2"), rope, lengths[-1])):
         answered(model, asked[:1])  # verifies the model, once
-        times = setting.interleaved(engine, peer)
+        ours, theirs = setting.in_turn(*(partial(setting.seconds, way) for way in (engine, peer)))
     assert hits["engine"] == hits["peer"], "hits and misses differ from those of generate"
     what = (
         f"passkeys at {', '.join(map(str, lengths))} tokens, 5 depths, {trials} trials, reference"
     )
     equal = f"all {len(asked)} equal, {sum(hits['engine']):.0f} hits"
     bar = 1 / 2.03  # the ratio of the operations, counted: a haystack is read once
-    yield row("passkeys", what, "generate() per prompt", "s", times[0], times[1], bar, equal)
+    yield row(what, "generate() per prompt", "s", ours, theirs, bar, equal)
 
 
 def _generated(model: Any, asked: Loglikelihood) -> Response:
@@ -365,30 +306,18 @@ def _generated(model: Any, asked: Loglikelihood) -> Response:
 
 def memory(setting: Setting) -> Iterator[Row]:
     """Measure the peak memory of a pass above the loaded model, each in a process of its own."""
-    short, middle, long = (setting.size(n) for n in (2048, 4096, 16_384))
+    length, dtype = setting.size(4096), kind(setting.dtypes[-1])
     for vocabulary, layers, bar in ((32_000, 8, 1 / 14), (128_256, 4, 1 / 20)):
-        peak = partial(_peak, setting, vocabulary, layers)
-        ours, theirs = peak("engine", middle), peak("peer", middle)
-        shape = f"S with {layers} layers and a vocabulary of {vocabulary:,}"
-        shape += f", {kind(setting.dtypes[-1])}"
-        what = f"peak memory of a pass of {middle} tokens, {shape}"
-        yield row("memory", what, LABELS, "MiB", [ours / MIB], [theirs / MIB], bar)
-        if vocabulary == 32_000:
-            ours = (peak("engine", long) - ours) / (long - middle)
-            theirs = (theirs - peak("peer", short)) / (middle - short)
-            what = f"peak memory per token beyond {middle}, {shape}"
-            yield row("memory", what, LABELS, "KiB", [ours / 1024], [theirs / 1024])
+        peaks = [
+            float(_child(["-c", f"from scripts.bench import peak; print(peak{given})"])[0]) / 2**20
+            for given in ((way, dtype, vocabulary, layers, length) for way in ("engine", "peer"))
+        ]
+        what = f"peak memory of a pass of {length} tokens, S with {layers} layers and a vocabulary"
+        what += f" of {vocabulary:,}, {dtype}"
+        yield row(what, LABELS, "MiB", peaks[:1], peaks[1:], bar)
 
 
-def _peak(setting: Setting, vocabulary: int, layers: int, way: str, length: int) -> float:
-    """Return the peak of a child process above what it held before, in bytes."""
-    given = f"{way!r}, {kind(setting.dtypes[-1])!r}, {vocabulary}, {layers}, {length}"
-    command = [sys.executable, "-c", f"from scripts.bench import child; print(child({given}))"]
-    times = setting.repeats if way == "engine" else 1  # a system takes idle pages away as it likes
-    return statistics.median(float(_child_seconds(command)[0].split()[0]) for _ in range(times))
-
-
-def child(way: str, dtype: str, vocabulary: int, layers: int, length: int) -> float:
+def peak(way: str, dtype: str, vocabulary: int, layers: int, length: int) -> float:
     """Run one pass in this process and return its peak above the loaded model, in bytes."""
     torch.set_num_threads(1)
     shape: Any = {"vocab_size": vocabulary, "num_hidden_layers": layers}
@@ -399,18 +328,15 @@ def child(way: str, dtype: str, vocabulary: int, layers: int, length: int) -> fl
         asked = request(text[:length])
         return peer_loss(model, asked) if way == "peer" else answered(model, [asked])
 
+    def status(field: str) -> float:
+        text = Path("/proc/self/status").read_text(encoding="ascii")
+        return 1024 * float(re.findall(rf"{field}:\s*(\d+)", text)[0])
+
     run(64)
-    before = _status("VmRSS")
+    before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
     run(length)
-    return _status("VmHWM") - before
-
-
-def _status(field: str) -> float:
-    """Return a memory figure of this process in bytes."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    (line,) = (line for line in status.splitlines() if line.startswith(field))
-    return float(line.split()[1]) * 1024
+    return status("VmHWM") - before
 
 
 def start_up(setting: Setting) -> Iterator[Row]:
@@ -418,24 +344,23 @@ def start_up(setting: Setting) -> Iterator[Row]:
     with TemporaryDirectory() as place:
         sweep = "run --scaling none --task passkey:depths=1,trials=1 --length 1x --device cpu"
         resumed = [*sweep.split(), "--out", f"{place}/run"]
-        _child_seconds([sys.executable, "-m", "harness", *resumed])
+        _child(["-m", "harness", *resumed])
         for what, words, least, bar in (
             ("ropewalk --help", ["--help"], "pass", 10.0),
             ("ropewalk run --help", ["run", "--help"], "pass", 20.0),
             ("a finished sweep, resumed", resumed, "import torch", None),
         ):
-            ours, theirs = list[float](), list[float]()
-            for _ in range(1 if setting.quick else 10):
-                commands = (["-m", "harness", *words], ["-c", least])
-                for taken, command in zip((ours, theirs), commands, strict=True):
-                    taken.append(1000 * _child_seconds([sys.executable, *command])[1])
-            yield row("start", what, f'python -c "{least}"', "ms", ours, theirs, bar)
+            commands = ["-m", "harness", *words], ["-c", least]
+            turns = range(1 if setting.quick else 10)
+            taken = [[1000 * _child(command)[1] for command in commands] for _ in turns]
+            ours, theirs = zip(*taken, strict=True)
+            yield row(what, f'python -c "{least}"', "ms", ours, theirs, bar)
 
 
-def _child_seconds(command: Sequence[str]) -> tuple[str, float]:
+def _child(words: Sequence[str], command: str = sys.executable) -> tuple[str, float]:
     """Return what a command prints, and the CPU time that it takes, its start included."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run([command, *words], capture_output=True, text=True, check=True, cwd=ROOT)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return done.stdout + done.stderr, used
@@ -451,15 +376,17 @@ def positions(setting: Setting) -> Iterator[Row]:
         with patched(model, resolve(load("method", method), opened.rope, length)):
             answered(model, asked)
 
-    methods = POSITIONS if setting.cuda else POSITIONS + ON_A_CPU
+    methods = ["self_extend", "dual_chunk"]
+    if setting.device == "cpu":  # hundreds of bands, each a few small kernels
+        methods.append("dynamic_ntk:mode=per_query")
     for method in ("none", *methods):
         run(method)  # verifies the model, once; the first pass of a process is slow
     for method in methods:
-        times = setting.interleaved(partial(run, method), partial(run, "none"))
-        what = f"{method}, pass of {length} tokens, reference"
-        yield row(
-            "positions", what, "the same under plain frequencies", "s", times[0], times[1], 3.0
+        ours, theirs = setting.in_turn(
+            *(partial(setting.seconds, partial(run, one)) for one in (method, "none"))
         )
+        what = f"{method}, pass of {length} tokens, reference"
+        yield row(what, "the same under plain frequencies", "s", ours, theirs, 3.0)
 
 
 def llama_cpp(setting: Setting) -> Iterator[Row]:
@@ -469,37 +396,37 @@ def llama_cpp(setting: Setting) -> Iterator[Row]:
     if which(tool) is None or spec is None or spec.origin is None:
         print(f"llama.cpp is not measured: it needs {tool} on the PATH and the package {package}.")
         return
-    packed, length, count = "SmolLM2-135M-Instruct.Q4_1.gguf", setting.size(4096), 2
-    opened = open_checkpoint(
-        str(Path(spec.origin).with_name(packed)), dtype="float32", device="cpu"
-    )
+    packed = Path(spec.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
+    opened, length, count = (
+        open_checkpoint(str(packed), dtype="float32", device="cpu"), setting.size(4096), 2,
+    )  # fmt: skip
     model, text = load_weights(opened), "\n\n".join(text for _, text in held_out())
     ids = opened.tokenizer(text, add_special_tokens=False).input_ids
     starts = range(0, count * length, length)
     asked = [request(ids[at : at + length], length // 2 + 1) for at in starts]
-    perplexities, seconds = list[float](), list[float]()
+    perplexities = {}
 
     def engine() -> None:
         losses = [loss for response in answered(model, asked) for loss in response.nll]
-        perplexities.append(math.exp(statistics.fmean(losses)))
+        perplexities["engine"] = math.exp(statistics.fmean(losses))
 
     with TemporaryDirectory() as place:
         document, weights = Path(place, "text.txt"), Path(place, "float32.gguf")
         document.write_text(text, encoding="utf-8")
-        _unpack(Path(spec.origin).with_name(packed), weights)
-        command = [tool, "-m", f"{weights}", "-f", f"{document}", "-c", f"{length}"]
-        command += ["--chunks", f"{count}", "-t", "1", "--no-warmup"]
+        _unpack(packed, weights)
+        words = f"-m {weights} -f {document} -c {length} --chunks {count} -t 1 --no-warmup"
 
-        def peer() -> None:
-            written, taken = _child_seconds(command)
-            perplexities.append(float(re.findall(r"Final estimate: PPL = ([\d.]+)", written)[0]))
-            seconds.append(taken)
+        def peer() -> float:
+            written, taken = _child(words.split(), tool)
+            found = re.findall(r"Final estimate: PPL = ([\d.]+)", written)[0]
+            perplexities["peer"] = float(found)
+            return taken
 
-        ours, _ = setting.interleaved(engine, peer)
-    difference = perplexities[1] / perplexities[0] - 1
+        ours, theirs = setting.in_turn(partial(setting.seconds, engine), peer)
+    difference = perplexities["peer"] / perplexities["engine"] - 1
     assert abs(difference) <= 1e-3, f"perplexities differ by {difference:.2%}"
     what = f"{count} windows of {length} tokens, SmolLM2-135M, float32"
-    yield row("llama.cpp", what, tool, "s", ours, seconds, 1.0, f"perplexity {difference:+.2%}")
+    yield row(what, tool, "s", ours, theirs, 1.0, f"perplexity {difference:+.2%}")
 
 
 def _unpack(file: Path, out: Path) -> None:
@@ -516,126 +443,72 @@ def _unpack(file: Path, out: Path) -> None:
             writer.add_key_value(name, field.contents(), field.types[0])
     for tensor in read.tensors:
         writer.add_tensor(tensor.name, dequantize(tensor.data, tensor.tensor_type))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+    for part in ("header", "kv_data", "tensors"):
+        getattr(writer, f"write_{part}_to_file")()
     writer.close()
 
 
-# What ``--only`` takes: the device of each row ("" for any), and what measures it.
-ROWS: dict[str, tuple[str, Callable[[Setting], Iterator[Row]]]] = {
-    "prefix": ("", prefix),
-    "windows": ("cpu", windows),
-    "pass": ("", passes),
-    "passkeys": ("cpu", passkeys),
-    "memory": ("cpu", memory),
-    "positions": ("", positions),
-    "start": ("cpu", start_up),
-    "llama.cpp": ("cpu", llama_cpp),
-}
+# What ``--only`` takes, and what measures it; of these three a GPU is measured too.
+ROWS: dict[str, Callable[[Setting], Iterator[Row]]] = {
+    "prefix": prefix, "pass": passes, "passkeys": passkeys, "memory": memory,
+    "positions": positions, "start": start_up, "llama.cpp": llama_cpp,
+}  # fmt: skip
+ON_A_GPU = ("prefix", "pass", "positions")
+
+HEAD = """# Ropewalk beside the usual way
+
+Written by `python -m scripts.bench`: do not edit. Both sides of a row were measured in
+turns on one thread, in CPU time (on a GPU, wall time). Figures are medians of the
+repeats; the ratio is Ropewalk's figure over the peer's (less is better), with its least
+and greatest. The bar is what the ratio should be at most.
+
+"""
 
 
-# The tables in results/benchmarks: each row with the run that measured it.
+def markdown(rows: pd.DataFrame) -> str:
+    """Return the page: what rows were measured on, and one line per row."""
+    titles = "| | what | Ropewalk | peer | ratio | bar | equal | measured |\n"
+    titles += "|---|---|---:|---|---:|---|---|---|\n"
+    machines = "".join(f"- {machine}\n" for machine in rows["machine"].unique())
+    return f"{HEAD}{machines}\n{titles}" + "".join(map(line, rows.to_dict("records")))
 
 
-@dataclass(frozen=True)
-class Run:
-    """What rows of one run share: the day, the machine with its versions, and its speed then."""
-
-    date: str
-    machine: str
-    speed: str
-
-
-Line = tuple[Row, Run]
-
-
-def markdown(lines: Sequence[Line]) -> str:
-    """Return the page: what each run was measured on, and one line per row with its run."""
-    runs = sorted(dict.fromkeys(run for _, run in lines), key=lambda run: run.date)
-    number = {run: str(index) for index, run in enumerate(runs, 1)}
-    page = [
-        "# Ropewalk beside the usual way",
-        "",
-        "Written by `python -m scripts.bench`: do not edit. Both sides of a row were measured in",
-        "turns on one thread, in CPU time (on a GPU, wall time). Figures are medians of the",
-        "repeats; the ratio is Ropewalk's figure over the peer's (less is better), with its least",
-        "and greatest. The bar is what the ratio should be at most. The last column is the run:",
-        "",
-        *(f"{n}. {run.date}, {run.machine}; {run.speed}" for run, n in number.items()),
-        "",
-        "| | what | Ropewalk | peer | ratio | bar | equal | run |",
-        "|---|---|---:|---|---:|---|---|---:|",
-        *(f"{line(row)} {number[run]} |" for row, run in lines),
-    ]
-    return "\n".join(page) + "\n"
+def line(cells: Any) -> str:
+    """Return a row of the Markdown table."""
+    one = {key: "" if pd.isna(value) else value for key, value in cells.items()}
+    ours, theirs = (f"{one[side]:.3g} {one['unit']}" for side in ("ours", "theirs"))
+    ratio, low, high = (f"{one[name]:.3g}" for name in ("ratio", "low", "high"))
+    spread = "" if low == high else f" ({low} – {high})"
+    missed = ", **no**" if one["bar"] and one["ratio"] > one["bar"] else ""
+    bar = f"≤ {one['bar']:.3g}{missed}" if one["bar"] else ""
+    return (
+        f"| {one['name']} | {one['what']} | {ours} | {one['peer']}: {theirs} | {ratio}{spread} |"
+        f" {bar} | {one['equal']} | {one['date']} |\n"
+    )
 
 
-def line(row: Row) -> str:
-    """Return a row of the Markdown table, without its run."""
-
-    def figure(value: float | None) -> str:
-        return "" if value is None else f"{value:.3g} {row.unit}".rstrip()
-
-    peer = f"{row.peer}: {figure(row.theirs)}".removesuffix(": ")
-    spread = "" if row.low == row.high else f" ({row.low:.3g} – {row.high:.3g})"
-    bar = "" if row.bar is None else f"≤ {row.bar:.3g}{'' if row.ratio <= row.bar else ', **no**'}"
-    cells = (row.name, row.what, figure(row.ours), peer, f"{row.ratio:.3g}{spread}", bar, row.equal)
-    return f"| {' | '.join(cells)} |"
-
-
-def read(file: Path) -> list[Line]:
-    """Return the rows of earlier runs; none where there was none."""
-    if not file.exists():
-        return []
-
-    def parsed(made: type, cells: dict[str, str]) -> Any:
-        values: dict[str, Any] = {field.name: cells[field.name] for field in fields(made)}
-        for name in {"ours", "theirs", "ratio", "low", "high", "bar"} & set(values):
-            values[name] = float(values[name]) if values[name] else None
-        return made(**values)
-
-    with file.open(encoding="utf-8", newline="") as opened:
-        return [(parsed(Row, cells), parsed(Run, cells)) for cells in csv.DictReader(opened)]
-
-
-def write(rows: Sequence[Row], run: Run, folder: Path) -> list[Path]:
+def write(rows: Sequence[Row], machine: str, folder: Path) -> list[Path]:
     """Write the page and the numbers, named for the device; rows of other names stay."""
     folder.mkdir(parents=True, exist_ok=True)
-    device = re.sub(r"\((r|tm)\)", "", run.machine.partition(",")[0].lower())
-    name = "-".join(re.findall(r"[a-z0-9_]+", device))
-    page, numbers = folder / f"{name}.md", folder / f"{name}.csv"
-    order, measured = list(ROWS), {row.name for row in rows}
-    kept = [each for each in read(numbers) if each[0].name in {*order} - measured]
-    lines = [*((row, run) for row in rows), *kept]
-    lines.sort(key=lambda line: order.index(line[0].name))
-    page.write_text(markdown(lines), encoding="utf-8")
-    with numbers.open("w", encoding="utf-8", newline="") as file:
-        cells = [{**asdict(row), **asdict(run)} for row, run in lines]
-        writer = csv.DictWriter(file, [*cells[0]], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(cells)
+    device = re.sub(r"\((r|tm)\)", "", machine.partition(",")[0].lower())
+    numbers = folder / f"{'-'.join(re.findall(r'[a-z0-9_]+', device))}.csv"
+    table = pd.DataFrame(rows).assign(date=time.strftime("%Y-%m-%d"), machine=machine)
+    if numbers.exists():
+        kept = pd.read_csv(numbers)
+        table = pd.concat([table, kept[~kept["name"].isin(table["name"])]])
+    table = table.sort_values("name", key=lambda name: name.map(list(ROWS).index), kind="stable")
+    table.to_csv(numbers, index=False, float_format="%.6g")
+    page = numbers.with_suffix(".md")
+    page.write_text(markdown(pd.read_csv(numbers)), encoding="utf-8")
     return [page, numbers]
 
 
-def speed_of(setting: Setting) -> str:
-    """Return how fast this process is now, by the two kernels that all else is made of."""
-    parts = []
-    for dtype in setting.dtypes:
-        product, attention = kernel_speeds(setting, dtype, setting.size(2048))
-        parts.append(f"{kind(dtype)} {product / 1e9:.0f} and {attention / 1e9:.0f}")
-    return ", ".join(parts)
-
-
-def machine(device: str) -> str:
+def machine_of(device: str) -> str:
     """Return the device, with the instructions that decide its speed, and the versions of a run."""
-    if device.startswith("cuda"):
-        name = torch.cuda.get_device_name(device)
-    else:
-        known = ("amx_bf16", "avx512_bf16", "avx512_f", "avx2")
-        having = torch.cpu.get_capabilities()
-        name = " ".join([_processor(), *[one for one in known if having.get(one)][:1]])
+    known, having = ("amx_bf16", "avx512_bf16", "avx512_f", "avx2"), torch.cpu.get_capabilities()
+    fastest = [one for one in known if device == "cpu" and having.get(one)][:1]
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    name = " ".join([named(device), *fastest])
     return f"{name}, {platform.system()}, Python {platform.python_version()}, {versions}"
 
 
@@ -650,29 +523,22 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     if given.quick and given.out is None:
         parser.error("--quick needs --out FOLDER: its numbers are of other lengths.")
-    on = given.device.partition(":")[0]
-    chosen = {name: ROWS[name] for name in given.only or ROWS}
-    for name, (needed, _) in chosen.items():
-        if given.only and needed not in ("", on):
-            parser.error(f"--only {name} needs --device {needed}.")
+    here = [*ROWS] if given.device == "cpu" else ON_A_GPU
+    for name in given.only or ():
+        if name not in here:
+            parser.error(f"--only {name} needs --device cpu.")
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     go_offline()
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
-    setting = Setting(given.device, given.repeats, given.quick)
-    rows, files = list[Row](), list[Path]()
-    where, first = machine(given.device), speed_of(setting)
-    for measure in (measure for needed, measure in chosen.values() if needed in ("", on)):
-        for measured in measure(setting):
-            print(line(measured), flush=True)
-            rows.append(measured)
+    setting, rows = Setting(given.device, given.repeats, given.quick), list[Row]()
+    for name in (name for name in ROWS if name in (given.only or here)):
+        rows += [{"name": name, **measured} for measured in ROWS[name](setting)]
         if rows:  # after every name: what is measured is kept
-            kernels = "matrix products and causal attention, in 10^9 operations a second: "
-            speed = f"{kernels}{first}, at the end {speed_of(setting)}"
-            files = write(rows, Run(time.strftime("%Y-%m-%d"), where, speed), given.out or RESULTS)
+            files = write(rows, machine_of(given.device), given.out or RESULTS)
     if not rows:  # the row has said what it lacks
         raise SystemExit(2)
-    print(*files, sep="\n")
+    print(files[0].read_text(encoding="utf-8"), *files, sep="\n")
 
 
 if __name__ == "__main__":
