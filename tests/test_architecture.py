@@ -69,7 +69,7 @@ def within(module: str, allowed: set[str]) -> bool:
 
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
-def test_imports_point_one_way(folder: str) -> None:
+def test_imports_point_one_way(folder):
     anywhere, in_functions = MAY_IMPORT[folder]
     wrong = []
     for path in sorted((ROOT / folder).rglob("*.py")):
@@ -82,7 +82,7 @@ def test_imports_point_one_way(folder: str) -> None:
     assert wrong == []
 
 
-def test_a_package_imports_only_from_packages_below_it() -> None:
+def test_a_package_imports_only_from_packages_below_it():
     wrong = []
     for path in sorted((ROOT / "harness").rglob("*.py")):
         here = path.relative_to(ROOT / "harness").parts

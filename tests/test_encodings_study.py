@@ -144,11 +144,11 @@ def at_2048(model: str, method: str = "none") -> pd.Series[float]:
 
 
 @pytest.mark.parametrize(("model", "method"), ROWS)
-def test_a_row_of_the_table_is_that_of_the_samples(model: str, method: str) -> None:
+def test_a_row_of_the_table_is_that_of_the_samples(model, method):
     assert row(model, method) in TEXT
 
 
-def test_changes_from_self_extend_are_those_of_the_samples() -> None:
+def test_changes_from_self_extend_are_those_of_the_samples():
     """Findings 6 and 9, number by number."""
     flat = " ".join(TEXT.split())
     for model, name in (
@@ -165,13 +165,13 @@ def test_changes_from_self_extend_are_those_of_the_samples() -> None:
     assert f"recover {keys('rope', 'self_extend', 2048)} % of the keys" in flat
 
 
-def test_a_seed_either_learned_to_copy_or_did_not() -> None:
+def test_a_seed_either_learned_to_copy_or_did_not():
     """No share of passkeys inside the window is between 4 and 88 %."""
     inside = scores().xs(KEYS, level="task").xs(256, level="length")
     assert set(inside.round(2)) == {0.0, 0.04, 0.88, 0.96, 1.0}
 
 
-def test_findings_hold_in_every_seed_that_they_name() -> None:
+def test_findings_hold_in_every_seed_that_they_name():
     """Findings 1 to 5 and 9, recomputed seed by seed."""
     for length in (512, 1024, 2048):
         assert not of("rope", "none", KEYS, length).any()
@@ -192,7 +192,7 @@ def test_findings_hold_in_every_seed_that_they_name() -> None:
     assert (losses.rank(axis=1).to_numpy() == np.arange(1, 8)).all()
 
 
-def test_training_steps_and_costs_are_those_of_the_table() -> None:
+def test_training_steps_and_costs_are_those_of_the_table():
     """When rotary and Transformer-XL learned to copy, and what the encodings cost."""
     table = pd.read_csv(STUDY / "training.csv").set_index("model")
     steps = table["pass keys from step"]

@@ -28,9 +28,7 @@ OTHERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_what_is_no_regular_file_is_refused(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_regular_file_is_refused(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a socket's path must be short
     path = Path("file")
     OTHERS[kind](path)
@@ -38,7 +36,7 @@ def test_what_is_no_regular_file_is_refused(
         read_regular(path, limit=10)
 
 
-def test_a_link_is_followed_where_asked_for(tmp_path: Path) -> None:
+def test_a_link_is_followed_where_asked_for(tmp_path):
     (tmp_path / "file").write_text("text")
     (tmp_path / "link").symlink_to("file")
     assert read_regular(tmp_path / "link", limit=4) == b"text"
@@ -46,7 +44,7 @@ def test_a_link_is_followed_where_asked_for(tmp_path: Path) -> None:
         open_regular(tmp_path / "link", follow=False)
 
 
-def test_a_large_file_is_not_read(tmp_path: Path) -> None:
+def test_a_large_file_is_not_read(tmp_path):
     path = tmp_path / "file"
     with path.open("wb") as file:
         file.truncate(2**40)
@@ -57,7 +55,7 @@ def test_a_large_file_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
-def test_no_link_is_followed(link: object, tmp_path: Path) -> None:
+def test_no_link_is_followed(link, tmp_path):
     (tmp_path / "theirs").write_text("theirs")
     for name in ("table", "table.new"):
         link(tmp_path / "theirs", tmp_path / name)
@@ -68,7 +66,7 @@ def test_no_link_is_followed(link: object, tmp_path: Path) -> None:
     assert not (tmp_path / "table").is_symlink()
 
 
-def test_two_writers_of_one_file_both_succeed(tmp_path: Path) -> None:
+def test_two_writers_of_one_file_both_succeed(tmp_path):
     """What a reader finds is whole at any moment: one writer's or the other's."""
 
     def write(letter: bytes) -> None:
@@ -90,7 +88,7 @@ def test_two_writers_of_one_file_both_succeed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["table"]
 
 
-def test_what_a_kill_left_is_removed_by_the_next_writer(tmp_path: Path) -> None:
+def test_what_a_kill_left_is_removed_by_the_next_writer(tmp_path):
     (tmp_path / ".ropewalk-0123456789abcdef.new").write_text("half")
     with replacing(tmp_path / "one") as one:
         with replacing(tmp_path / "other") as other:

@@ -26,7 +26,6 @@ from harness.plugins import (
 from ropewalk import methods
 from scaling import log_n, yarn
 from scaling.types import Frequencies, Rope
-from tests.command_line import Ropewalk
 
 Write = Callable[..., Path]
 
@@ -57,7 +56,7 @@ MINE = """
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_every_public_file_is_in_the_catalogue(kind: str) -> None:
+def test_every_public_file_is_in_the_catalogue(kind):
     lines = catalogue(kind)
     files = [path.stem for path in (ROOT / FOLDERS[kind]).glob("[!_]*.py")]
     assert list(lines) == names(kind) == sorted(set(files) - {"types"})
@@ -66,7 +65,7 @@ def test_every_public_file_is_in_the_catalogue(kind: str) -> None:
         assert load(kind, name).label == name
 
 
-def test_options_are_typed_and_defaults_filled_in() -> None:
+def test_options_are_typed_and_defaults_filled_in():
     plugin = load("method", "yarn:factor=8,truncate=false,ramp=paper")
     assert plugin.options == {
         "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False, "ramp": "paper",
@@ -98,11 +97,11 @@ def test_options_are_typed_and_defaults_filled_in() -> None:
         ("task", "scaling.pi", "it does not define ask, grade, score, VERSION, METRIC."),
     ],
 )
-def test_a_mistake_is_answered_with_what_there_is(kind: str, given: str, words: str) -> None:
+def test_a_mistake_is_answered_with_what_there_is(kind, given, words):
     assert words in refused(lambda: load(kind, given))
 
 
-def test_a_users_file_is_a_plugin_labelled_by_its_stem(write: Write) -> None:
+def test_a_users_file_is_a_plugin_labelled_by_its_stem(write):
     path = write(MINE)
     plugin = load("method", f"{path}:factor=4")
     assert (plugin.label, plugin.options) == ("mine:factor=4", {"factor": 4.0})
@@ -111,9 +110,7 @@ def test_a_users_file_is_a_plugin_labelled_by_its_stem(write: Write) -> None:
     assert torch.equal(resolve(plugin, rope, 128).inv_freq, rope.inv_freq() / 4)
 
 
-def test_the_digest_of_a_users_file_follows_its_text(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_digest_of_a_users_file_follows_its_text(write, monkeypatch):
     """An edited file is another method, even within a second and where Python keeps bytecode."""
     monkeypatch.setattr("sys.dont_write_bytecode", False)
     first = load("method", str(write(MINE)))
@@ -170,9 +167,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("package")
-def test_an_installed_package_adds_plugins(
-    ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_an_installed_package_adds_plugins(ropewalk, tiny, docs, tmp_path):
     assert catalogue("method")["shorter"] == "From rope-extras 1.5 (rope_extras.shorter)."
     assert "rope-extras 1.5" in ropewalk("list").out
     assert "factor" in ropewalk("list", "shorter").out
@@ -207,9 +202,7 @@ def test_an_installed_package_adds_plugins(
         ("def frequencies(:\n", 1, "SyntaxError: invalid syntax"),
     ],
 )
-def test_an_error_at_import_names_file_and_line(
-    write: Write, text: str, line: int, error: str
-) -> None:
+def test_an_error_at_import_names_file_and_line(write, text, line, error):
     path = write(text)
     message = refused(lambda: load("method", str(path)))
     assert message == f"method file {path} failed: {error} at {path}:{line}."
@@ -240,9 +233,7 @@ def frequencies(rope, length): return Odd()
         (ODD, "failed: RuntimeError: odd at "),
     ],
 )
-def test_a_plugin_that_fails_when_it_is_looked_at_is_one_sentence(
-    write: Write, text: str, told: str, ropewalk: Ropewalk
-) -> None:
+def test_a_plugin_that_fails_when_it_is_looked_at_is_one_sentence(write, text, told, ropewalk):
     path = write(text)
     assert told in refused(lambda: resolve(load("method", str(path)), Rope(8, 1e4, 64), 128))
     done = ropewalk("check", path)
@@ -250,7 +241,7 @@ def test_a_plugin_that_fails_when_it_is_looked_at_is_one_sentence(
     assert "Traceback" not in done.err
 
 
-def test_an_option_without_default_must_be_given(write: Write) -> None:
+def test_an_option_without_default_must_be_given(write):
     path = write("def frequencies(rope, length, *, base: float): ...\n")
     assert refused(lambda: load("method", str(path))) == (
         "mine needs the option 'base': write mine:base=…"
@@ -259,7 +250,7 @@ def test_an_option_without_default_must_be_given(write: Write) -> None:
 
 
 @pytest.mark.parametrize("value", ["float('inf')", "float('nan')", "object()"])
-def test_an_option_that_cannot_be_recorded_is_refused(write: Write, value: str) -> None:
+def test_an_option_that_cannot_be_recorded_is_refused(write, value):
     """Every option goes into run.json, so one that JSON cannot hold is refused at once."""
     path = write(f"def frequencies(rope, length, *, a={value}): ...\n")
     assert refused(lambda: load("method", str(path))).startswith(
@@ -274,9 +265,7 @@ def test_an_option_that_cannot_be_recorded_is_refused(write: Write, value: str) 
      "inv_freq must be one row of float32, got torch.float64 (4,)."),
     ("Frequencies(rope.inv_freq(), 0.0)", "attention_factor must be positive, got 0.0."),
 ])  # fmt: skip
-def test_frequencies_that_cannot_be_used_are_refused(
-    write: Write, returned: str, told: str
-) -> None:
+def test_frequencies_that_cannot_be_used_are_refused(write, returned, told):
     plugin = load(
         "method", str(write(MINE.replace("Frequencies(rope.inv_freq() / factor)", returned)))
     )
@@ -300,7 +289,7 @@ def resolved(given: str) -> Frequencies:
     return found
 
 
-def test_a_file_names_a_method_with_its_options(tmp_path: Path) -> None:
+def test_a_file_names_a_method_with_its_options(tmp_path):
     given = written(tmp_path, {"scaling": "yarn:beta_fast=16,factor=4", "score": 3.0})
     plugin = load("method", given)
     assert (plugin.label, plugin.given, plugin.options["beta_fast"]) == ("found", given, 16.0)
@@ -312,14 +301,14 @@ def test_a_file_names_a_method_with_its_options(tmp_path: Path) -> None:
     assert hasattr(log_n, "bands")
 
 
-def test_a_file_holds_a_factor_for_every_channel(tmp_path: Path) -> None:
+def test_a_file_holds_a_factor_for_every_channel(tmp_path):
     table = {"short_factor": [1, 1, 1, 1], "long_factor": [1, 2, 3, 4]}
     found = resolved(written(tmp_path, table))
     ratio = (ROPE.inv_freq() / found.inv_freq).tolist()
     assert ratio == pytest.approx([1, 2, 3, 4])
 
 
-def test_code_that_a_file_names_is_known_before_it_runs(tmp_path: Path) -> None:
+def test_code_that_a_file_names_is_known_before_it_runs(tmp_path):
     assert names_code("method", written(tmp_path, {"scaling": "./mine.py:kept=0.5"}))
 
 
@@ -334,6 +323,6 @@ def test_code_that_a_file_names_is_known_before_it_runs(tmp_path: Path) -> None:
         ({"scaling": "yarn:beta=3"}, "has no option 'beta'"),
     ],
 )
-def test_a_file_that_names_nothing_is_refused(tmp_path: Path, table: object, words: str) -> None:
+def test_a_file_that_names_nothing_is_refused(tmp_path, table, words):
     with pytest.raises(UserError, match=words):
         load("method", written(tmp_path, table))

@@ -45,9 +45,7 @@ def frame() -> pd.DataFrame:
 @pytest.mark.slow
 @pytest.mark.parametrize(("scaling", "length"), GOLDEN)
 @pytest.mark.parametrize("task", ["perplexity", "passkey"])
-def test_a_golden_slice_agrees_with_the_committed_run(
-    plan: Plan, model: Any, task: str, scaling: str, length: int
-) -> None:
+def test_a_golden_slice_agrees_with_the_committed_run(plan, model, task, scaling, length):
     """Measured again on any machine: losses to 1e-4, log-probabilities to 0.01 nats, equal hits.
 
     Documents whose text differs in this Python are other questions and are passed over; pass key
@@ -93,12 +91,12 @@ def score(frame: pd.DataFrame, task: str, scaling: str, stretch: int) -> float:
     return value
 
 
-def test_the_committed_run_is_whole(frame: pd.DataFrame) -> None:
+def test_the_committed_run_is_whole(frame):
     assert (frame["status"] == "ok").all()
     assert (frame["n"] == frame["asked"]).all()
 
 
-def test_the_unscaled_model_breaks_at_its_window(frame: pd.DataFrame) -> None:
+def test_the_unscaled_model_breaks_at_its_window(frame):
     """Past the window unscaled perplexity at least doubles and retrieval is all but gone."""
     inside, beyond = (score(frame, "perplexity", "none", stretch) for stretch in (1, 4))
     assert beyond >= 2 * inside
@@ -106,7 +104,7 @@ def test_the_unscaled_model_breaks_at_its_window(frame: pd.DataFrame) -> None:
     assert all(score(frame, "passkey", "none", stretch) <= 0.1 for stretch in (2, 4, 8))
 
 
-def test_the_best_method_holds_at_four_windows(frame: pd.DataFrame) -> None:
+def test_the_best_method_holds_at_four_windows(frame):
     """The best method is no worse at 4x than the model is in its window, and finds the keys."""
     methods = frame["scaling"].unique()
     best = min(score(frame, "perplexity", scaling, 4) for scaling in methods)
@@ -114,15 +112,13 @@ def test_the_best_method_holds_at_four_windows(frame: pd.DataFrame) -> None:
     assert max(score(frame, "passkey", scaling, 4) for scaling in methods) >= 0.9
 
 
-def test_the_committed_tables_are_those_of_the_committed_samples(
-    frame: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_the_committed_tables_are_those_of_the_committed_samples(frame, tmp_path):
     write_reports(frame, tmp_path, ["scores"])
     assert (tmp_path / "scores.md").read_text() == (RUN / "reports" / "scores.md").read_text()
     assert (RUN / "reports" / "curves.png").stat().st_size > 10_000
 
 
-def test_the_model_is_a_plain_llama_of_at_most_12_megabytes() -> None:
+def test_the_model_is_a_plain_llama_of_at_most_12_megabytes():
     assert sum(path.stat().st_size for path in REFERENCE.iterdir()) <= 12e6
     model = AutoModelForCausalLM.from_pretrained(REFERENCE)
     assert type(model).__name__ == "LlamaForCausalLM"
@@ -132,7 +128,7 @@ def test_the_model_is_a_plain_llama_of_at_most_12_megabytes() -> None:
     assert config.num_key_value_heads < config.num_attention_heads
 
 
-def test_every_digit_is_a_token_of_its_own() -> None:
+def test_every_digit_is_a_token_of_its_own():
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
     tokens = tokenizer.tokenize(" 90210")
     assert [token[-1] for token in tokens if token[-1].isdigit()] == list("90210")
@@ -140,7 +136,7 @@ def test_every_digit_is_a_token_of_its_own() -> None:
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 
 
-def test_the_card_tells_what_the_training_record_and_the_run_hold(frame: pd.DataFrame) -> None:
+def test_the_card_tells_what_the_training_record_and_the_run_hold(frame):
     record = json.loads((REFERENCE / "training.json").read_text(encoding="utf-8"))
     card = (REFERENCE / "README.md").read_text(encoding="utf-8")
     last = record["curve"][-1]

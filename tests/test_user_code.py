@@ -42,7 +42,7 @@ def statuses() -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_method_that_exits_fails_its_cells_alone(run: Callable[..., Any]) -> None:
+def test_a_method_that_exits_fails_its_cells_alone(run):
     Path("mine.py").write_text(
         MINE.replace("    return", "    length < 512 or exit(0)\n    return")
     )
@@ -52,7 +52,7 @@ def test_a_method_that_exits_fails_its_cells_alone(run: Callable[..., Any]) -> N
     assert len(samples(Path("run"))) == 9
 
 
-def test_a_file_that_exits_is_refused(run: Callable[..., Any]) -> None:
+def test_a_file_that_exits_is_refused(run):
     Path("mine.py").write_text("import sys\nsys.exit(0)\n")
     done = run(scaling=["none", "./mine.py"])
     assert done.status == 2
@@ -89,9 +89,7 @@ FAULTS: dict[str, tuple[tuple[str, str], str]] = {
 
 
 @pytest.mark.slow
-def test_a_grade_or_score_that_no_record_can_hold_fails_its_cells_alone(
-    run: Callable[..., Any],
-) -> None:
+def test_a_grade_or_score_that_no_record_can_hold_fails_its_cells_alone(run):
     tasks = []
     for name, (change, _) in FAULTS.items():
         write_task(lambda text, change=change: text.replace(*change, 1))
@@ -121,10 +119,7 @@ ASKS = "Loglikelihood(window.tokens, window.start, doc_id=window.doc_id, metadat
     ('METRIC = "perplexity"', 'METRIC = "a\\n"', "VERSION must be a whole number and METRIC a"),
     ("VERSION = 1", "VERSION = 'a'", "VERSION must be a whole number and METRIC a printable "),
 ])  # fmt: skip
-def test_a_task_that_no_record_can_hold_is_refused(
-    before: str, after: str, message: str, mine: Callable[[str, str], Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_a_task_that_no_record_can_hold_is_refused(before, after, message, mine, monkeypatch):
     monkeypatch.setattr(
         "harness.sweep.backend.load_weights", lambda _: pytest.fail("weights were read")
     )
@@ -150,9 +145,7 @@ def test_a_task_that_no_record_can_hold_is_refused(
         ("exit(3)", "SystemExit"),
     ],
 )
-def test_a_report_that_makes_anything_is_a_sentence(
-    made: str, told: str, small: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_report_that_makes_anything_is_a_sentence(made, told, small, tmp_path, ropewalk):
     own = tmp_path / "mine.py"
     own.write_text(
         "import pandas as pd\nfrom matplotlib.figure import Figure\n"

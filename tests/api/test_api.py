@@ -37,7 +37,7 @@ def loaded(tiny: Path) -> tuple[Any, Any]:
     return model, AutoTokenizer.from_pretrained(tiny)
 
 
-def test_every_public_name_is_there_and_the_import_is_light() -> None:
+def test_every_public_name_is_there_and_the_import_is_light():
     """All names of the front door load, and importing it alone imports no library."""
     assert all(getattr(rw, name) is not None for name in dir(rw))
     program = "import sys, ropewalk; print(*sorted({'torch', 'pandas'} & set(sys.modules)))"
@@ -49,7 +49,7 @@ def test_every_public_name_is_there_and_the_import_is_light() -> None:
         _ = rw.nothing
 
 
-def test_every_method_is_a_function() -> None:
+def test_every_method_is_a_function():
     """A method's function takes the geometry, a length and its options."""
     assert dir(rw.methods) == names("method")
     rope = rw.Rope(16, 10_000.0, 64)
@@ -59,7 +59,7 @@ def test_every_method_is_a_function() -> None:
         _ = rw.methods.yran
 
 
-def test_a_loaded_model_runs_under_a_rotation_and_is_restored(loaded: tuple[Any, Any]) -> None:
+def test_a_loaded_model_runs_under_a_rotation_and_is_restored(loaded):
     """Inside the context its output changes, afterwards it is bit for bit what it was."""
     model, _ = loaded
     tokens = torch.arange(1, 100)[None]
@@ -78,9 +78,7 @@ def test_a_loaded_model_runs_under_a_rotation_and_is_restored(loaded: tuple[Any,
 
 
 @pytest.mark.slow
-def test_a_loaded_model_gives_the_samples_of_its_folder(
-    loaded: tuple[Any, Any], tiny: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_a_loaded_model_gives_the_samples_of_its_folder(loaded, tiny, docs, tmp_path):
     """A model object is a model: same values, own fingerprint, and a function is a method."""
     model, tokenizer = loaded
     settings = {"task": "perplexity:tail=16", "length": ["1x", "2x"], "docs": str(docs)}
@@ -109,9 +107,7 @@ def test_a_loaded_model_gives_the_samples_of_its_folder(
 
 
 @pytest.mark.slow
-def test_a_race_answers_with_a_text_a_table_and_a_figure(
-    loaded: tuple[Any, Any], docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_race_answers_with_a_text_a_table_and_a_figure(loaded, docs, tmp_path, monkeypatch):
     """A loaded model and a function race like names; only names have a command for an engine."""
     monkeypatch.setattr(race, "FIRST", 2)
     model, tokenizer = loaded
@@ -130,9 +126,7 @@ def test_a_race_answers_with_a_text_a_table_and_a_figure(
         rw.recommend(model, tokenizer=tokenizer, **{**settings, "budget": "soon"})
 
 
-def test_commands_are_functions_that_print_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_are_functions_that_print_nothing(tmp_path, capsys):
     """A run is reported, compared, checked and inspected as objects; notes go to the log."""
     run = ROOT / "results" / "reference"
     reports = rw.report(run, report=["scores"], out=tmp_path / "reports")
@@ -155,12 +149,12 @@ def test_commands_are_functions_that_print_nothing(
 
 
 @pytest.mark.slow
-def test_a_model_is_examined(tiny: Path) -> None:
+def test_a_model_is_examined(tiny):
     """What the command prints is a list."""
     assert {part.verdict for part in rw.doctor(tiny)} <= {"passed", "note"}
 
 
-def test_a_loaded_model_that_is_not_in_memory_is_refused(loaded: tuple[Any, Any]) -> None:
+def test_a_loaded_model_that_is_not_in_memory_is_refused(loaded):
     """Of layers that accelerate has put on a disk there is nothing to hash; the way is named."""
     _, tokenizer = loaded
     with torch.device("meta"):
@@ -169,7 +163,7 @@ def test_a_loaded_model_that_is_not_in_memory_is_refused(loaded: tuple[Any, Any]
         hold(model, tokenizer)
 
 
-def test_a_mistake_is_one_sentence(loaded: tuple[Any, Any]) -> None:
+def test_a_mistake_is_one_sentence(loaded):
     """What cannot be measured is said before anything is, as on the command line."""
     model, tokenizer = loaded
     with pytest.raises(rw.UserError, match="needs its tokenizer"):
@@ -190,9 +184,7 @@ def test_a_mistake_is_one_sentence(loaded: tuple[Any, Any]) -> None:
     model.eval()
 
 
-def test_a_loaded_quantised_model_is_named_so(
-    loaded: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loaded_quantised_model_is_named_so(loaded, monkeypatch):
     """By the kind of its weights, as one that is opened by its name."""
     model, tokenizer = loaded
     kind = {"quant_method": "bitsandbytes", "load_in_4bit": True}
@@ -201,14 +193,14 @@ def test_a_loaded_quantised_model_is_named_so(
     assert (found.label, found.quantized) == ("llama-bitsandbytes-4bit", "bitsandbytes-4bit")
 
 
-def test_several_models_may_be_paths() -> None:
+def test_several_models_may_be_paths():
     """They are named as one path is; other things stay what they are."""
     for given in ([Path("a"), "b"], (Path("a"), "b")):
         assert open_loaded(given, None, {}) == (["a", "b"], None)
     assert open_loaded(Path("a"), None, {}) == ("a", None)
 
 
-def test_an_export_goes_offline(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_goes_offline(tiny, monkeypatch):
     """With offline=True no request is sent, as by the command's flag."""
     asked: list[str] = []
     monkeypatch.setattr("harness.api.settings.go_offline", lambda: asked.append("offline"))
@@ -217,9 +209,7 @@ def test_an_export_goes_offline(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("name", "value"), [("repetition_penalty", 1.9), ("eos_token_id", 7)])
-def test_what_changes_a_text_changes_the_fingerprint(
-    loaded: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, name: str, value: float
-) -> None:
+def test_what_changes_a_text_changes_the_fingerprint(loaded, monkeypatch, name, value):
     """A loaded model whose generation config has another penalty or end token is another model."""
     model, tokenizer = loaded
     before = hold(model, tokenizer).fingerprint
@@ -229,7 +219,7 @@ def test_what_changes_a_text_changes_the_fingerprint(
 
 
 @pytest.mark.parametrize("name", ["harness", "scaling", "tasks"])
-def test_a_package_of_the_same_name_is_one_sentence(name: str, tmp_path: Path) -> None:
+def test_a_package_of_the_same_name_is_one_sentence(name, tmp_path):
     """A folder called tasks in the current directory is named, not met as a missing attribute."""
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("")
@@ -261,7 +251,7 @@ def execute(notebook: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_is_shown_by_its_answer(loaded: tuple[Any, Any], docs: Path, tmp_path: Path) -> None:
+def test_a_run_is_shown_by_its_answer(loaded, docs, tmp_path):
     """As the last expression of a cell: what to use and the figure; one method has no figure."""
     model, tokenizer = loaded
     settings = {"task": "perplexity:tail=16", "length": "2x", "docs": str(docs)}
@@ -276,7 +266,7 @@ def test_a_run_is_shown_by_its_answer(loaded: tuple[Any, Any], docs: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_and_shows_its_figures(tmp_path: Path) -> None:
+def test_the_notebook_runs_and_shows_its_figures(tmp_path):
     """Every cell of the notebook runs in IPython; its figure and tables are shown in place."""
     done = in_child(execute, ROOT / "scripts" / "first_steps.ipynb", tmp_path)
     assert done.status == 0, done.err

@@ -63,9 +63,7 @@ def callback(docs: Path, **options: Any) -> rw.Callback:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mixed", [False, True])
-def test_the_curve_is_that_of_the_saved_checkpoint(
-    mixed: bool, tiny: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_the_curve_is_that_of_the_saved_checkpoint(mixed, tiny, docs, tmp_path):
     """Bit for bit, in mixed precision too; every logger sees it, and training is what it was."""
     curve, logger = callback(docs), Logger()
     watched = trained(tiny, tmp_path / "watched", curve, logger, bf16=mixed)
@@ -95,24 +93,20 @@ def test_the_curve_is_that_of_the_saved_checkpoint(
         ({"workers": 2}, "leave out workers"),
     ],
 )
-def test_a_mistake_is_told_before_the_first_step(
-    options: dict[str, Any], message: str, tiny: Path, tmp_path: Path
-) -> None:
+def test_a_mistake_is_told_before_the_first_step(options, message, tiny, tmp_path):
     logger = Logger()
     with pytest.raises(rw.UserError, match=message):
         trained(tiny, tmp_path, logger, rw.Callback(**options))
     assert not logger.seen
 
 
-def test_runs_of_an_earlier_training_are_not_continued(tiny: Path, tmp_path: Path) -> None:
+def test_runs_of_an_earlier_training_are_not_continued(tiny, tmp_path):
     (tmp_path / "ropewalk" / "checkpoint-2").mkdir(parents=True)
     with pytest.raises(rw.UserError, match="holds runs of an earlier training"):
         trained(tiny, tmp_path, rw.Callback())
 
 
-def test_a_measurement_that_fails_does_not_end_the_training(
-    tiny: Path, docs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_measurement_that_fails_does_not_end_the_training(tiny, docs, tmp_path, caplog):
     """As where the disk is full: a warning per step, and the training goes on."""
 
     class Full(TrainerCallback):  # type: ignore[misc]

@@ -13,7 +13,7 @@ import pytest
 
 import ropewalk as rw
 from harness.runs.store import SAMPLES
-from tests.command_line import Ropewalk, sweep
+from tests.command_line import sweep
 from tests.small_runs import changed
 
 HIGHER = {"document-0.txt": 0.01, "document-1.txt": 0.02, "document-2.txt": 0.03}  # nats per token
@@ -51,7 +51,7 @@ def rows(table: pd.DataFrame, **where: object) -> Iterator[dict[str, Any]]:
             yield {str(name): value for name, value in row.items()}
 
 
-def test_every_cell_of_both_has_its_paired_difference(before: Path, tmp_path: Path) -> None:
+def test_every_cell_of_both_has_its_paired_difference(before, tmp_path):
     """Losses raised by known amounts raise a perplexity by the exponential of their mean."""
     after = rewrite(changed(before, tmp_path / "after", lambda _: None), higher)
     result = rw.compare(before, after)
@@ -66,9 +66,7 @@ def test_every_cell_of_both_has_its_paired_difference(before: Path, tmp_path: Pa
     assert back["difference"].min() == pytest.approx(math.expm1(-0.02), rel=1e-9)
 
 
-def test_the_command_says_what_is_only_in_one_and_what_else_differs(
-    before: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_the_command_says_what_is_only_in_one_and_what_else_differs(before, tmp_path, ropewalk):
     """Other weights, another version of a package, a cell that one lacks: each is a sentence."""
 
     def change(record: dict[str, Any]) -> None:
@@ -89,7 +87,7 @@ def test_the_command_says_what_is_only_in_one_and_what_else_differs(
     assert len(pd.read_csv(tmp_path / "out" / "compare.csv")) == 4
 
 
-def test_a_cell_without_a_score_is_named(before: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+def test_a_cell_without_a_score_is_named(before, tmp_path, ropewalk):
     """A method that failed in one run is no difference of zero."""
 
     def fail(sample: dict[str, Any]) -> None:
@@ -112,16 +110,14 @@ def test_a_cell_without_a_score_is_named(before: Path, tmp_path: Path, ropewalk:
         (lambda record: record["cells"].clear(), "has no questions"),
     ],
 )
-def test_runs_that_cannot_be_paired_are_an_error(
-    before: Path, tmp_path: Path, ropewalk: Ropewalk, change: Any, told: str
-) -> None:
+def test_runs_that_cannot_be_paired_are_an_error(before, tmp_path, ropewalk, change, told):
     """Other seeds or documents are a sentence and exit status 2."""
     done = ropewalk("compare", before, changed(before, tmp_path / "after", change))
     assert done.status == 2
     assert told in " ".join(done.err.split())
 
 
-def test_what_is_for_a_table_is_not_for_two_runs(before: Path, ropewalk: Ropewalk) -> None:
+def test_what_is_for_a_table_is_not_for_two_runs(before, ropewalk):
     """One sentence says which flag; the same folder twice is none either."""
     done = ropewalk("compare", before, before.parent / "after", "--tolerance", "3")
     assert (done.status, "--tolerance is for one run beside a published table" in done.err) == (
@@ -131,7 +127,7 @@ def test_what_is_for_a_table_is_not_for_two_runs(before: Path, ropewalk: Ropewal
     assert "was given twice" in ropewalk("compare", before, before).err
 
 
-def test_old_names_work_with_a_warning(before: Path, ropewalk: Ropewalk) -> None:
+def test_old_names_work_with_a_warning(before, ropewalk):
     """Each warning names the new command."""
     done = ropewalk("rerun", before, "--dry-run")
     assert (done.status, done.err.splitlines()[0]) == (

@@ -35,15 +35,13 @@ from harness.sweep.plan import Batch, Cell, Item
 from harness.sweep.spec import Spec
 from scaling.types import Frequencies
 from tasks.types import Loglikelihood, Request
-from tests.command_line import MANY, Ropewalk, samples, sweep
+from tests.command_line import MANY, samples, sweep
 
 os.environ.update(SETTINGS)  # which Ray reads when it is imported
 ray = pytest.importorskip("ray")
 
 
-def test_a_worker_reads_the_model_from_its_own_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_reads_the_model_from_its_own_folder(tmp_path, monkeypatch):
     """A relative place, also of a GGUF file, is given in full; what is on the hub by its name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.gguf").touch()
@@ -61,7 +59,7 @@ def test_a_worker_reads_the_model_from_its_own_folder(
     assert named == ("owner/name/m.gguf", "v2")
 
 
-def test_a_worker_is_sent_what_it_can_read(tmp_path: Path) -> None:
+def test_a_worker_is_sent_what_it_can_read(tmp_path):
     lock = threading.Lock()
 
     def method(*_: Any) -> Any:
@@ -90,7 +88,7 @@ def test_a_worker_is_sent_what_it_can_read(tmp_path: Path) -> None:
         ([4, 4], 20, 1), ([0], 1, 1), ([8], 3, 2),
     ],
 )  # fmt: skip
-def test_a_worker_fits_a_node(cores: list[int], workers: int, threads: int) -> None:
+def test_a_worker_fits_a_node(cores, workers, threads):
     assert most_each(cores, workers) == threads
 
 
@@ -102,15 +100,13 @@ def test_a_worker_fits_a_node(cores: list[int], workers: int, threads: int) -> N
         ("cuda", [8], 3, True, 2),
     ],
 )  # fmt: skip
-def test_a_model_is_spread_over_the_gpus_of_its_worker(
-    device: str, gpus: list[int], workers: int, spread: bool, each: int
-) -> None:
+def test_a_model_is_spread_over_the_gpus_of_its_worker(device, gpus, workers, spread, each):
     """Without --device-map a worker has one GPU; with it, all that it can have."""
     spec = Spec(device_map="auto" if spread else None)
     assert gpus_each(spec, device, gpus, workers) == each
 
 
-def test_more_spread_models_than_gpus_are_an_error() -> None:
+def test_more_spread_models_than_gpus_are_an_error():
     """A worker would wait for a GPU without end."""
     with pytest.raises(UserError, match="--workers 4 with --device-map auto: .* there are 2; use"):
         gpus_each(Spec(device_map="auto"), "cuda", [2], 4)
@@ -127,7 +123,7 @@ class TestBatches:
         )
 
     @pytest.mark.parametrize("workers", [1, 2, 7, 100])
-    def test_every_question_is_in_one_batch(self, workers: int) -> None:
+    def test_every_question_is_in_one_batch(self, workers):
         draw = Random(workers)
         work = [
             self.batch(*([draw.randrange(9)] * draw.randrange(2, 50) for _ in range(40)))
@@ -139,14 +135,14 @@ class TestBatches:
             assert sorted(map(id, got)) == sorted(map(id, batch.items))
         assert [b.tokens for b in found] == sorted((b.tokens for b in found), reverse=True)
 
-    def test_what_shares_a_beginning_stays_together(self) -> None:
+    def test_what_shares_a_beginning_stays_together(self):
         first, second = range(1, 101), range(500, 600)
         nested = [first[:30], first[:60], first, [*first[:70], *second[:30]]]
         found = split([self.batch(*nested, second, [*first[:20], *second[:80]])], 100)
         lengths = [sorted(question.length for _, question in batch.items) for batch in found]
         assert lengths == [[30, 60, 100, 100], [100], [100]]
 
-    def test_every_worker_gets_several(self) -> None:
+    def test_every_worker_gets_several(self):
         found = split([self.batch(*([n] * 10 for n in range(1000)))], 5)
         assert 4 * 5 <= len(found) <= 8 * 5
         assert max(batch.tokens for batch in found) <= 10_000 / (4 * 5)
@@ -186,9 +182,7 @@ class TestLosses:
             (ray.exceptions.OutOfMemoryError("too much"), None),  # told by the estimate
         ],
     )
-    def test_what_loses_every_worker_is_a_failure(
-        self, error: Exception, failure: str | None, dispatch: Any
-    ) -> None:
+    def test_what_loses_every_worker_is_a_failure(self, error, failure, dispatch):
         batch = TestBatches().batch([1, 2], [3, 4])
         for losses in range(LOSSES - 1):
             assert self.lose(dispatch, batch, losses, error) == []
@@ -206,9 +200,7 @@ class TestLosses:
         assert dispatch.given == wanted
 
     @pytest.mark.parametrize("left", [[], [{"Alive": True, "Resources": {"CPU": 1.0}}]])
-    def test_no_node_is_waited_for_without_end(
-        self, left: list[Any], dispatch: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_no_node_is_waited_for_without_end(self, left, dispatch, monkeypatch):
         dispatch.loading, dispatch.cluster.threads, dispatch.cluster.device = {0: None}, 2, "cpu"
         monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
         monkeypatch.setattr(ray, "nodes", lambda: left)
@@ -216,9 +208,7 @@ class TestLosses:
             dispatch._wait()
         assert 1 < len(dispatch.told) < 30
 
-    def test_a_head_that_is_gone_ends_it(
-        self, dispatch: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_head_that_is_gone_ends_it(self, dispatch, monkeypatch):
         """Where its address is closed for a while, before Ray is asked what it never answers."""
         monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
         monkeypatch.setattr(ray, "nodes", lambda: pytest.fail("it would never return"))
@@ -284,10 +274,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_lost_worker_costs_nothing(
-    many: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk,
-    monkeypatch: pytest.MonkeyPatch, place: Path,
-) -> None:  # fmt: skip
+def test_a_lost_worker_costs_nothing(many, tiny, docs, tmp_path, ropewalk, monkeypatch, place):
     """Of two workers on this machine one is killed in mid-sweep, and another takes its place."""
 
     def kill(workers: list[int]) -> None:
@@ -328,9 +315,7 @@ class TestRefused:
             (["--workers", "0"], "workers: it must be greater than or equal to 1 (given: 0)."),
         ],
     )
-    def test_an_address_where_nothing_is(
-        self, words: list[str], told: str, bare: Sequence[str], ropewalk: Ropewalk
-    ) -> None:
+    def test_an_address_where_nothing_is(self, words, told, bare, ropewalk):
         done = ropewalk(*bare, *words)
         assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
         assert told in done.err
@@ -346,9 +331,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("device", "message"), [("cuda", "has no GPU"), ("mps", "cpu or cuda")]
     )
-    def test_a_device_that_no_worker_can_have(
-        self, device: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_device_that_no_worker_can_have(self, device, message, tmp_path, monkeypatch):
         """It is refused at once, and not waited for; a long TMPDIR leaves Ray's sockets short."""
         started: dict[str, Any] = {}
         monkeypatch.setattr(ray, "init", lambda **given: started.update(given))
@@ -361,9 +344,7 @@ class TestRefused:
             pass
         assert len(started["_temp_dir"]) < 40
 
-    def test_a_folder_that_is_not_there(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_folder_that_is_not_there(self, tmp_path, monkeypatch):
         """What Ray cannot write its files to is named, with the variable that names another."""
         monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "none"))
         with (
@@ -393,9 +374,8 @@ def cluster() -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_a_race_that_loses_a_node_ends_as_in_one_process(
-    ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path, cluster: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    ropewalk, tiny, docs, tmp_path, cluster, monkeypatch
+):
     """On two nodes of which one is killed in mid-sweep: the bits of one process, each once."""
     monkeypatch.setattr(race, "FIRST", 2)
     words = ["recommend", "--model", tiny, "--docs", docs, "--budget", "all", "--scaling",

@@ -15,7 +15,6 @@ from harness.data.documents import open_documents
 from harness.errors import UserError
 from harness.plugins import names
 from harness.sweep.spec import TASKS, Spec, expand, parse
-from tests.command_line import Ropewalk
 
 # A command of lm-eval, and the settings that it is read as.
 PLANNED: list[tuple[str, dict[str, Any]]] = [
@@ -114,7 +113,7 @@ def words_of(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("line", "settings"), PLANNED)
-def test_a_command_of_lm_eval_is_read_as_it_is_meant(line: str, settings: dict[str, Any]) -> None:
+def test_a_command_of_lm_eval_is_read_as_it_is_meant(line, settings):
     """Its flags are settings of the sweep; what it does not name is the default."""
     _, bound, _ = app.parse_args(words_of(line), exit_on_error=False, print_error=False)
     (spec,) = read_specs(None, translated(bound.kwargs))
@@ -122,16 +121,14 @@ def test_a_command_of_lm_eval_is_read_as_it_is_meant(line: str, settings: dict[s
 
 
 @pytest.mark.parametrize(("line", "answer"), ANSWERED)
-def test_what_has_no_counterpart_is_answered_with_the_right_flag(
-    line: str, answer: str, ropewalk: Ropewalk
-) -> None:
+def test_what_has_no_counterpart_is_answered_with_the_right_flag(line, answer, ropewalk):
     """In one message, with exit status 2."""
     done = ropewalk(*words_of(line))
     assert (done.status, done.out) == (2, "")
     assert answer in done.err
 
 
-def test_tasks_are_listed_by_the_command_of_lm_eval(ropewalk: Ropewalk) -> None:
+def test_tasks_are_listed_by_the_command_of_lm_eval(ropewalk):
     """Only tasks, and all of them."""
     done = ropewalk(*words_of("lm-eval ls tasks"))
     heading, *lines = done.out.splitlines()
@@ -153,20 +150,18 @@ def test_tasks_are_listed_by_the_command_of_lm_eval(ropewalk: Ropewalk) -> None:
         ("yarn:ramp=[code,paper]", ["yarn:ramp=code", "yarn:ramp=paper"]),
     ],
 )
-def test_a_comma_before_a_name_separates_entries(entry: str, entries: list[str]) -> None:
+def test_a_comma_before_a_name_separates_entries(entry, entries):
     """One before an option, within a number or in brackets does not."""
     assert expand(entry) == entries
 
 
-def test_a_file_may_have_a_comma_in_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_may_have_a_comma_in_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("my,own.py").write_text("")
     assert expand("my,own.py:x=1") == ["my,own.py:x=1"]
 
 
-def test_limit_lowers_trials_and_documents_and_raises_none(tmp_path: Path) -> None:
+def test_limit_lowers_trials_and_documents_and_raises_none(tmp_path):
     """What is below it stays, so that samples are found again; others have it as their number."""
     (tmp_path / "a.txt").write_text("text")
     docs = f"{tmp_path}:limit=3"

@@ -11,13 +11,13 @@ from harness.api.describe import describe
 from harness.cli.app import main
 from harness.errors import UserError
 from harness.plugins import FOLDERS, load, names
-from tests.command_line import Ropewalk, sweep
+from tests.command_line import sweep
 
 EVERY = [(kind, name) for kind in FOLDERS for name in names(kind)]
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
-def test_everything_that_is_listed_is_described(kind: str, name: str) -> None:
+def test_everything_that_is_listed_is_described(kind, name):
     """Each has all its options with their defaults, and an example whose options are right."""
     (found,) = (one for one in describe(name) if one.kind == kind)
     assert [option.name for option in found.options] == list(load(kind, name).options)
@@ -25,7 +25,7 @@ def test_everything_that_is_listed_is_described(kind: str, name: str) -> None:
     assert load(kind, named).options.keys() == {option.name for option in found.options}
 
 
-def test_options_have_types_defaults_and_ranges(ropewalk: Ropewalk) -> None:
+def test_options_have_types_defaults_and_ranges(ropewalk):
     """The ranges are those that the annotations declare for tune."""
     options = {option.name: option for option in describe("yarn")[0].options}
     assert options["factor"].type == "number"
@@ -38,14 +38,14 @@ def test_options_have_types_defaults_and_ranges(ropewalk: Ropewalk) -> None:
     assert "ropewalk run --scaling none yarn:factor=4" in out
 
 
-def test_a_sweep_is_shown_as_it_is_written(ropewalk: Ropewalk) -> None:
+def test_a_sweep_is_shown_as_it_is_written(ropewalk):
     """A bundled sweep is its file."""
     out = ropewalk("list", "pi_paper").out
     assert "model: huggyllama/llama-7b" in out
     assert "ropewalk run pi_paper" in out
 
 
-def test_a_kind_is_listed_alone(ropewalk: Ropewalk) -> None:
+def test_a_kind_is_listed_alone(ropewalk):
     """Each kind by its plural; the list of all has them in turn."""
     kinds = [f"{kind}s" for kind in (*FOLDERS, "sweep")]
     alone = [ropewalk("list", kind).out for kind in kinds]
@@ -53,7 +53,7 @@ def test_a_kind_is_listed_alone(ropewalk: Ropewalk) -> None:
     assert "".join(alone) == ropewalk("list").out
 
 
-def test_a_file_of_ones_own_is_described_by_its_contract(tmp_path: Path) -> None:
+def test_a_file_of_ones_own_is_described_by_its_contract(tmp_path):
     """What kind it is follows from what it defines; what raises while it is asked has no range."""
     file = tmp_path / "mine.py"
     file.write_text("def frequencies(rope, length, *, kept: float = 0.5):\n    raise SystemExit\n")
@@ -70,9 +70,7 @@ def test_a_file_of_ones_own_is_described_by_its_contract(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_begun_task_and_a_begun_report_run(
-    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_begun_task_and_a_begun_report_run(tiny, docs, tmp_path, ropewalk, monkeypatch):
     """The files are measured and reported as they are written, under the commands that are told."""
     monkeypatch.chdir(tmp_path)
     assert (
@@ -105,9 +103,7 @@ def test_a_begun_task_and_a_begun_report_run(
         (("run", "--docs", "https://host/a.txt"), "not web addresses"),
     ],
 )
-def test_what_was_meant_is_said(
-    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_meant_is_said(words, told, capsys):
     """A command line that cannot be is one sentence that says which one may be."""
     with pytest.raises(SystemExit) as ended:
         main(list(words))

@@ -16,7 +16,7 @@ from harness.api.gate import Names, Verdict, check, evaluate, names_of, parse
 from harness.cli.app import app
 from harness.errors import UserError
 from tests import ROOT, frames
-from tests.command_line import Ropewalk, sweep
+from tests.command_line import sweep
 
 NAMES = Names(
     ("none", "yarn", "yarn:factor=4,beta_fast=8"),
@@ -44,7 +44,7 @@ def one(condition: str, frame: pd.DataFrame) -> Verdict:
     return verdict
 
 
-def test_a_score_is_that_of_the_cell(frame: pd.DataFrame) -> None:
+def test_a_score_is_that_of_the_cell(frame):
     """It holds on the one side of the bound alone, and has the interval of the cell."""
     cell = frame[(frame["scaling"] == "pi") & (frame["length"] == 512)]
     score = float(cell.loc[cell["metric"] == "perplexity", "score"].iloc[0])
@@ -58,7 +58,7 @@ def test_a_score_is_that_of_the_cell(frame: pd.DataFrame) -> None:
         assert verdict.low < score
 
 
-def test_a_reach_and_a_regret_are_those_of_the_reports(frame: pd.DataFrame) -> None:
+def test_a_reach_and_a_regret_are_those_of_the_reports(frame):
     """Both are the numbers that ropewalk report prints."""
     from harness.reports import effective_length, regret
 
@@ -77,7 +77,7 @@ def test_a_reach_and_a_regret_are_those_of_the_reports(frame: pd.DataFrame) -> N
     assert verdict.holds == (row["regret"] > 0.05)
 
 
-def test_a_change_is_paired_with_truncation(frame: pd.DataFrame) -> None:
+def test_a_change_is_paired_with_truncation(frame):
     """The exponential of the mean difference of losses on the same documents, less one."""
     own = frame[frame["task"] == frames.PERPLEXITY].assign(protocol="tail")
     rest = frame[frame["task"] != frames.PERPLEXITY]
@@ -89,7 +89,7 @@ def test_a_change_is_paired_with_truncation(frame: pd.DataFrame) -> None:
     assert verdict.holds == (expected > 0)
 
 
-def test_a_number_that_is_not_known_is_no_pass(frame: pd.DataFrame) -> None:
+def test_a_number_that_is_not_known_is_no_pass(frame):
     """A method that ran out of memory has no reach and no score, whatever the bound is."""
     for sign in ("<", ">="):
         for number in ("effective_length(mine, perplexity)", "score(mine, perplexity, 8x)"):
@@ -119,7 +119,7 @@ def test_a_number_that_is_not_known_is_no_pass(frame: pd.DataFrame) -> None:
         ("change(yarn, passkey, 2x) > 0%", "only perplexity is compared"),
     ],
 )
-def test_what_no_run_can_answer_is_an_error(condition: str, told: str) -> None:
+def test_what_no_run_can_answer_is_an_error(condition, told):
     """One sentence that quotes the condition."""
     with pytest.raises(UserError) as error:
         check([parse(condition)], NAMES)
@@ -137,12 +137,12 @@ def test_what_no_run_can_answer_is_an_error(condition: str, told: str) -> None:
         "change(yarn, 4x) > -2.5%",
     ],
 )
-def test_options_and_spaces_are_read(condition: str) -> None:
+def test_options_and_spaces_are_read(condition):
     """A label's own commas do not end an argument."""
     check([parse(condition)], NAMES)
 
 
-def test_what_a_number_is_relative_to_has_to_be_measured() -> None:
+def test_what_a_number_is_relative_to_has_to_be_measured():
     """The remedy is the flag to add."""
     far = Names(("yarn",), {"perplexity": "perplexity"}, (512,), 256)
     for condition, told in (
@@ -155,9 +155,7 @@ def test_what_a_number_is_relative_to_has_to_be_measured() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_ends_with_the_status_of_its_conditions(
-    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_run_ends_with_the_status_of_its_conditions(tiny, docs, tmp_path, ropewalk):
     """3 where one holds, 4 where one is not known, 0 where none holds; report asks again."""
     (tmp_path / "mine.py").write_text(RAISES)
     run, mine = tmp_path / "run", str(tmp_path / "mine.py")
@@ -188,7 +186,7 @@ def test_a_run_ends_with_the_status_of_its_conditions(
     assert ropewalk("report", tmp_path / "b", "--fail-if", *both).status == 3
 
 
-def test_the_example_workflow_has_commands_that_are_understood() -> None:
+def test_the_example_workflow_has_commands_that_are_understood():
     """Each step of the page runs Ropewalk with options that it has and conditions it answers."""
     page = (ROOT / "docs/how-to/ci.md").read_text(encoding="utf-8")
     workflow = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
@@ -209,7 +207,7 @@ def test_the_example_workflow_has_commands_that_are_understood() -> None:
             assert given["log_file"] == Path("results/ci.log")
 
 
-def test_names_are_those_of_a_frame(frame: pd.DataFrame) -> None:
+def test_names_are_those_of_a_frame(frame):
     """Methods, tasks with their metric, lengths and the window."""
     names = names_of(frame)
     assert names.scalings == frames.SCALINGS

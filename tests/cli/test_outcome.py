@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -37,7 +36,7 @@ def lines_of(frame: pd.DataFrame) -> list[str]:
         {"models": [f"model-{number}" for number in range(12)]},
     ],
 )
-def test_the_last_screen_is_the_recommendation_and_eight_lines(changes: dict[str, Any]) -> None:
+def test_the_last_screen_is_the_recommendation_and_eight_lines(changes):
     """No line is broken, and the last two say where everything else is."""
     lines = shown(**changes)
     assert lines[0].startswith("Use yarn")
@@ -49,7 +48,7 @@ def test_the_last_screen_is_the_recommendation_and_eight_lines(changes: dict[str
     assert any("more models" in line for line in lines) == ("models" in changes)
 
 
-def test_the_last_screen_names_a_winner_or_a_bound() -> None:
+def test_the_last_screen_names_a_winner_or_a_bound():
     """Eight of eight keys have a bound, 32 of 32 win, and of two that found all one is named."""
     hits = {"none": [0.0] * 8, "yarn": [1.0] * 8, "pi": [1.0, 0.0] * 4}
     rows = [row for name, hit in hits.items() for row in asked("passkey", name, 2048, hit)]
@@ -63,7 +62,7 @@ def test_the_last_screen_names_a_winner_or_a_bound() -> None:
     assert "accuracy: 100% [89, 100]; winner: 50 percentage points [" in text
 
 
-def test_the_last_screen_tells_two_tasks_of_one_measure_apart() -> None:
+def test_the_last_screen_tells_two_tasks_of_one_measure_apart():
     """Both lines are of passkey accuracy: each has its task's label."""
     rows = [
         row

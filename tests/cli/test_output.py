@@ -14,7 +14,7 @@ import pytest
 from harness.cli import COMMANDS
 from harness.cli.plain import plain
 from harness.cli.schema import document, results
-from tests.command_line import Outcome, Ropewalk
+from tests.command_line import Outcome
 from tests.small_runs import changed
 
 TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S")
@@ -33,7 +33,7 @@ def checked(done: Outcome, command: str) -> dict[str, Any]:
     return said
 
 
-def test_every_command_has_a_schema() -> None:
+def test_every_command_has_a_schema():
     """It is itself valid, and forbids what the types do not have."""
     assert list(results()) == list(COMMANDS)
     for command in COMMANDS:
@@ -68,9 +68,7 @@ def words(run: Path, tiny: Path, docs: Path, tmp_path: Path) -> dict[str, list[o
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_result_of_a_command_is_one_object(
-    command: str, words: dict[str, list[object]], ropewalk: Ropewalk
-) -> None:
+def test_the_result_of_a_command_is_one_object(command, words, ropewalk):
     """It has a result, and the same exit status as without --json."""
     if command == "run":  # its dry run first: both are results
         checked(ropewalk(*words[command], "--dry-run", "--json"), command)
@@ -80,7 +78,7 @@ def test_the_result_of_a_command_is_one_object(
     assert "error" not in said
 
 
-def test_the_numbers_are_those_of_the_files(run: Path, ropewalk: Ropewalk, tmp_path: Path) -> None:
+def test_the_numbers_are_those_of_the_files(run, ropewalk, tmp_path):
     """The table of scores is that of scores.csv, bit for bit."""
     done = ropewalk("report", run, "--report", "scores", "--out", tmp_path / "out", "--json")
     (row,) = checked(done, "report")["result"]["written"]["tables"]["scores"]["table"]
@@ -99,9 +97,7 @@ def test_the_numbers_are_those_of_the_files(run: Path, ropewalk: Ropewalk, tmp_p
         (("report", "nowhere"), "report", "nowhere"),
     ],
 )
-def test_an_error_is_one_object_too(
-    words: tuple[str, ...], command: str, told: str, ropewalk: Ropewalk
-) -> None:
+def test_an_error_is_one_object_too(words, command, told, ropewalk):
     """The exit status is 2, the message is that of stderr, and each problem is a sentence."""
     done = ropewalk(*words, "--json")
     assert done.status == 2
@@ -112,16 +108,14 @@ def test_an_error_is_one_object_too(
     assert ropewalk(*words).status == 2
 
 
-def test_what_is_no_number_is_null() -> None:
+def test_what_is_no_number_is_null():
     """Also in a table, and of the types of NumPy and pandas."""
     table = pd.DataFrame({"a": [1.0, float("nan")], "b": pd.array([1, None], dtype="Int64")})
     assert plain(table) == [{"a": 1.0, "b": 1}, {"a": None, "b": None}]
     assert plain([float("inf"), table["a"].to_numpy()]) == [None, [1.0, None]]
 
 
-def test_quiet_prints_only_the_result(
-    words: dict[str, list[object]], ropewalk: Ropewalk, tmp_path: Path
-) -> None:
+def test_quiet_prints_only_the_result(words, ropewalk, tmp_path):
     """Progress and notes are in the log, with times; errors are printed and are in it too."""
     log = tmp_path / "log.txt"
     quiet = ["--quiet", "--log-file", log]
@@ -139,14 +133,14 @@ def test_quiet_prints_only_the_result(
     assert "1/1 cells" in ropewalk(*words["run"][:-1], tmp_path / "louder").err
 
 
-def test_a_log_that_cannot_be_written_is_an_error(ropewalk: Ropewalk, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_an_error(ropewalk, tmp_path):
     """One sentence, before anything is done."""
     done = ropewalk("new", "method", "mine", "--out", tmp_path, "--log-file", tmp_path)
     assert (done.status, "cannot be written" in done.err) == (2, True)
     assert not (tmp_path / "mine.py").exists()
 
 
-def test_notes_are_in_the_object(ropewalk: Ropewalk, run: Path, tmp_path: Path) -> None:
+def test_notes_are_in_the_object(ropewalk, run, tmp_path):
     """The warning about an old name is one, under the name of today."""
     done = ropewalk("rerun", run, "--out", tmp_path / "again", "--dry-run", "--json")
     said = checked(done, "reproduce")
@@ -163,9 +157,7 @@ def test_notes_are_in_the_object(ropewalk: Ropewalk, run: Path, tmp_path: Path) 
         ["tune", "--task", "perplexity:tail=16", "--against", "pi", "ntk", "--trials", "4"],
     ],
 )
-def test_a_measured_answer_is_one_object(
-    words: list[str], ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_a_measured_answer_is_one_object(words, ropewalk, tiny, docs, tmp_path):
     """A race and a search have a method, a sentence and a table."""
     more = ["--model", tiny, "--docs", docs, "--length", "2x", "--out", tmp_path / "out"]
     said = checked(ropewalk(*words, *more, "--json"), words[0])

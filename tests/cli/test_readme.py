@@ -86,7 +86,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_the_python_of_the_readme_runs(place: Path) -> None:
+def test_the_python_of_the_readme_runs(place):
     """The example measures a loaded model and gives a figure."""
     names: dict[str, object] = {}
     exec(compile(blocks("python")[0], "README.md", "exec"), names)
@@ -94,7 +94,7 @@ def test_the_python_of_the_readme_runs(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_ropewalk_command_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_ropewalk_command_runs(place, capsys):
     """Each command of the README and of a tutorial ends with status 0.
 
     What no later command reads is planned and not measured: that it is, other tests see.
@@ -114,13 +114,13 @@ def test_every_ropewalk_command_runs(place: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_every_command_of_a_page_is_understood(page: Path) -> None:
+def test_every_command_of_a_page_is_understood(page):
     """Every option that a page names is one of its command."""
     for command in commands(page):
         app.parse_args(command[1:], exit_on_error=False, print_error=False)
 
 
-def test_the_other_commands_are_scripts_that_are_there() -> None:
+def test_the_other_commands_are_scripts_that_are_there():
     """What is no ropewalk command is one of the two scripts, and each can be executed."""
     lines = "\n".join(blocks("bash")).replace("\\\n", " ").splitlines()
     first = [line.split()[0] for line in lines if line.strip()]
@@ -130,7 +130,7 @@ def test_the_other_commands_are_scripts_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("room", LISTS)
-def test_the_catalogue_is_that_of_the_list_command(room: str) -> None:
+def test_the_catalogue_is_that_of_the_list_command(room):
     """The list of methods, tasks, reports and sweeps in a room's README is current."""
     text = (ROOT / room / "README.md").read_text(encoding="utf-8")
     written = text.partition("<!-- list -->\n```\n")[2].partition("```\n<!-- /list -->")[0]
@@ -143,7 +143,7 @@ def test_the_catalogue_is_that_of_the_list_command(room: str) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_every_link_leads_somewhere(document: Path) -> None:
+def test_every_link_leads_somewhere(document):
     """The file that a link names exists, and so does the heading."""
     wrong = []
     for name, heading in LINK.findall(document.read_text(encoding="utf-8")):

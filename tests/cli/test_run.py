@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def whole(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 class TestRun:
     """A sweep from the command to the files."""
 
-    def test_a_sweep_leaves_a_whole_run(self, whole: Path) -> None:
+    def test_a_sweep_leaves_a_whole_run(self, whole):
         """Every question of every cell is measured, and the record leads to each."""
         found = samples(whole)
         assert len(found) == QUESTIONS
@@ -77,9 +77,7 @@ class TestRun:
 
     @pytest.mark.slow
     @pytest.mark.usefixtures("default_reports", "weightless")
-    def test_tables_and_figures_are_made(
-        self, whole: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-    ) -> None:
+    def test_tables_and_figures_are_made(self, whole, tiny, docs, tmp_path, ropewalk):
         """A run ends with every table and figure; made again, tables and curves are the same bytes.
 
         The terminal shows the best methods on one screen, the report of the run their sentences,
@@ -105,18 +103,14 @@ class TestRun:
         assert all(name.partition(".")[0] in done.out for name in made)
 
     @pytest.mark.usefixtures("weightless")
-    def test_the_same_command_measures_nothing_again(
-        self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk
-    ) -> None:
+    def test_the_same_command_measures_nothing_again(self, whole, tiny, docs, ropewalk):
         """A complete run is left as it is, byte for byte, and no weight is read."""
         before = (whole / SAMPLES).read_bytes()
         assert ropewalk(*sweep(tiny, docs, whole)).status == 0
         assert (whole / SAMPLES).read_bytes() == before
 
     @pytest.mark.slow
-    def test_a_wider_sweep_measures_only_what_is_new(
-        self, whole: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-    ) -> None:
+    def test_a_wider_sweep_measures_only_what_is_new(self, whole, tiny, docs, tmp_path, ropewalk):
         """Samples that are there stay where they are, and the new method's come behind them."""
         folder = shutil.copytree(whole, tmp_path / "wider")
         before = (folder / SAMPLES).read_bytes()
@@ -125,9 +119,7 @@ class TestRun:
         assert len(samples(folder)) == QUESTIONS * 3 // 2
 
     @pytest.mark.usefixtures("weightless")
-    def test_a_dry_run_writes_nothing(
-        self, bare: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-    ) -> None:
+    def test_a_dry_run_writes_nothing(self, bare, docs, tmp_path, ropewalk):
         """The plan and its cost are told without a weight file, and no folder is made."""
         done = ropewalk(*sweep(bare, docs, tmp_path / "run"), "--dry-run")
         assert (done.status, done.err) == (0, "")
@@ -139,9 +131,7 @@ class TestRun:
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.usefixtures("weightless")
-    def test_a_dry_run_knows_what_is_done(
-        self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk
-    ) -> None:
+    def test_a_dry_run_knows_what_is_done(self, whole, tiny, docs, ropewalk):
         """What the run folder has is not counted again, and the folder is not touched."""
         before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
         done = ropewalk(*sweep(tiny, docs, whole), "--dry-run")
@@ -150,9 +140,8 @@ class TestRun:
 
     @pytest.mark.usefixtures("weightless")
     def test_a_dry_run_says_whether_to_take_threads_or_workers(
-        self, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
+        self, tiny, docs, tmp_path, ropewalk, monkeypatch
+    ):
         """Of several cores; of one there is nothing to choose."""
 
         def said(threads: int, *more: str) -> str:
@@ -174,8 +163,8 @@ class TestRun:
         ],
     )
     def test_a_dry_run_is_refused_where_the_run_is(
-        self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk, changes: Any, told: str
-    ) -> None:
+        self, whole, tiny, docs, ropewalk, changes, told
+    ):
         """A folder that holds another sweep is refused with the words of the run itself."""
         words = sweep(tiny, docs, whole, **changes)
         done = ropewalk(*words, "--dry-run")
@@ -185,17 +174,15 @@ class TestRun:
 
     @pytest.mark.usefixtures("weightless")
     def test_a_race_refuses_the_folder_of_another_sweep_in_a_dry_run_too(
-        self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk
-    ) -> None:
+        self, whole, tiny, docs, ropewalk
+    ):
         """Its cost is not told of a folder that the race itself refuses."""
         given = ("--model", tiny, "--docs", docs, "--length", "2x", "--device", "cpu")
         done = ropewalk("recommend", *given, "--out", whole, "--dry-run")
         assert done.status == 2
         assert "has another sweep, with other protocols" in " ".join(done.err.split())
 
-    def test_cells_that_a_sweep_leaves_out_are_told(
-        self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk, tmp_path: Path
-    ) -> None:
+    def test_cells_that_a_sweep_leaves_out_are_told(self, whole, tiny, docs, ropewalk, tmp_path):
         """The record loses the cells that a narrower sweep does not name; both runs say so."""
         folder = Path(shutil.copytree(whole, tmp_path / "run"))
         words = sweep(tiny, docs, folder, task=["perplexity:tail=16"], scaling=["none"])
@@ -209,14 +196,8 @@ class TestRun:
 
     @pytest.mark.slow
     def test_a_users_method_runs_beside_the_built_in_ones(
-        self,
-        whole: Path,
-        tiny: Path,
-        docs: Path,
-        tmp_path: Path,
-        ropewalk: Ropewalk,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
+        self, whole, tiny, docs, tmp_path, ropewalk, monkeypatch
+    ):
         """A file of ten lines is a method; where its frequencies are known, so are its samples."""
         monkeypatch.chdir(tmp_path)
         Path("mine.py").write_text(MINE)
@@ -232,9 +213,7 @@ class TestRun:
         assert len(samples(folder)) == QUESTIONS * 3 // 2
 
     @pytest.mark.slow
-    def test_documents_too_short_are_told(
-        self, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-    ) -> None:
+    def test_documents_too_short_are_told(self, tiny, docs, tmp_path, ropewalk):
         """A document that does not hold the longest length is left out, and said to be."""
         folder = shutil.copytree(docs, tmp_path / "docs")
         (folder / "note.txt").write_text("too short")
@@ -246,9 +225,7 @@ class TestRun:
         assert len(samples(tmp_path / "run")) == 2 * 3
 
     @pytest.mark.slow
-    def test_one_document_is_enough(
-        self, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-    ) -> None:
+    def test_one_document_is_enough(self, tiny, docs, tmp_path, ropewalk):
         """One document has no interval, and its table and curve are made all the same."""
         words = sweep(tiny, docs / "document-0.txt", tmp_path, task=["perplexity:tail=16"])
         assert ropewalk(*words).status == 0
@@ -258,9 +235,7 @@ class TestRun:
         assert len(rows) == 1 + CELLS // 2
 
     @pytest.mark.slow
-    def test_a_users_method_may_give_any_number_as_its_factor(
-        self, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-    ) -> None:
+    def test_a_users_method_may_give_any_number_as_its_factor(self, tiny, docs, tmp_path, ropewalk):
         """An attention factor from numpy or torch is recorded as the number it is."""
         text = "import torch\n" + MINE.replace("factor)\n", "factor, torch.tensor(1.5))\n")
         (tmp_path / "mine.py").write_text(text)
@@ -288,9 +263,7 @@ class TestResume:
     """A run that ends before its end goes on where it stopped."""
 
     @pytest.mark.slow
-    def test_a_killed_run_goes_on(
-        self, whole: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-    ) -> None:
+    def test_a_killed_run_goes_on(self, whole, tiny, docs, tmp_path, ropewalk):
         """Killed in its first line and its last, the command gives the undisturbed samples."""
         words = sweep(tiny, docs, tmp_path)
         for kept in (0, QUESTIONS - 1):
@@ -342,20 +315,18 @@ class TestRefused:
             ),
         ],
     )
-    def test_a_mistake_is_answered_word_for_word(
-        self, changes: dict[str, str], message: str, refused: Callable[..., str], docs: Path
-    ) -> None:
+    def test_a_mistake_is_answered_word_for_word(self, changes, message, refused, docs):
         """The sentence says what was given, what is allowed and what to do; nothing is written."""
         longest = 1 + max(len(path.read_text()) for path in docs.iterdir()) * 3 // 4
         assert refused(**changes) == message.format(longest=longest)
         assert not Path("run").exists()
 
-    def test_an_unknown_device_is_refused(self, refused: Callable[..., str]) -> None:
+    def test_an_unknown_device_is_refused(self, refused):
         """A device that torch does not know, or this machine has not, is named."""
         assert refused(device="gpu").startswith("device 'gpu' is unavailable: ")
         assert refused(device="cuda:99").startswith("device 'cuda:99' is unavailable: ")
 
-    def test_a_model_that_is_not_there_is_refused(self, refused: Callable[..., str]) -> None:
+    def test_a_model_that_is_not_there_is_refused(self, refused):
         """A folder that does not exist is no hub name."""
         gone = Path.cwd() / "gone"
         assert refused(model=gone) == (
@@ -363,9 +334,7 @@ class TestRefused:
             "owner/name/file.gguf)."
         )
 
-    def test_the_folder_of_another_model_is_refused(
-        self, whole: Path, docs: Path, ropewalk: Ropewalk
-    ) -> None:
+    def test_the_folder_of_another_model_is_refused(self, whole, docs, ropewalk):
         """A run folder holds one model; other weights of the same name are another model."""
         shutil.copytree(whole, "run")
         other = save_tiny(Path("llama"), seed=1)
@@ -382,9 +351,7 @@ class TestRefused:
         done = ropewalk(*sweep(Path(record["asked"]["model"]), docs, Path("run")))
         assert "llama (quantized: Q4_0, now None)" in done.err
 
-    def test_a_record_that_has_less_of_the_model_is_continued(
-        self, whole: Path, docs: Path, ropewalk: Ropewalk
-    ) -> None:
+    def test_a_record_that_has_less_of_the_model_is_continued(self, whole, docs, ropewalk):
         """An earlier version recorded less; nothing is measured again."""
         run = Path(shutil.copytree(whole, "run"))
         record = json.loads((run / RUN).read_text())
@@ -407,9 +374,7 @@ class TestRefused:
             ),
         ],
     )
-    def test_words_that_are_no_command_are_refused(
-        self, words: Sequence[str], told: str, ropewalk: Ropewalk
-    ) -> None:
+    def test_words_that_are_no_command_are_refused(self, words, told, ropewalk):
         """An unknown command or flag is answered with the nearest and exit status 2."""
         done = ropewalk(*words)
         assert (done.status, done.out) == (2, "")
@@ -423,13 +388,13 @@ class TestRefused:
             ("export", "--scaling", "pi", "--length", "4x", "--to", "vllm"),
         ],
     )
-    def test_the_demo_model_is_named_first(self, words: Sequence[str], ropewalk: Ropewalk) -> None:
+    def test_the_demo_model_is_named_first(self, words, ropewalk):
         """Where no model is given; where the demo is asked for by its name, nothing is said."""
         assert ropewalk(*words).err.startswith("This uses the embedded demo model (")
         named = ropewalk(*words, "--model", "reference")
         assert (named.status, "demo model" in named.err) == (0, False)
 
-    def test_a_recommendation_needs_a_model(self, ropewalk: Ropewalk) -> None:
+    def test_a_recommendation_needs_a_model(self, ropewalk):
         """One sentence says how to name it."""
         done = ropewalk("recommend", "--length", "4x")
         assert (done.status, done.out) == (2, "")
@@ -441,9 +406,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         "words", [("inspect",), ("recommend",), ("doctor",), ("export", "--scaling", "pi")]
     )
-    def test_one_model_is_named_with_or_without_its_flag(
-        self, words: Sequence[str], ropewalk: Ropewalk, tmp_path: Path
-    ) -> None:
+    def test_one_model_is_named_with_or_without_its_flag(self, words, ropewalk, tmp_path):
         """A command of one model reads it from MODEL and from --model alike."""
         rest = ("--length", "4x", *(("--to", "vllm") if "export" in words else ()))
         told = [
@@ -455,9 +418,7 @@ class TestRefused:
 
 
 @pytest.mark.slow
-def test_pickled_weights_need_leave(
-    tiny: Path, bare: Path, whole: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_pickled_weights_need_leave(tiny, bare, whole, docs, tmp_path, ropewalk):
     """Weights that could run code are refused unless asked for; then they give the same losses."""
     model = shutil.copytree(bare, tmp_path / "pickled")
     torch.save(load_file(tiny / "model.safetensors"), model / "pytorch_model.bin")
@@ -478,7 +439,7 @@ class TestReport:
     """Tables and figures from files alone."""
 
     @pytest.mark.slow
-    def test_one_report_of_two_runs(self, whole: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+    def test_one_report_of_two_runs(self, whole, tmp_path, ropewalk):
         """Runs are joined, only what was chosen is made, and it goes where it is told to."""
         first, second = (shutil.copytree(whole, tmp_path / name) for name in ("a", "b"))
         shutil.rmtree(first / "reports")
@@ -494,9 +455,7 @@ class TestReport:
         assert len((first / "reports" / "scores.csv").read_text().splitlines()) == 1 + 2 * CELLS
 
     @pytest.mark.usefixtures("scored")
-    def test_a_run_that_measured_nothing_is_told(
-        self, whole: Path, tmp_path: Path, ropewalk: Ropewalk
-    ) -> None:
+    def test_a_run_that_measured_nothing_is_told(self, whole, tmp_path, ropewalk):
         """A run killed before its first sample has a table of cells that were not measured."""
         shutil.copy(whole / RUN, tmp_path / RUN)
         assert ropewalk("report", tmp_path).status == 0
@@ -521,7 +480,7 @@ print("loaded:", *sorted(heavy & set(sys.modules)))
 """
 
     @pytest.mark.slow
-    def test_help_and_list_load_nothing_heavy(self) -> None:
+    def test_help_and_list_load_nothing_heavy(self):
         """What answers in an instant imports no heavy library."""
         for lines in (["list"], [f"{command}|--help" for command in COMMANDS]):
             done = subprocess.run(
@@ -543,9 +502,7 @@ print("loaded:", *sorted(heavy & set(sys.modules)))
 """
 
     @pytest.mark.slow
-    def test_a_finished_sweep_loads_no_model(
-        self, whole: Path, tiny: Path, docs: Path, tmp_path: Path
-    ) -> None:
+    def test_a_finished_sweep_loads_no_model(self, whole, tiny, docs, tmp_path):
         """The same command reads config, tokenizer and samples, and writes the reports again."""
         folder = Path(shutil.copytree(whole, tmp_path / "run"))
         done = subprocess.run(
@@ -556,9 +513,7 @@ print("loaded:", *sorted(heavy & set(sys.modules)))
         assert done.stdout.splitlines()[-1] == "loaded:"
 
 
-def test_a_checkpoint_with_missing_tensors_is_refused(
-    tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_with_missing_tensors_is_refused(tmp_path, docs, capsys):
     """Random numbers never stand in for weights: the tensor is named, and no run folder is left."""
     folder = save_tiny(tmp_path / "torn")
     weights = load_file(folder / "model.safetensors")
@@ -575,9 +530,7 @@ def test_a_checkpoint_with_missing_tensors_is_refused(
 
 @pytest.mark.usefixtures("scored")
 @pytest.mark.slow
-def test_a_loss_without_a_number_is_a_status_and_exit_1_each_time(
-    tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_loss_without_a_number_is_a_status_and_exit_1_each_time(tmp_path, docs, capsys):
     """A model that overflows gives not_finite samples, no number and no NaN in any file."""
     folder = save_tiny(tmp_path / "overflow", tie_word_embeddings=False)
     weights = load_file(folder / "model.safetensors")

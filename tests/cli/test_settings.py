@@ -18,12 +18,12 @@ READ = {"model_args", "limit"}  # flags that are read as other settings
 NAMES = [name for name in Spec.model_fields if name != "published"]
 
 
-def test_every_setting_but_that_of_sweep_files_is_a_flag() -> None:
+def test_every_setting_but_that_of_sweep_files_is_a_flag():
     assert TEXTS.keys() == {*NAMES, *READ}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_flag_has_the_type_and_the_default_of_its_setting(name: str) -> None:
+def test_a_flag_has_the_type_and_the_default_of_its_setting(name):
     """What help shows as the default begins with the value, where there is one."""
     field = Spec.model_fields[name]
     accepted: set[Any] = {field.annotation, *get_args(field.annotation)}
@@ -37,9 +37,7 @@ def test_a_flag_has_the_type_and_the_default_of_its_setting(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_example_of_a_command_is_understood(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_of_a_command_is_understood(name, capsys):
     """Every option that it names is one of the command, and its help ends with it."""
     program, command, *words = shlex.split(EXAMPLES[name])
     assert (program, command) == ("ropewalk", name)

@@ -31,7 +31,7 @@ def ask(source, lengths, *, seed: int):
 """
 
 
-def test_every_file_names_the_same_version() -> None:
+def test_every_file_names_the_same_version():
     """The changelog's last one, the citation, and what is built where git has no tags."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     fallback = project["tool"]["hatch"]["version"]["fallback-version"]
@@ -41,7 +41,7 @@ def test_every_file_names_the_same_version() -> None:
 
 
 @pytest.mark.slow
-def test_the_version_is_that_of_the_installed_package() -> None:
+def test_the_version_is_that_of_the_installed_package():
     done = subprocess.run(
         [sys.executable, "-m", "harness", "--version"], capture_output=True, text=True, check=True
     )
@@ -49,7 +49,7 @@ def test_the_version_is_that_of_the_installed_package() -> None:
 
 
 @pytest.mark.slow
-def test_the_current_directory_is_no_source_of_code_or_settings(many: Path, tmp_path: Path) -> None:
+def test_the_current_directory_is_no_source_of_code_or_settings(many, tmp_path):
     """No numpy.py that lies there is run, no matplotlibrc read, not even a broken one.
 
     A report imports neither torch nor transformers, which would take longer than it.
@@ -90,7 +90,7 @@ def plan_in(folder: str, words: list[str]) -> None:
     main(words)
 
 
-def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path: Path) -> None:
+def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path):
     """Ctrl-C ends it within seconds, with status 130 and no traceback."""
     (tmp_path / "mine.py").write_text(NOTED)
     words = ["run", "--task", "mine.py", "--length", *map(str, range(99, 3000, 60)), "--dry-run"]
@@ -118,7 +118,7 @@ def ask(source, lengths, *, seed: int):
 """
 
 
-def test_an_interrupt_in_a_finalizer_is_not_lost(tmp_path: Path) -> None:
+def test_an_interrupt_in_a_finalizer_is_not_lost(tmp_path):
     """Python ignores errors there, and Ctrl-C would be one of them."""
     (tmp_path / "mine.py").write_text(FINALIZED)
     done = in_child(plan_in, str(tmp_path), ["run", "--task", "mine.py", "--dry-run"])
@@ -127,14 +127,14 @@ def test_an_interrupt_in_a_finalizer_is_not_lost(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
-def test_a_closed_stream_is_as_dev_null(closed: str) -> None:
+def test_a_closed_stream_is_as_dev_null(closed):
     """Where nobody reads or writes, the command does its work, and nothing is said of it."""
     line = f"{sys.executable} -m harness list {closed}"
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_an_interrupt_before_the_program_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_the_program_has_begun(monkeypatch):
     """Ctrl-C while the command line is imported is exit status 130, and no traceback."""
 
     class Interrupted:

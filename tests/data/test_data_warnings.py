@@ -33,7 +33,7 @@ def read(given: object) -> Corpora:
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
-def test_line_ends_are_those_of_unix_and_that_is_said(end: str, tmp_path: Path) -> None:
+def test_line_ends_are_those_of_unix_and_that_is_said(end, tmp_path):
     (tmp_path / "a.txt").write_bytes(PROSE.encode())
     (tmp_path / "b.txt").write_bytes(PROSE.replace("\n", end).encode())
     (tmp_path / "rows.jsonl").write_text(json.dumps({"text": PROSE.replace("\n", end)}))
@@ -50,9 +50,7 @@ def test_line_ends_are_those_of_unix_and_that_is_said(end: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("longest", [1, 2, 7, 30, 139, 140, 141, 9999])
-def test_the_beginning_of_a_text_is_the_same_whatever_its_line_ends(
-    longest: int, tmp_path: Path
-) -> None:
+def test_the_beginning_of_a_text_is_the_same_whatever_its_line_ends(longest, tmp_path):
     """Characters are counted after line ends are those of Unix, in files and in rows."""
     text = "\n".join(["a", "", "", PROSE])
     for end in ("\n", "\r\n", "\r"):
@@ -66,7 +64,7 @@ def test_the_beginning_of_a_text_is_the_same_whatever_its_line_ends(
             assert tiny_tokenizer().decode(list(passage.tokens)) == text[:longest]
 
 
-def test_a_web_page_is_a_warning(tmp_path: Path) -> None:
+def test_a_web_page_is_a_warning(tmp_path):
     (tmp_path / "page.txt").write_text(f"<html><body>{'<p>A paragraph of it.</p>' * 40}</html>")
     (entry,) = read(tmp_path / "page.txt").entries()
     assert entry["markup"] == "html"
@@ -75,7 +73,7 @@ def test_a_web_page_is_a_warning(tmp_path: Path) -> None:
     assert [name for name, text in embedded.held_out() if is_html(text)] == []
 
 
-def test_a_text_with_zeros_is_a_warning(tmp_path: Path) -> None:
+def test_a_text_with_zeros_is_a_warning(tmp_path):
     """UTF-16 without its mark is UTF-8 with a zero after every letter, and is not a text."""
     (tmp_path / "a.txt").write_bytes(PROSE.encode("utf-16-le"))
     (tmp_path / "b.txt").write_text(PROSE)
@@ -88,7 +86,7 @@ def test_a_text_with_zeros_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
-def test_a_text_of_unknown_tokens_is_a_warning() -> None:
+def test_a_text_of_unknown_tokens_is_a_warning():
     known = {"name": "a.txt", "tokens": 1000, "unknown": 5}
     strange = {"name": "b.txt", "tokens": 1000, "unknown": 500}
     assert warnings([known]) == []
@@ -96,7 +94,7 @@ def test_a_text_of_unknown_tokens_is_a_warning() -> None:
     assert "b.txt" in warnings([known, strange])[0]
 
 
-def test_a_null_row_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_a_null_row_is_left_out_and_counted(tmp_path):
     texts = [PROSE, None, PROSE[9:], None]
     rows = datasets.Dataset.from_dict({"text": texts})
     rows.to_parquet(tmp_path / "a.parquet")
@@ -111,7 +109,7 @@ def test_a_null_row_is_left_out_and_counted(tmp_path: Path) -> None:
     assert "has no text" in refused(tmp_path / "b.jsonl")
 
 
-def test_an_encrypted_archive_is_one_sentence(tmp_path: Path) -> None:
+def test_an_encrypted_archive_is_one_sentence(tmp_path):
     """Python says with a RuntimeError that a password is needed."""
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a.txt", "secret")
@@ -131,9 +129,7 @@ def stream(path: Path, table: pyarrow.Table) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dictionary", [False, True])
-def test_what_unpacks_to_far_too_much_is_not_unpacked(
-    dictionary: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_unpacks_to_far_too_much_is_not_unpacked(dictionary, tmp_path, monkeypatch):
     """A small Parquet file is rejected by the size that it gives, before memory is taken for it."""
     monkeypatch.setattr(readers, "UNPACKED", 2**20)
     giant = pyarrow.array(["short"] * 99 + ["a" * 2**25])
@@ -150,7 +146,7 @@ def test_what_unpacks_to_far_too_much_is_not_unpacked(
 
 
 @pytest.mark.parametrize("name", ["stream.arrow", "file.arrow"])
-def test_other_columns_of_an_arrow_file_are_not_unpacked(name: str, tmp_path: Path) -> None:
+def test_other_columns_of_an_arrow_file_are_not_unpacked(name, tmp_path):
     table = pyarrow.table({"other": ["a" * 2**24] * 4, "text": ["short"] * 4})
     stream(tmp_path / name, table)
     before = pyarrow.total_allocated_bytes()
@@ -159,9 +155,7 @@ def test_other_columns_of_an_arrow_file_are_not_unpacked(name: str, tmp_path: Pa
     assert pyarrow.total_allocated_bytes() - before < 2**22
 
 
-def test_all_documents_together_have_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_documents_together_have_a_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "LARGEST", 3000)
     for index in range(4):
         (tmp_path / f"{index}.txt").write_text(f"{index}{PROSE}")

@@ -35,7 +35,7 @@ def runs(text: str) -> Iterator[tuple[str, ...]]:
             yield run
 
 
-def test_held_out_documents_are_many_and_long(held_out: dict[str, str]) -> None:
+def test_held_out_documents_are_many_and_long(held_out):
     """At least 24 documents of different names and texts are held out, each of them long."""
     assert len(held_out) >= 23
     assert len(set(held_out.values())) == len(held_out)
@@ -43,7 +43,7 @@ def test_held_out_documents_are_many_and_long(held_out: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_training_shares_no_passage_with_held_out(held_out: dict[str, str]) -> None:
+def test_training_shares_no_passage_with_held_out(held_out):
     training = dict(embedded.training())
     assert len(training) > 200
     assert not set(training) & set(held_out)
@@ -51,12 +51,12 @@ def test_training_shares_no_passage_with_held_out(held_out: dict[str, str]) -> N
     assert [name for name, text in training.items() if not seen.isdisjoint(runs(text))] == []
 
 
-def test_embedded_documents_are_the_held_out_ones(held_out: dict[str, str]) -> None:
+def test_embedded_documents_are_the_held_out_ones(held_out):
     assert dict(read("embedded")) == held_out
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_data_set_in_memory_is_its_rows(streamed: bool) -> None:
+def test_a_data_set_in_memory_is_its_rows(streamed):
     rows: Any = datasets.Dataset.from_dict(ROWS)
     rows = rows.to_iterable_dataset() if streamed else rows
     wanted = [(f"rows[{i}]", text) for i, text in enumerate(ROWS["text"])]
@@ -69,7 +69,7 @@ def test_a_data_set_in_memory_is_its_rows(streamed: bool) -> None:
         assert [text for _, text in of_python(rows["text"]).read()] == ROWS["text"]
 
 
-def test_texts_in_memory_are_documents() -> None:
+def test_texts_in_memory_are_documents():
     """An iterator's too, which ends after one reading; anything else is a sentence."""
     for given in (["one", "two"], iter(["one", "two"])):
         found = of_python(given)
@@ -80,7 +80,7 @@ def test_texts_in_memory_are_documents() -> None:
 
 
 @pytest.mark.slow
-def test_texts_are_measured_as_their_files_are(tiny: Path, docs: Path, tmp_path: Path) -> None:
+def test_texts_are_measured_as_their_files_are(tiny, docs, tmp_path):
     settings = {"model": str(tiny), "scaling": "none", "length": "2x"}
     tasks = ["perplexity:tail=16", "perplexity:tail=8"]
     texts = [path.read_text() for path in sorted(docs.iterdir())]
@@ -95,7 +95,7 @@ def test_texts_are_measured_as_their_files_are(tiny: Path, docs: Path, tmp_path:
     assert command(record) == ""
 
 
-def test_a_folder_is_read_in_depth_and_in_order(tmp_path: Path) -> None:
+def test_a_folder_is_read_in_depth_and_in_order(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "deep.md").write_text("deep")
     (tmp_path / "a.txt").write_text("first")
@@ -103,7 +103,7 @@ def test_a_folder_is_read_in_depth_and_in_order(tmp_path: Path) -> None:
     assert read(tmp_path) == [("a.txt", "first"), ("b/deep.md", "deep")]
 
 
-def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+def test_an_empty_folder_is_refused(tmp_path):
     assert refused(tmp_path) == (
         f"{tmp_path} has no text file (.html, .md, .py, .rst, .tex, .txt); "
         f"a data set needs {tmp_path}:split=…"
@@ -113,7 +113,7 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "given", ["./gone", "/no/folder", "~/no", "gone.txt", "./gone:split=test", "gone.jsonl:limit=1"]
 )
-def test_a_path_that_does_not_exist_is_refused_at_once(given: str) -> None:
+def test_a_path_that_does_not_exist_is_refused_at_once(given):
     with pytest.raises(UserError, match=f"documents {given} do not exist; give a file"):
         open_documents(given)
 
@@ -127,7 +127,7 @@ def test_a_path_that_does_not_exist_is_refused_at_once(given: str) -> None:
         ("split=a,split=b", "--docs some/set: option 'split' is given twice."),
     ],
 )
-def test_a_bad_option_is_refused_at_once(options: str, words: str) -> None:
+def test_a_bad_option_is_refused_at_once(options, words):
     with pytest.raises(UserError, match=re.escape(words)):
         open_documents(f"some/set:{options}")
 
@@ -167,7 +167,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("carded:limit=2", ["one", "two"]),
     ],
 )
-def test_documents_are_the_rows_of_a_split(folder: Path, given: str, texts: list[str]) -> None:
+def test_documents_are_the_rows_of_a_split(folder, given, texts):
     name = given.partition(":")[0]
     assert read(folder / given) == [(f"{name}[{i}]", text) for i, text in enumerate(texts)]
 
@@ -184,5 +184,5 @@ def test_documents_are_the_rows_of_a_split(folder: Path, given: str, texts: list
         ("broken:split=train", "cannot be read: JSON parse error: Invalid value. in row 1"),
     ],
 )
-def test_a_mistake_is_answered_with_what_there_is(folder: Path, given: str, words: str) -> None:
+def test_a_mistake_is_answered_with_what_there_is(folder, given, words):
     assert words in refused(folder / given)

@@ -47,7 +47,7 @@ WRITERS: dict[str, Callable[[Path, bytes], object]] = {
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_a_compressed_text_is_the_text(suffix: str, tmp_path: Path) -> None:
+def test_a_compressed_text_is_the_text(suffix, tmp_path):
     path = tmp_path / f"tale.txt{suffix}"
     WRITERS[suffix](path, TEXT.encode())
     assert read(path) == read(tmp_path) == [(path.name, TEXT)]
@@ -55,7 +55,7 @@ def test_a_compressed_text_is_the_text(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_lines_of_json_are_rows(suffix: str, tmp_path: Path) -> None:
+def test_lines_of_json_are_rows(suffix, tmp_path):
     path = tmp_path / f"rows.jsonl{suffix}"
     lines = [json.dumps(row, ensure_ascii=False) for row in ROWS[:2]]
     WRITERS[suffix](path, f"{lines[0]}\n\n{lines[1]}".encode())
@@ -78,7 +78,7 @@ def write_rows(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.parquet", "stream.arrow", "file.arrow"])
-def test_a_file_of_rows_is_read_row_by_row(name: str, tmp_path: Path) -> None:
+def test_a_file_of_rows_is_read_row_by_row(name, tmp_path):
     write_rows(tmp_path / name)
     assert read(tmp_path / name) == [(f"{name}[{row['id']}]", row["text"]) for row in ROWS]
     assert refused(f"{tmp_path / name}:field=id") == f"{name}[0]: field 'id' is int, not text."
@@ -89,7 +89,7 @@ def test_a_file_of_rows_is_read_row_by_row(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [suffix for suffix in WRITERS if suffix])
-def test_files_of_rows_and_archives_may_be_compressed(suffix: str, tmp_path: Path) -> None:
+def test_files_of_rows_and_archives_may_be_compressed(suffix, tmp_path):
     for name in ("a.parquet", "stream.arrow"):
         write_rows(tmp_path / name)
         WRITERS[suffix](tmp_path / (name + suffix), (tmp_path / name).read_bytes())
@@ -101,16 +101,14 @@ def test_files_of_rows_and_archives_may_be_compressed(suffix: str, tmp_path: Pat
     assert read(tmp_path / f"b.zip{suffix}") == [(f"b.zip{suffix}/one.txt", "first")]
 
 
-def test_a_compressed_file_that_unpacks_to_far_too_much_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compressed_file_that_unpacks_to_far_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "UNPACKED", 2**20)
     (tmp_path / "a.parquet.gz").write_bytes(gzip.compress(bytes(2**23)))
     assert refused(tmp_path / "a.parquet.gz").endswith("unpacks to more than 100 times its size.")
 
 
 @pytest.mark.parametrize("name", ["a:b.txt", "12:30.jsonl", "a:limit=1.txt", "x:*.txt"])
-def test_a_name_with_colons_takes_options(name: str, tmp_path: Path) -> None:
+def test_a_name_with_colons_takes_options(name, tmp_path):
     file = tmp_path / name.replace("*", "y")
     file.write_text('{"text": "long"}\n{"text": "b"}' if ".jsonl" in name else "long")
     texts = ["long", "b"] if ".jsonl" in name else ["long"]
@@ -118,7 +116,7 @@ def test_a_name_with_colons_takes_options(name: str, tmp_path: Path) -> None:
     assert [text for _, text in read(f"{tmp_path / name}:limit=1,max_chars=2")] == ["lo"]
 
 
-def test_an_archive_is_its_text_files(tmp_path: Path) -> None:
+def test_an_archive_is_its_text_files(tmp_path):
     with zipfile.ZipFile(tmp_path / "books.zip", "w") as archive:
         archive.writestr("b/two.md", "second")
         archive.writestr("../one.txt", "first")
@@ -128,7 +126,7 @@ def test_an_archive_is_its_text_files(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["books.zip"]
 
 
-def test_what_is_hidden_is_no_document(tmp_path: Path) -> None:
+def test_what_is_hidden_is_no_document(tmp_path):
     """What macOS and editors put beside texts is not read, in folders and archives; ZIP is zip."""
     hidden = ("._one.txt", ".git/note.txt", ".ipynb_checkpoints/one-checkpoint.txt", ".rows.jsonl")
     for name in (*hidden, "one.txt"):
@@ -141,7 +139,7 @@ def test_what_is_hidden_is_no_document(tmp_path: Path) -> None:
     assert read(tmp_path) == [("books.ZIP/two.txt", "second"), ("one.txt", "first")]
 
 
-def test_a_glob_names_files_below_what_they_share(tmp_path: Path) -> None:
+def test_a_glob_names_files_below_what_they_share(tmp_path):
     """Files come in order and are named so that they differ; one that matches nothing is told."""
     for name in ("a/x.txt", "b/x.txt", "b/c/y.txt", "b/z.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -185,7 +183,7 @@ def hub_like(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_documents_are_taken_by_length_and_count(hub_like: Path) -> None:
+def test_documents_are_taken_by_length_and_count(hub_like):
     read = corpora(f"{hub_like}:split=train,min_tokens=100,count=3")
     passages = read.context("perplexity").documents()
     assert [p.name for p in passages] == ["books[2]", "books[3]", "books[4]"]
@@ -193,7 +191,7 @@ def test_documents_are_taken_by_length_and_count(hub_like: Path) -> None:
     assert min(len(p.tokens) for p in passages) >= 100
 
 
-def test_no_more_of_a_set_is_read_than_is_taken(hub_like: Path) -> None:
+def test_no_more_of_a_set_is_read_than_is_taken(hub_like):
     """Streamed, the broken last shard is never met by those who ask for less; else it is told."""
     assert taken(f"{hub_like}:split=train,count=8")[-1] == "books[7]"
     with pytest.raises(UserError, match=r"data set .*books \(split train\) cannot be read: "):
@@ -201,9 +199,7 @@ def test_no_more_of_a_set_is_read_than_is_taken(hub_like: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_seed_draws_the_same_documents_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_seed_draws_the_same_documents_again(tmp_path, monkeypatch):
     # The library waits so many seconds after every drawn stream.
     monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
     texts = {f"{index:02}.txt": f"text {index}" for index in range(20)}
@@ -222,14 +218,14 @@ def test_a_seed_draws_the_same_documents_again(
         assert draws[0] != taken(f"{given}count=5")
 
 
-def test_a_drawn_saved_row_keeps_its_number(tmp_path: Path) -> None:
+def test_a_drawn_saved_row_keeps_its_number(tmp_path):
     rows = datasets.Dataset.from_dict({"text": [f"text {index}" for index in range(9)]})
     rows.save_to_disk(tmp_path / "saved")
     drawn = read(f"{tmp_path}/saved:seed=4")
     assert sorted(drawn) == [(f"saved[{index}]", f"text {index}") for index in range(9)] != drawn
 
 
-def test_rows_are_drawn_from_beyond_the_buffer(tmp_path: Path) -> None:
+def test_rows_are_drawn_from_beyond_the_buffer(tmp_path):
     lines = [json.dumps({"text": f"text {index}"}) for index in range(250)]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
     drawn = [name for name, _ in read(f"{tmp_path}/rows.jsonl:seed=1")]
@@ -239,7 +235,7 @@ def test_rows_are_drawn_from_beyond_the_buffer(tmp_path: Path) -> None:
     assert early != set(range(100))
 
 
-def test_too_few_documents_are_not_passed_over(tmp_path: Path) -> None:
+def test_too_few_documents_are_not_passed_over(tmp_path):
     (tmp_path / "a.txt").write_text("a" * 50)
     (tmp_path / "b.txt").write_text("b" * 30)
     with pytest.raises(UserError) as caught:
@@ -280,7 +276,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_broken_is_one_sentence(name: str, tmp_path: Path) -> None:
+def test_what_is_broken_is_one_sentence(name, tmp_path):
     content, told = BROKEN[name]
     (tmp_path / name).write_bytes(content)
     message = refused(tmp_path / name)
@@ -307,9 +303,7 @@ def giants(folder: Path, size: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_giant_of_one_line_is_refused_in_bounded_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_giant_of_one_line_is_refused_in_bounded_memory(tmp_path, monkeypatch):
     """However large the file, no more of it is held than the largest document there may be."""
     monkeypatch.setattr(readers, "LARGEST", 2 * 2**20)
     monkeypatch.setattr(readers, "GIANT", 4 * 2**20)
@@ -347,13 +341,13 @@ class TestCache:
 
         return arm
 
-    def test_a_text_is_tokenized_once(self, text: str, unread: Callable[[], None]) -> None:
+    def test_a_text_is_tokenized_once(self, text, unread):
         first = make_reader(tiny_tokenizer())(text)
         assert first == tokenize(tiny_tokenizer(), text)
         unread()
         assert make_reader(tiny_tokenizer())(text) == first
 
-    def test_texts_and_tokenizers_are_kept_apart(self, text: str, tmp_path: Path) -> None:
+    def test_texts_and_tokenizers_are_kept_apart(self, text, tmp_path):
         other = tiny_tokenizer()
         other.add_tokens(["abc"])
         readers = [make_reader(tiny_tokenizer()), make_reader(other)]
@@ -362,7 +356,7 @@ class TestCache:
         assert len(list(tmp_path.rglob("*.tokens"))) == 4
 
     @pytest.mark.slow
-    def test_a_damaged_file_is_written_anew(self, text: str, tmp_path: Path) -> None:
+    def test_a_damaged_file_is_written_anew(self, text, tmp_path):
         right = make_reader(tiny_tokenizer())(text)
         (file,) = tmp_path.rglob("*.tokens")
         whole = file.read_bytes()
@@ -375,9 +369,7 @@ class TestCache:
                 assert make_reader(tiny_tokenizer())(text) == right
         assert [path.suffix for path in file.parent.iterdir()] == [".tokens"]
 
-    def test_no_cache_costs_only_time(
-        self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_no_cache_costs_only_time(self, text, tmp_path, monkeypatch):
         (tmp_path / "taken").touch()
         monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "taken"))
         assert make_reader(tiny_tokenizer())(text) == tokenize(tiny_tokenizer(), text)

@@ -26,7 +26,6 @@ from harness.runs.store import read_run, read_samples
 from scaling import Frequencies
 from tasks import Generate, Loglikelihood
 from tests import naive_encodings as naive
-from tests.command_line import Ropewalk
 from tests.tiny import tiny_tokenizer
 
 OPTIONS = ["rope_linear:rotated=false", "kerple:kind=power", "shaw:clip=3", "deberta:clip=5"]
@@ -68,7 +67,7 @@ def text(count: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("encoding", ["alibi", "kerple", "kerple:kind=power", "fire", "new"])
-def test_a_bias_is_not_rounded_to_bfloat16(encoding: str, tmp_path: Path) -> None:
+def test_a_bias_is_not_rounded_to_bfloat16(encoding, tmp_path):
     """Of a model in bfloat16 it is that of its parameters in float64, also at eight windows."""
     new = encoding == "new"
     model = model_of(str(new_file("encoding", "mine", tmp_path)) if new else encoding).bfloat16()
@@ -84,7 +83,7 @@ def test_a_bias_is_not_rounded_to_bfloat16(encoding: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("threshold", [0.25, 1.5])
-def test_fire_held_reads_past_its_window_as_at_the_last_position_inside(threshold: float) -> None:
+def test_fire_held_reads_past_its_window_as_at_the_last_position_inside(threshold):
     """What is nearer than a window has the bias of there, the rest that of the longest distance."""
     model, window = model_of("fire:held=true"), naive.WINDOW
     torch.nn.init.constant_(model.model.encoding.threshold, threshold)
@@ -102,7 +101,7 @@ def test_fire_held_reads_past_its_window_as_at_the_last_position_inside(threshol
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_linear_attention_of_far_negative_states_is_no_0_by_0(dtype: torch.dtype) -> None:
+def test_linear_attention_of_far_negative_states_is_no_0_by_0(dtype):
     """elu + 1 is positive: its part below 0 is exp, which elu rounds to -1 long before it is 0."""
     encoding = model_of("rope_linear:rotated=false").model.encoding
     states = torch.full((1, 2, 3, 16), -40.0, dtype=dtype)
@@ -119,7 +118,7 @@ def test_linear_attention_of_far_negative_states_is_no_0_by_0(dtype: torch.dtype
 
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", EVERY)
-def test_attention_is_the_formula_of_the_paper(encoding: str) -> None:
+def test_attention_is_the_formula_of_the_paper(encoding):
     """In float64 each layer's output is that of a loop over heads, queries and keys."""
     model = model_of(encoding).double()
     trunk, name = model.model, encoding.partition(":")[0]
@@ -139,7 +138,7 @@ def test_attention_is_the_formula_of_the_paper(encoding: str) -> None:
     assert torch.allclose(found, wanted, atol=2e-5 if angles else 1e-10)
 
 
-def test_what_absolute_encodings_add_to_the_inputs() -> None:
+def test_what_absolute_encodings_add_to_the_inputs():
     """The sinusoids of Vaswani with scaled embeddings, and the rows of a table."""
     given, positions = torch.randn(1, 5, 32, dtype=torch.float64), torch.tensor([[0, 1, 7, 20, 63]])
     rows = [naive.sinusoid(int(p), 32) for p in positions[0]]
@@ -150,7 +149,7 @@ def test_what_absolute_encodings_add_to_the_inputs() -> None:
 
 
 @pytest.mark.parametrize("kind", ["log", "power"])
-def test_a_coefficient_of_kerple_at_its_least_is_trained_on(kind: str) -> None:
+def test_a_coefficient_of_kerple_at_its_least_is_trained_on(kind):
     """As the authors' it is set to the least, where a gradient still moves it."""
     model = model_of(f"kerple:kind={kind}").train()
     encoding, tokens = model.model.encoding, text(40)
@@ -163,7 +162,7 @@ def test_a_coefficient_of_kerple_at_its_least_is_trained_on(kind: str) -> None:
         assert part.grad[at] != 0
 
 
-def test_buckets_are_those_of_t5() -> None:
+def test_buckets_are_those_of_t5():
     """As transformers' own model has them for a decoder, past the farthest distance too."""
     distance = torch.arange(600)
     wanted = T5Attention._relative_position_bucket(
@@ -172,7 +171,7 @@ def test_buckets_are_those_of_t5() -> None:
     assert torch.equal(bucket(distance, 32, 128), wanted)
 
 
-def test_slopes_of_any_number_of_heads() -> None:
+def test_slopes_of_any_number_of_heads():
     """Those of the paper: 1/2 to 1/256 for 8 heads, and every second one of 16 beside 8 for 12."""
     slopes = load("encoding", "alibi").module.slopes
     assert slopes(8) == [2.0**-h for h in range(1, 9)]
@@ -182,7 +181,7 @@ def test_slopes_of_any_number_of_heads() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", EVERY)
 @torch.inference_mode()
-def test_a_model_is_saved_read_cached_and_causal(encoding: str, tmp_path: Path) -> None:
+def test_a_model_is_saved_read_cached_and_causal(encoding, tmp_path):
     model, tokens = model_of(encoding), text(50)
     whole = model(input_ids=tokens, use_cache=False).logits
     model.save_pretrained(tmp_path)
@@ -200,9 +199,7 @@ def test_a_model_is_saved_read_cached_and_causal(encoding: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("encoding", ["alibi", "fire", "shaw", "deberta", "untied", "rope_linear"])
-def test_scores_in_parts_are_those_of_a_whole_forward(
-    encoding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_in_parts_are_those_of_a_whole_forward(encoding, monkeypatch):
     model, tokens, parts = model_of(encoding), text(50), []
     padded = torch.ones_like(tokens)
     padded[:, 45:] = 0
@@ -228,7 +225,7 @@ def test_scores_in_parts_are_those_of_a_whole_forward(
 
 
 @torch.inference_mode()
-def test_padding_before_a_text_is_refused() -> None:
+def test_padding_before_a_text_is_refused():
     model, tokens = model_of("shaw"), text(30)
     whole = model(input_ids=tokens, use_cache=False).logits
     both = torch.cat((tokens, tokens.roll(6, 1)))
@@ -249,7 +246,7 @@ def test_padding_before_a_text_is_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", names("encoding"))
 @torch.inference_mode()
-def test_the_engine_answers_as_the_model_does(encoding: str) -> None:
+def test_the_engine_answers_as_the_model_does(encoding):
     model, tokens = model_of(encoding), text(60)[0].tolist()
     asked = [
         Loglikelihood(tuple(tokens), 30, doc_id="one"),
@@ -271,7 +268,7 @@ def test_the_engine_answers_as_the_model_does(encoding: str) -> None:
 
 @pytest.mark.parametrize("encoding", ROTARY)
 @torch.inference_mode()
-def test_scaling_methods_patch_the_rotary_ones(encoding: str) -> None:
+def test_scaling_methods_patch_the_rotary_ones(encoding):
     model, tokens = model_of(encoding), text(40)
     rope = rope_of(model.config)
     assert (rope.rotary_dim, rope.base, rope.trained_length) == (16, 10_000.0, naive.WINDOW)
@@ -286,7 +283,7 @@ def test_scaling_methods_patch_the_rotary_ones(encoding: str) -> None:
 
 
 @torch.inference_mode()
-def test_positions_are_moved_in_the_rotary_one() -> None:
+def test_positions_are_moved_in_the_rotary_one():
     model, tokens = model_of("rope"), text(60)[0].tolist()
     rope, asked = rope_of(model.config), [Loglikelihood(tuple(tokens), 30, doc_id="one")]
     (_, wanted), *_ = answers(model, asked)
@@ -302,7 +299,7 @@ def test_positions_are_moved_in_the_rotary_one() -> None:
 
 @pytest.mark.parametrize("encoding", ["alibi", "shaw", "rope_linear"])
 @torch.inference_mode()
-def test_positions_that_leave_a_cache_are_refused(encoding: str) -> None:
+def test_positions_that_leave_a_cache_are_refused(encoding):
     """A cache knows no positions: beside others a token saw later ones, at wrong distances."""
     model, tokens = model_of(encoding), text(30)
     whole = model(input_ids=tokens).logits
@@ -319,7 +316,7 @@ def test_positions_that_leave_a_cache_are_refused(encoding: str) -> None:
     assert torch.allclose(after, whole[:, 20:], atol=1e-4)
 
 
-def test_scores_of_an_encoding_count_as_memory() -> None:
+def test_scores_of_an_encoding_count_as_memory():
     cpu = torch.device("cpu")
     small = {name: config_of(name, **SMALL) for name in ("none", "sinusoidal", "alibi", "fire")}
     needs = {name: config.score_numbers(256, cpu) for name, config in small.items()}
@@ -331,7 +328,7 @@ def test_scores_of_an_encoding_count_as_memory() -> None:
 
 
 @pytest.mark.slow
-def test_models_are_of_one_size() -> None:
+def test_models_are_of_one_size():
     """What an encoding adds its MLP gives back: all are within 2 % of the plain one."""
     fields = {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4}
     counts = {}
@@ -356,7 +353,7 @@ def saved(encoding: str, to: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_of_several_encodings(docs: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+def test_a_run_of_several_encodings(docs, tmp_path, ropewalk):
     """Without a rotary embedding they run as they are; past a table's end the status is failed."""
     models = [saved(name, tmp_path / name) for name in ("alibi", "learned")]
     words = ("--scaling", "none", "--task", "perplexity:tail=16", "--length", "1x", "2x")
@@ -368,9 +365,7 @@ def test_a_run_of_several_encodings(docs: Path, tmp_path: Path, ropewalk: Ropewa
 
 
 @pytest.mark.slow
-def test_a_model_of_the_laboratory_is_exported_to_its_own_class(
-    docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_model_of_the_laboratory_is_exported_to_its_own_class(docs, tmp_path, ropewalk):
     rotary, exported = saved("xpos", tmp_path / "xpos"), tmp_path / "exported"
     words = ("--scaling", "yarn:factor=2", "--length", "2x")
     refused = ropewalk("export", rotary, *words, "--to", "vllm")
@@ -388,9 +383,7 @@ def test_a_model_of_the_laboratory_is_exported_to_its_own_class(
 
 
 @pytest.mark.slow
-def test_code_beside_weights_runs_only_where_it_is_allowed(
-    folder: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_code_beside_weights_runs_only_where_it_is_allowed(folder, docs, tmp_path, ropewalk):
     words = ("run", "--model", folder, "--docs", docs, "--scaling", "none", "--length", "1x")
     words = (*words, "--task", "perplexity:tail=16", "--out", tmp_path / "out")
     refused = ropewalk(*words)
@@ -406,16 +399,14 @@ def test_code_beside_weights_runs_only_where_it_is_allowed(
     assert (changed.status, "is not the file" in changed.err) == (2, True)
 
 
-def test_a_config_does_not_allow_its_own_code(folder: Path) -> None:
+def test_a_config_does_not_allow_its_own_code(folder):
     config = (folder / "config.json").read_text(encoding="utf-8")
     (folder / "config.json").write_text(config.replace("{", '{"run_code": true,', 1))
     with pytest.raises(UserError, match="trust-remote-code"):
         open_checkpoint(str(folder), dtype="float32", device="cpu")
 
 
-def test_an_encoding_begins_as_a_file_that_passes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ropewalk: Ropewalk
-) -> None:
+def test_an_encoding_begins_as_a_file_that_passes(tmp_path, monkeypatch, ropewalk):
     """``new`` writes it, ``check`` passes it and ``list`` shows its option."""
     monkeypatch.chdir(tmp_path)
     assert ropewalk("new", "encoding", "mine").status == 0
@@ -427,7 +418,7 @@ def test_an_encoding_begins_as_a_file_that_passes(
 
 
 @pytest.mark.slow
-def test_check_finds_what_is_wrong(tmp_path: Path, ropewalk: Ropewalk) -> None:
+def test_check_finds_what_is_wrong(tmp_path, ropewalk):
     file = tmp_path / "wrong.py"
     lost = "self.rate = torch.rand(shape.heads, 1, 1) * rate"
     file.write_text(

@@ -27,9 +27,7 @@ def question(length: int, start: int = 1, seed: int = 0) -> Request:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_loss_and_argmax_is_that_of_the_full_logits(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_loss_and_argmax_is_that_of_the_full_logits(family, monkeypatch):
     monkeypatch.setattr(memory, "LEAST_HEAD_ROWS", 17)
     model, asked = build(family), question(90, start=40)
     ((_, answer),) = answers(model, [asked], Sizes(logits=1))
@@ -43,7 +41,7 @@ def test_every_loss_and_argmax_is_that_of_the_full_logits(
 
 
 @pytest.mark.slow
-def test_a_large_vocabulary_leaves_no_bias() -> None:
+def test_a_large_vocabulary_leaves_no_bias():
     """Over 49k tokens the mean loss is that of float64 to 3e-7; log_softmax is 1.4e-6 low."""
     model, asked = build("llama", vocab_size=49_152), question(129)
     ((_, answer),) = answers(model, [asked])
@@ -54,7 +52,7 @@ def test_a_large_vocabulary_leaves_no_bias() -> None:
     assert math.fsum(answer.nll) / len(answer.nll) == pytest.approx(float(wanted), abs=3e-7)
 
 
-def test_a_uniform_model_has_a_loss_of_log_vocabulary() -> None:
+def test_a_uniform_model_has_a_loss_of_log_vocabulary():
     """A head of zeros knows nothing: every target costs ln(300) nats."""
     model = build("llama", tie_word_embeddings=False)
     torch.nn.init.zeros_(model.lm_head.weight)
@@ -62,7 +60,7 @@ def test_a_uniform_model_has_a_loss_of_log_vocabulary() -> None:
     assert answer.nll == pytest.approx([math.log(300)] * 29, rel=1e-6)
 
 
-def test_the_trunk_is_back_after_an_error_in_the_head() -> None:
+def test_the_trunk_is_back_after_an_error_in_the_head():
     model = build("llama")
     trunk = model.model
 
@@ -92,9 +90,7 @@ OWN = "this machine"
      "the GPU"),
     (MemoryError(), OWN),
 ])  # fmt: skip
-def test_too_little_memory_is_no_answer_and_the_rest_goes_on(
-    lack: BaseException, place: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_too_little_memory_is_no_answer_and_the_rest_goes_on(lack, place, caplog):
     """What does not fit is OutOfMemory, never a wrong answer; the others are measured."""
     model, asked = build("llama"), [question(20), question(200, seed=1), question(30, seed=2)]
     wanted = dict(answers(model, asked))
@@ -110,6 +106,6 @@ def test_too_little_memory_is_no_answer_and_the_rest_goes_on(
     assert message.startswith(f"The memory of {place} was too small for 3 of 3 requests;")
 
 
-def test_a_model_without_one_trunk_is_refused() -> None:
+def test_a_model_without_one_trunk_is_refused():
     with pytest.raises(UserError, match="^Linear is not a causal language model of one trunk"):
         trunk_name(torch.nn.Linear(2, 2))

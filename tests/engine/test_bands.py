@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.engine import Sizes, answers, shareable
-from harness.models.checkpoint import Checkpoint
 from harness.patching.banded_attention import BandedAttention
 from harness.patching.config import rope_of
 from harness.patching.layout import Layout
@@ -60,7 +59,7 @@ def answered(model: Any, questions: list[Request], sizes: Sizes) -> dict[int, An
         ),
     ],
 )
-def test_sharing_chunks_and_order_change_no_bit(family: str, method: str) -> None:
+def test_sharing_chunks_and_order_change_no_bit(family, method):
     model = model_of(family)
     with patched(model, bands_of(family, method, LENGTH)):
         assert shareable(model)
@@ -83,9 +82,7 @@ def test_sharing_chunks_and_order_change_no_bit(family: str, method: str) -> Non
         ),
     ],
 )
-def test_losses_are_those_of_the_matrix_of_positions(
-    family: str, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_are_those_of_the_matrix_of_positions(family, method, monkeypatch):
     """Of a text in chunks, with forks, in small tiles: the naive float64 attention's to 1e-5."""
     monkeypatch.setattr("harness.patching.tiles.TILE", 32)
     model, bands = model_of(family), bands_of(family, method)
@@ -102,9 +99,7 @@ def test_losses_are_those_of_the_matrix_of_positions(
 
 
 @pytest.mark.parametrize("method", ["rerope", "dual_chunk"])
-def test_keys_are_rotated_once_per_layer_and_band(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_are_rotated_once_per_layer_and_band(method, monkeypatch):
     """However many chunks a text comes in; a fork rotates those before it once more."""
     model, bands = model_of("llama"), bands_of("llama", method, LENGTH)
     own, rotated = BandedAttention._rotated, list[int]()
@@ -125,7 +120,7 @@ def test_keys_are_rotated_once_per_layer_and_band(
 
 
 @pytest.mark.parametrize("method", ["rerope", "dual_chunk"])
-def test_a_text_is_the_argmax_of_whole_forwards(method: str) -> None:
+def test_a_text_is_the_argmax_of_whole_forwards(method):
     model = model_of("llama")
     with patched(model, bands_of("llama", method, LENGTH)), torch.inference_mode():
         for question, answer in zip(asked(5), answered_in_order(model, asked(5)), strict=True):
@@ -150,9 +145,7 @@ def halves(width: int) -> Layout:
 @pytest.mark.slow
 @pytest.mark.parametrize(("heads", "groups", "width"), [(2, 2, 16), (4, 1, 64), (6, 2, 80)])
 @pytest.mark.parametrize("method", [rerope, dual_chunk])
-def test_a_row_of_the_kernel_has_the_same_bits_every_way(
-    heads: int, groups: int, width: int, method: Any
-) -> None:
+def test_a_row_of_the_kernel_has_the_same_bits_every_way(heads, groups, width, method):
     torch.manual_seed(0)
     module, length = torch.nn.Identity(), 1100
     bands = method.bands(Rope(width, 10_000.0, 300), length)
@@ -174,9 +167,7 @@ def test_a_row_of_the_kernel_has_the_same_bits_every_way(
     st.integers(0, 279),
     st.integers(1, 280),
 )
-def test_tiles_are_every_pair_once(
-    bounds: list[tuple[int, int]], start: int, position: int, rows: int
-) -> None:
+def test_tiles_are_every_pair_once(bounds, start, position, rows):
     first = torch.tensor([min(*pair, start + i) for i, pair in enumerate(bounds)])
     end = torch.tensor([min(max(pair), start + i + 1) for i, pair in enumerate(bounds)])
     counted = torch.arange(320, dtype=torch.float64)
@@ -203,7 +194,7 @@ def test_tiles_are_every_pair_once(
 
 
 @pytest.mark.slow
-def test_a_grid_costs_what_is_planned(reference: tuple[Checkpoint, Any]) -> None:
+def test_a_grid_costs_what_is_planned(reference):
     """Of a grid of needles under ReRoPE as many tokens are forwarded as its steps have."""
     opened, model = reference
     hay = Random(0).choices(range(2, 2000), k=300)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from harness.patching.patch import answering
 from scaling import dual_chunk, yarn
 from scaling.types import Rope
 from tasks.types import Loglikelihood, LoglikelihoodResponse
-from tests.command_line import Ropewalk
 from tests.families import build
 from tests.tiny import WINDOW, tiny_config
 
@@ -27,7 +25,7 @@ ROPE = Rope(rotary_dim=16, base=10_000.0, trained_length=WINDOW)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])
-def test_compiled_layers_give_the_losses_of_the_model_to_rounding(family: str) -> None:
+def test_compiled_layers_give_the_losses_of_the_model_to_rounding(family):
     """Under frequencies and under bands, in row chunks of several sizes, with a shared prefix."""
     plain = build(tiny_config(family))
     compiled = deepcopy(plain)
@@ -51,7 +49,7 @@ def test_compiled_layers_give_the_losses_of_the_model_to_rounding(family: str) -
 
 
 @pytest.mark.slow
-def test_layers_and_lengths_share_compiled_functions() -> None:
+def test_layers_and_lengths_share_compiled_functions():
     """Ten layers at four lengths: one graph for the norms and one for the MLPs."""
     model = build(tiny_config("llama", num_hidden_layers=10))
     compile_layers(model)
@@ -63,7 +61,7 @@ def test_layers_and_lengths_share_compiled_functions() -> None:
     assert counters["stats"]["unique_graphs"] == 2
 
 
-def test_a_machine_without_a_compiler_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_compiler_is_an_error(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(UserError, match=r"needs a C\+\+ compiler.*leave --compile out"):
@@ -71,7 +69,7 @@ def test_a_machine_without_a_compiler_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_a_compiled_run_has_a_folder_of_its_own(ropewalk: Ropewalk, tmp_path: Path) -> None:
+def test_a_compiled_run_has_a_folder_of_its_own(ropewalk, tmp_path):
     command = ("run", "--scaling", "none", "--task", "passkey:depths=1,trials=1", "--length", "1x")
     assert ropewalk(*command, "--out", str(tmp_path / "plain")).status == 0
     refused = ropewalk(*command, "--compile", "--out", str(tmp_path / "plain"))

@@ -63,7 +63,7 @@ def scored(*texts: tuple[int, ...]) -> list[Request]:
     return [Loglikelihood(tokens, 1, doc_id="q") for tokens in texts]
 
 
-def test_no_tensor_has_a_number_for_every_row_and_key(model: Any) -> None:
+def test_no_tensor_has_a_number_for_every_row_and_key(model):
     """On a CPU a mask has a tile of rows; the weights of a chunk would be 512 by 2048."""
     with Counter() as counter:
         list(answers(model, scored(text()), Sizes(chunk=CHUNK)))
@@ -72,7 +72,7 @@ def test_no_tensor_has_a_number_for_every_row_and_key(model: Any) -> None:
 
 
 @pytest.mark.parametrize("flash", [True, False])
-def test_a_gpu_has_no_mask(model: Any, flash: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_has_no_mask(model, flash, monkeypatch):
     """Nothing is larger than the activations, and each chunk and layer is one call of attention."""
     monkeypatch.setattr(sdpa, "blocked", lambda _: False)
     operators = Operators.installed(monkeypatch, flash=flash, dense=False)
@@ -87,9 +87,7 @@ def test_a_gpu_has_no_mask(model: Any, flash: bool, monkeypatch: pytest.MonkeyPa
     assert len(whole) == 3 * flash  # the first chunk of each layer is a square
 
 
-def test_a_token_of_a_text_goes_to_the_flash_kernel(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_of_a_text_goes_to_the_flash_kernel(model, monkeypatch):
     """PyTorch's own choice might be a kernel that plans anew for every number of keys."""
     monkeypatch.setattr(sdpa, "blocked", lambda _: False)
     operators = Operators.installed(monkeypatch, flash=True)
@@ -101,9 +99,7 @@ def test_a_token_of_a_text_goes_to_the_flash_kernel(
 
 
 @pytest.mark.parametrize("chunk", [LENGTH, CHUNK])
-def test_keys_and_values_of_two_layers_never_coexist(
-    model: Any, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_and_values_of_two_layers_never_coexist(model, chunk, monkeypatch):
     own, stored, alive = packed_attention._hold, list[StorageWeakRef](), list[bool]()
 
     def noted(run: Any, *given: Any) -> None:
@@ -146,7 +142,7 @@ class Reads(TorchDispatchMode):
 
 
 @pytest.mark.usefixtures("over_gpus")
-def test_gpus_that_share_a_model_get_the_next_chunk_before_the_others_are_done(model: Any) -> None:
+def test_gpus_that_share_a_model_get_the_next_chunk_before_the_others_are_done(model):
     """All layers are given a chunk before the first is given the next, and the host waits for none
     of them: a GPU computes a chunk while the one after it computes the chunk before.
 
@@ -170,7 +166,7 @@ def test_gpus_that_share_a_model_get_the_next_chunk_before_the_others_are_done(m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gemma", "gpt_neox", "cohere", "qwen3_moe"])
-def test_overlapping_chunks_change_no_bit(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlapping_chunks_change_no_bit(family, monkeypatch):
     model, sizes = build(tiny(family)), Sizes(pack=300, chunk=64)
     wanted = together(model, asked(), sizes)
     monkeypatch.setattr(trunk, "over_gpus", lambda _: True)
@@ -178,9 +174,7 @@ def test_overlapping_chunks_change_no_bit(family: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("method", ["self_extend", "log_n on yarn", "ms_poe"])
-def test_overlapping_chunks_change_no_bit_of_moved_positions(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overlapping_chunks_change_no_bit_of_moved_positions(method, monkeypatch):
     model, questions = model_of("qwen3"), [one for one in asked() if one.length <= 411]
     with patched(model, bands_of("qwen3", method, 411)):
         wanted = together(model, questions, Sizes(chunk=96))
@@ -188,7 +182,7 @@ def test_overlapping_chunks_change_no_bit_of_moved_positions(
         assert together(model, questions, Sizes(chunk=96)) == wanted
 
 
-def test_overlapping_chunks_take_the_keys_of_all_layers() -> None:
+def test_overlapping_chunks_take_the_keys_of_all_layers():
     """The estimate has them; the least sizes, after a lack of memory, do without."""
     shape = memory.Shape(4096, 32, 8, 128, 14_336, 32, 128_256, 2).on(torch.device("cuda"), gpus=4)
     tree, sizes = build_tree([tuple(range(131_072))]), Sizes()
@@ -198,7 +192,7 @@ def test_overlapping_chunks_take_the_keys_of_all_layers() -> None:
     assert both[1] < 4 * keys
 
 
-def test_what_layers_share_goes_from_one_gpu_to_the_next() -> None:
+def test_what_layers_share_goes_from_one_gpu_to_the_next():
     """A copy from the first GPU to every other would let it wait for the last."""
     given = torch.zeros(1, 8), None
     carried: trunk.Carried = {}

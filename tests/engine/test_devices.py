@@ -29,7 +29,7 @@ def operators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox", "gemma", "qwen3_moe"])
-def test_without_blocks_answers_are_the_same_to_rounding(family: str, operators: Operators) -> None:
+def test_without_blocks_answers_are_the_same_to_rounding(family, operators):
     """Together in small packs and chunks of any rows, as on a GPU: what the model alone gives."""
     model, questions = build(tiny(family)), asked()
     for sizes in (Sizes(), Sizes(pack=300, chunk=64)):
@@ -50,8 +50,8 @@ def test_without_blocks_answers_are_the_same_to_rounding(family: str, operators:
 @pytest.mark.parametrize(("rows", "position"), [(40, 0), (24, 16), (1, 39)])
 @pytest.mark.parametrize("groups", [1, 2, 8])
 def test_a_gpu_computes_causal_attention_without_a_mask_or_copies_of_keys(
-    rows: int, position: int, groups: int, channels: int, operators: Operators
-) -> None:
+    rows, position, groups, channels, operators
+):
     torch.manual_seed(0)
     query = torch.randn(1, 8, rows, channels)
     key, value = (torch.randn(1, groups, 40, channels) for _ in range(2))
@@ -69,7 +69,7 @@ def test_a_gpu_computes_causal_attention_without_a_mask_or_copies_of_keys(
 
 @pytest.mark.usefixtures("operators")
 @pytest.mark.parametrize("causal", [True, False])
-def test_the_log_sum_exp_of_a_gpu_is_that_of_the_scores(causal: bool) -> None:
+def test_the_log_sum_exp_of_a_gpu_is_that_of_the_scores(causal):
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, heads, 50, 16) for heads in (6, 3, 3))
     _, found = sdpa.on_cuda(query, key, value, 0.3, causal=causal)
@@ -81,7 +81,7 @@ def test_the_log_sum_exp_of_a_gpu_is_that_of_the_scores(causal: bool) -> None:
 
 @pytest.mark.usefixtures("operators")
 @pytest.mark.parametrize("method", ["rerope", "dual_chunk"])
-def test_moved_positions_share_without_blocks_to_rounding(method: str) -> None:
+def test_moved_positions_share_without_blocks_to_rounding(method):
     model, questions = model_of("qwen3"), [one for one in asked() if one.length <= 411]
     with patched(model, bands_of("qwen3", method, 411)):
         for index, answer in together(model, questions, Sizes(pack=200, chunk=96)).items():
@@ -91,7 +91,7 @@ def test_moved_positions_share_without_blocks_to_rounding(method: str) -> None:
 
 
 @pytest.mark.usefixtures("operators")
-def test_keys_of_a_path_are_joined_on_the_device_of_their_layer() -> None:
+def test_keys_of_a_path_are_joined_on_the_device_of_their_layer():
     """A model over several GPUs has layers of one shape on each."""
     text = range(96)
     nodes = (
@@ -108,7 +108,7 @@ def test_keys_of_a_path_are_joined_on_the_device_of_their_layer() -> None:
 
 
 @torch.inference_mode()
-def test_texts_are_written_one_by_one_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_written_one_by_one_on_a_gpu(monkeypatch):
     """Few rows may have the bits of one there, and more other bits: no check of few decides."""
     model, text = (
         build(tiny("llama")),
@@ -119,7 +119,7 @@ def test_texts_are_written_one_by_one_on_a_gpu(monkeypatch: pytest.MonkeyPatch) 
     assert list(generation.together(model, {0: text, 1: text}, 100)) == [[0], [1]]
 
 
-def test_pieces_are_merged_by_the_kernels_of_a_gpu(operators: Operators) -> None:
+def test_pieces_are_merged_by_the_kernels_of_a_gpu(operators):
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, heads, 50, width) for heads, width in ((3, 16), (1, 16), (1, 24)))
     cut = [

@@ -43,7 +43,7 @@ def reference(reference: tuple[Checkpoint, Any]) -> Any:
 
 
 @pytest.mark.parametrize("family", each(DENSE))
-def test_sharing_chunks_and_order_change_no_bit(family: str) -> None:
+def test_sharing_chunks_and_order_change_no_bit(family):
     model, questions = build(tiny(family)), asked(480)[1:6:2]
     with torch.inference_mode():
         assert shareable(model)
@@ -53,7 +53,7 @@ def test_sharing_chunks_and_order_change_no_bit(family: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_reference_model_has_the_same_bits_every_way(reference: Any) -> None:
+def test_the_reference_model_has_the_same_bits_every_way(reference):
     """The same of a trained model over 600 tokens: at once on one thread, in packs on two."""
     questions = asked(600)[::2]  # a whole, a beginning, a fork, two alone
     try:
@@ -76,14 +76,14 @@ def forked(seed: int, count: int = 14) -> list[Request]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_forks_of_forks_have_the_bits_of_each_alone(seed: int) -> None:
+def test_forks_of_forks_have_the_bits_of_each_alone(seed):
     model, questions = build(tiny("llama")), forked(seed, 9)
     wanted = alone(model, questions)
     for sizes in (Sizes(), Sizes(pack=400, chunk=96), Sizes(pack=64, chunk=32)):
         assert together(model, questions, sizes) == wanted
 
 
-def test_a_chunk_without_a_mask_has_the_bits_of_many_with_one() -> None:
+def test_a_chunk_without_a_mask_has_the_bits_of_many_with_one():
     """A text's first chunk needs no mask; also where it is longer than 2048 rows and odd."""
     model = build(tiny("llama"))
     tokens = tuple(Random(2).choices(range(64), k=2611))
@@ -94,7 +94,7 @@ def test_a_chunk_without_a_mask_has_the_bits_of_many_with_one() -> None:
 
 
 @pytest.mark.slow
-def test_the_losses_are_those_of_transformers(reference: Any) -> None:
+def test_the_losses_are_those_of_transformers(reference):
     """At whole blocks of keys an answer is the loss of the model's own logits in float64."""
     tokens = Random(512).choices(range(2048), k=512)
     question = Loglikelihood(tuple(tokens), 1, doc_id="q")
@@ -107,7 +107,7 @@ def test_the_losses_are_those_of_transformers(reference: Any) -> None:
 
 
 @pytest.mark.parametrize("family", each(EXPERTS))
-def test_mixtures_of_experts_share_to_rounding(family: str) -> None:
+def test_mixtures_of_experts_share_to_rounding(family):
     """How many tokens an expert gets changes its kernel: bits may differ, 1e-5 nats may not."""
     model, questions = build(tiny(family)), asked()[3:6:2]
     wanted, found = alone(model, questions), together(model, questions, Sizes(pack=300, chunk=64))
@@ -118,19 +118,19 @@ def test_mixtures_of_experts_share_to_rounding(family: str) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("family", each(ALONE))
-def test_what_is_more_than_causal_attention_is_not_shared(family: str) -> None:
+def test_what_is_more_than_causal_attention_is_not_shared(family):
     assert not shareable(build(tiny(family)))
 
 
 @pytest.mark.parametrize("family", each(("gemma2", "lfm2", "qwen2_moe")))
-def test_what_is_not_shared_has_the_bits_of_each_alone(family: str) -> None:
+def test_what_is_not_shared_has_the_bits_of_each_alone(family):
     model, questions = build(tiny(family)), asked()[2:5]  # they begin with the same 300 tokens
     assert together(model, questions, Sizes()) == alone(model, questions)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "mixtral", "gemma2", "falcon"])
-def test_the_model_is_as_it_was(family: str) -> None:
+def test_the_model_is_as_it_was(family):
     model = build(tiny(family))
     before, tokens = model.config._attn_implementation, torch.arange(1, 90)[None]
     with torch.inference_mode():
@@ -142,7 +142,7 @@ def test_the_model_is_as_it_was(family: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("heads", [(2, 2, 16), (4, 1, 64), (8, 2, 80)])
-def test_a_row_of_the_kernel_has_the_same_bits_every_way(heads: tuple[int, int, int]) -> None:
+def test_a_row_of_the_kernel_has_the_same_bits_every_way(heads):
     torch.manual_seed(0)
     count, groups, width = heads
     query = torch.randn(1, count, 1300, width)
@@ -161,7 +161,7 @@ def test_a_row_of_the_kernel_has_the_same_bits_every_way(heads: tuple[int, int, 
     assert torch.allclose(whole.double(), plain, atol=1e-5)
 
 
-def test_a_curve_costs_its_longest_length() -> None:
+def test_a_curve_costs_its_longest_length():
     """The prefix protocol over 8 lengths of 2 documents forwards each document's tokens once."""
     model, draw = build(tiny_config("llama")), Random(0)
     texts = [draw.choices(range(1, 257), k=1024) for _ in range(2)]
@@ -170,7 +170,7 @@ def test_a_curve_costs_its_longest_length() -> None:
     assert forwarded(model, questions) == 2 * 1024
 
 
-def test_a_grid_costs_its_different_beginnings() -> None:
+def test_a_grid_costs_its_different_beginnings():
     model, draw = build(tiny_config("llama")), Random(0)
     hay = draw.choices(range(1, 200), k=640)
     prompts = [
@@ -196,7 +196,7 @@ def short_of_memory(model: Any, rows: int) -> Iterator[None]:
     yield
 
 
-def test_what_does_not_fit_together_is_tried_alone_in_small_chunks() -> None:
+def test_what_does_not_fit_together_is_tried_alone_in_small_chunks():
     model, questions = build(tiny_config("llama")), asked()
     wanted = alone(model, questions)
     next(short_of_memory(model, 256))

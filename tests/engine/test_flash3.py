@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +12,6 @@ from torch.nn.attention import _registry, current_flash_attention_impl
 from harness.engine import DEFAULT
 from harness.engine.flash3 import NAME, check_flash3
 from harness.errors import UserError
-from harness.models.checkpoint import Checkpoint
 from harness.runs.store import other_model
 from harness.sweep.backend import replies
 from harness.sweep.plan import make_plan
@@ -22,7 +19,6 @@ from harness.sweep.record import describe
 from harness.sweep.spec import Spec
 from scaling import native
 from tasks.types import Loglikelihood
-from tests.command_line import Ropewalk
 
 
 @dataclass
@@ -45,9 +41,7 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
 
 
 @pytest.mark.parametrize("kind", ["auto", "flash3"])
-def test_it_is_active_while_requests_are_answered_and_no_longer(
-    kind: str, handle: Handle, reference: tuple[Checkpoint, Any]
-) -> None:
+def test_it_is_active_while_requests_are_answered_and_no_longer(kind, handle, reference):
     """Another sweep of the same process has PyTorch's own kernels again."""
     opened, model = reference
     opened = replace(opened, attention=kind)
@@ -60,9 +54,7 @@ def test_it_is_active_while_requests_are_answered_and_no_longer(
     assert handle.removed == (kind == "flash3")
 
 
-def test_its_samples_have_keys_and_a_folder_of_their_own(
-    reference: tuple[Checkpoint, Any],
-) -> None:
+def test_its_samples_have_keys_and_a_folder_of_their_own(reference):
     opened, _ = reference
     spec = Spec(scaling=("none",), task=("passkey:trials=1",), length=("1x",))
     plans = [
@@ -75,9 +67,7 @@ def test_its_samples_have_keys_and_a_folder_of_their_own(
     assert other_model(own, own) is other_model(plain, plain) is None
 
 
-def test_without_such_a_gpu_it_is_an_error_before_weights_are_read(
-    ropewalk: Ropewalk, tmp_path: Path
-) -> None:
+def test_without_such_a_gpu_it_is_an_error_before_weights_are_read(ropewalk, tmp_path):
     folder = tmp_path / "run"
     done = ropewalk("run", "--attention", "flash3", "--device", "cpu", "--out", str(folder))
     assert done.status == 2
@@ -94,13 +84,7 @@ def test_without_such_a_gpu_it_is_an_error_before_weights_are_read(
         ((9, 0), "bfloat16", True, "flash_attn_interface; install it"),
     ],
 )
-def test_what_a_gpu_lacks_is_said(
-    capability: tuple[int, int],
-    dtype: str,
-    known: bool,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_gpu_lacks_is_said(capability, dtype, known, message, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     if not known:
         monkeypatch.delitem(_registry._FLASH_ATTENTION_IMPLS, NAME)

@@ -88,7 +88,7 @@ def stretched(rope: Rope) -> Frequencies:
         *(("yarn", family) for family in ("llama", "gemma3_text")),
     ],
 )
-def test_a_text_is_that_of_generate_and_of_whole_forwards(family: str, method: str) -> None:
+def test_a_text_is_that_of_generate_and_of_whole_forwards(family, method):
     model = model_of(family)
     rope = rope_of(model.config)
     rotation = stretched(rope) if method == "yarn" else self_extend.bands(rope, LENGTH)
@@ -105,9 +105,7 @@ def test_a_text_is_that_of_generate_and_of_whole_forwards(family: str, method: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_a_repetition_penalty_is_that_of_generate(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repetition_penalty_is_that_of_generate(family, monkeypatch):
     model, questions = model_of(family), asked()[1:4]
     before = [answer.argmax for answer in texts(model, questions)]
     monkeypatch.setattr(model.generation_config, "repetition_penalty", 1.5)
@@ -118,7 +116,7 @@ def test_a_repetition_penalty_is_that_of_generate(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3", "cohere"])
-def test_a_text_has_the_bits_of_a_scored_sequence(family: str) -> None:
+def test_a_text_has_the_bits_of_a_scored_sequence(family):
     has_the_bits_of_a_scored_sequence(model_of(family), asked()[2:])
 
 
@@ -133,7 +131,7 @@ def test_a_text_has_the_bits_of_a_scored_sequence(family: str) -> None:
         rope, LENGTH, first_layer=1, heads=heads_of(rope.layers, rope.heads, rope.rotary_dim // 2)
     ),
 ], ids=["self_extend", "dual_chunk", "lm_infinite", "gali", "dpe", "ms_poe"])  # fmt: skip
-def test_keys_that_pass_from_band_to_band_have_the_bits_of_a_scored_sequence(method: Any) -> None:
+def test_keys_that_pass_from_band_to_band_have_the_bits_of_a_scored_sequence(method):
     model = model_of("llama")
     prompts = [[*range(1, 30)], [7], [*range(5, 75)]]
     with patched(model, method(rope_of(model.config))):
@@ -150,7 +148,7 @@ def has_the_bits_of_a_scored_sequence(model: Any, questions: list[Request]) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gemma2"])
-def test_a_text_does_not_depend_on_what_else_is_asked(family: str) -> None:
+def test_a_text_does_not_depend_on_what_else_is_asked(family):
     model, questions = model_of(family), asked()[1:4]
     scored = Loglikelihood(questions[0].tokens[:100], 40, doc_id="scored")
     found = texts(model, [*questions, scored])
@@ -164,7 +162,7 @@ def test_a_text_does_not_depend_on_what_else_is_asked(family: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_shared_haystack_is_read_once() -> None:
+def test_a_shared_haystack_is_read_once():
     """Texts after one haystack cost it once, and then a step for every new token of all."""
     model = build(tiny("llama"))
     hay = list(range(1, 201))
@@ -176,7 +174,7 @@ def test_a_shared_haystack_is_read_once() -> None:
     assert rows == [-(-(200 + 5 * 20) // 32) * 32, *[32] * NEW]
 
 
-def test_mixtures_are_continued_one_at_a_time() -> None:
+def test_mixtures_are_continued_one_at_a_time():
     """Texts are continued together only where another number of rows has the same bits."""
     drafts = {i: Generation(one, decode, frozenset()) for i, one in enumerate(asked()[:3])}
     with torch.inference_mode():
@@ -184,7 +182,7 @@ def test_mixtures_are_continued_one_at_a_time() -> None:
         assert list(together(model_of("qwen3_moe"), drafts, 300)) == [[0], [1], [2]]
 
 
-def test_a_text_ends_with_an_end_token_or_before_a_stop_string() -> None:
+def test_a_text_ends_with_an_end_token_or_before_a_stop_string():
     """The end token is a token of the answer and not of its text; a stop string is not in it."""
     model = build(tiny("qwen3"))
     prompt = list(asked()[2].tokens)
@@ -206,7 +204,7 @@ def test_a_text_ends_with_an_end_token_or_before_a_stop_string() -> None:
 
 
 @pytest.mark.slow
-def test_memory_that_is_too_little_for_a_text_costs_no_other() -> None:
+def test_memory_that_is_too_little_for_a_text_costs_no_other():
     """A text that does not fit, alone either, is OutOfMemory; the others are those of before."""
     model, questions = build(tiny("llama")), asked()
     wanted = texts(model, questions)
@@ -222,7 +220,7 @@ def test_memory_that_is_too_little_for_a_text_costs_no_other() -> None:
     assert found == [*wanted, OutOfMemory("the GPU")]
 
 
-def test_a_loss_that_is_not_finite_ends_a_text() -> None:
+def test_a_loss_that_is_not_finite_ends_a_text():
     model = build(tiny("llama"))
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
     (answer,) = texts(model, [question([1, 2, 3])])
@@ -230,7 +228,7 @@ def test_a_loss_that_is_not_finite_ends_a_text() -> None:
     assert answer.nll[0] != answer.nll[0]
 
 
-def test_a_text_needs_room_and_a_tokenizer() -> None:
+def test_a_text_needs_room_and_a_tokenizer():
     tokens = list(range(1, 41))
     with pytest.raises(ValueError, match="q: a text needs a prompt"):
         Generate(tokens, 0, doc_id="q")

@@ -70,9 +70,8 @@ def peaks(run: Callable[[], object]) -> tuple[int, int]:
     ],
 )
 def test_the_estimate_is_what_is_measured(
-    width: int, layers: int, vocabulary: int, pack: int, length: int, forks: int, chunk: int,
-    new: int, dtype: str,
-) -> None:  # fmt: skip
+    width, layers, vocabulary, pack, length, forks, chunk, new, dtype
+):
     """Tensors hold three quarters of what is told, NumPy hardly any; an allocator keeps more."""
     shaped = config(width, layers, vocabulary)
     model = AutoModelForCausalLM.from_config(shaped, dtype=getattr(torch, dtype)).eval()
@@ -92,7 +91,7 @@ def test_the_estimate_is_what_is_measured(
 
 
 @pytest.mark.slow
-def test_moved_positions_are_in_the_estimate() -> None:
+def test_moved_positions_are_in_the_estimate():
     shaped, length = config(256, 2, 4096), 2048
     model = AutoModelForCausalLM.from_config(shaped).eval()
     (tokens,) = asked(length, 0)
@@ -108,7 +107,7 @@ def test_moved_positions_are_in_the_estimate() -> None:
     assert measured == pytest.approx(0.75 * told, rel=0.15)
 
 
-def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
+def test_moved_positions_of_a_model_with_windows_are_in_the_estimate():
     """Each question is a forward of its own, with the tables of the bands and without a mask."""
     given = {"sliding_window": 512, **config(256, 2, 1024).to_dict()}
     shaped = MistralConfig(**{k: v for k, v in given.items() if k != "model_type"})
@@ -139,9 +138,7 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
 
 
 @pytest.mark.parametrize("flash", [True, False])
-def test_a_gpu_needs_neither_a_mask_nor_copies_of_keys(
-    flash: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_needs_neither_a_mask_nor_copies_of_keys(flash, monkeypatch):
     shaped, length = config(512, 1, 1024), 4096
     model = AutoModelForCausalLM.from_config(shaped).eval()
     (tokens,) = asked(length, 0)
@@ -158,7 +155,7 @@ def test_a_gpu_needs_neither_a_mask_nor_copies_of_keys(
 
 
 @pytest.mark.slow
-def test_every_expert_of_a_token_is_in_the_estimate() -> None:
+def test_every_expert_of_a_token_is_in_the_estimate():
     """Eight of sixteen: rows are copied for each, which is most of the memory of a layer."""
     shaped = AutoConfig.for_model(
         "qwen3_moe", hidden_size=256, moe_intermediate_size=64, num_hidden_layers=2,
@@ -173,13 +170,13 @@ def test_every_expert_of_a_token_is_in_the_estimate() -> None:
     assert measured == pytest.approx(0.75 * told, rel=0.15)
 
 
-def test_layers_of_several_widths_count_as_the_widest() -> None:
+def test_layers_of_several_widths_count_as_the_widest():
     """The config of Gemma 3n has an MLP width for each layer."""
     several = AutoConfig.for_model("gemma3n_text", num_hidden_layers=2, intermediate_size=[64, 96])
     assert memory.Shape.of(several, 4).mlp == 96
 
 
-def test_a_chunk_is_as_long_as_its_temporaries_allow() -> None:
+def test_a_chunk_is_as_long_as_its_temporaries_allow():
     """512 MiB of a layer's temporaries, whole 32 rows; moved positions have 2048 at the most."""
     llama = memory.of_a_row(memory.Shape(4096, 32, 8, 128, 14_336, 32, 128_256, 2))
     rows = Sizes().layer_rows(llama, causal=True)
@@ -190,7 +187,7 @@ def test_a_chunk_is_as_long_as_its_temporaries_allow() -> None:
     assert Sizes().layer_rows(2**30, causal=True) == 256
 
 
-def test_smaller_sizes_need_less() -> None:
+def test_smaller_sizes_need_less():
     shape = memory.Shape(512, 8, 8, 64, 1408, 8, 32_000, 2)
     tree = build_tree([tuple(range(seed, seed + 3000)) for seed in range(0, 9000, 3000)])
     tried = Sizes().smaller

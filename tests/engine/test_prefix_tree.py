@@ -20,7 +20,7 @@ def along(tree: PrefixTree, index: int) -> tuple[int, ...]:
 
 @settings(max_examples=15)
 @given(asked=sequences, least=st.integers(1, 6))
-def test_every_sequence_has_a_path(asked: list[tuple[int, ...]], least: int) -> None:
+def test_every_sequence_has_a_path(asked, least):
     """The nodes of a path hold the sequence's tokens from position 0, and none is superfluous."""
     tree = build_tree(asked, least)
     for index, tokens in enumerate(asked):
@@ -35,7 +35,7 @@ def test_every_sequence_has_a_path(asked: list[tuple[int, ...]], least: int) -> 
 
 
 @given(asked=sequences)
-def test_no_beginning_is_computed_twice(asked: list[tuple[int, ...]]) -> None:
+def test_no_beginning_is_computed_twice(asked):
     tree = build_tree(asked, 1)
     beginnings = {tokens[:end] for tokens in asked for end in range(1, len(tokens) + 1)}
     assert sum(len(node.tokens) for node in tree.nodes) == len(beginnings)
@@ -43,7 +43,7 @@ def test_no_beginning_is_computed_twice(asked: list[tuple[int, ...]]) -> None:
 
 @settings(max_examples=15)
 @given(asked=sequences, least=st.integers(1, 20))
-def test_short_beginnings_are_not_shared(asked: list[tuple[int, ...]], least: int) -> None:
+def test_short_beginnings_are_not_shared(asked, least):
     tree = build_tree(asked, least)
     followed = {above for node in tree.nodes for above in node.above}
     roots_and_forks = [tree.nodes[index] for index in followed]
@@ -52,7 +52,7 @@ def test_short_beginnings_are_not_shared(asked: list[tuple[int, ...]], least: in
 
 @settings(max_examples=15)
 @given(asked=sequences, most=st.integers(1, 30))
-def test_packs_hold_every_node_once_in_order(asked: list[tuple[int, ...]], most: int) -> None:
+def test_packs_hold_every_node_once_in_order(asked, most):
     tree = build_tree(asked, 2)
     found = packs(tree, most)
     assert [node for pack in found for node in pack] == list(range(len(tree.nodes)))
@@ -62,7 +62,7 @@ def test_packs_hold_every_node_once_in_order(asked: list[tuple[int, ...]], most:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("least", [1, 32])
-def test_many_nested_forks_are_no_recursion(least: int) -> None:
+def test_many_nested_forks_are_no_recursion(least):
     """Sequences that fork at every token are planned, more than Python's calls may be nested."""
     count = 450
     asked = [(*range(10, 10 + n), 1) for n in range(count, 0, -1)]
@@ -76,6 +76,6 @@ def test_many_nested_forks_are_no_recursion(least: int) -> None:
 
 
 @given(asked=st.lists(wide, min_size=1))
-def test_nodes_stand_in_the_order_of_the_questions(asked: list[tuple[int, ...]]) -> None:
+def test_nodes_stand_in_the_order_of_the_questions(asked):
     apart = [(-index, *tokens) for index, tokens in enumerate(asked)]
     assert [node.tokens for node in build_tree(apart).nodes] == apart

@@ -34,7 +34,6 @@ from scaling import (
     self_extend,
 )
 from scaling.types import Bands, Frequencies, Rope, by_distance
-from tests.command_line import Ropewalk
 
 ONE = [Rope(rotary_dim=4, base=100.0, trained_length=32)]
 AT = "at rotary_dim 4, base 100, window 32, length"
@@ -60,7 +59,7 @@ def failed(method: Callable[..., Any], *windows: float) -> dict[str, str]:
     }
 
 
-def test_a_good_method_passes_every_line() -> None:
+def test_a_good_method_passes_every_line():
     found = findings(pi.frequencies)
     assert [line.about for line in found.values() if line.verdict == "passed"] == KEPT
     told_of = "equal to none, bit for bit, in the window of 32 tokens"
@@ -73,7 +72,7 @@ def test_a_good_method_passes_every_line() -> None:
     assert found["attention factor"].text == "1"
 
 
-def test_another_reading_of_the_window_is_a_note() -> None:
+def test_another_reading_of_the_window_is_a_note():
     """ABF at base 10000 makes 1/10 into 1/100 inside the window too: told, and no failure."""
     found = findings(lambda rope, length: abf.frequencies(rope, length, base=1e4))[
         "inside the window"
@@ -86,7 +85,7 @@ def test_another_reading_of_the_window_is_a_note() -> None:
     )
 
 
-def test_rounding_is_not_another_reading_of_the_window() -> None:
+def test_rounding_is_not_another_reading_of_the_window():
     """Frequencies that are one step of float32 off, as other orders of operations give, pass."""
 
     def off(rope: Rope, length: int, eps: float = torch.finfo(torch.float32).eps) -> Frequencies:
@@ -99,9 +98,7 @@ def test_rounding_is_not_another_reading_of_the_window() -> None:
 
 
 @pytest.mark.parametrize("method", ["yarn", "rerope"])
-def test_a_method_is_checked_at_the_geometry_of_a_model(
-    method: str, tiny: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_method_is_checked_at_the_geometry_of_a_model(method, tiny, ropewalk):
     status, out, _ = ropewalk("check", method, "--model", tiny, "--length", "4x")
     assert status == 0, out
     if method == "yarn":
@@ -124,14 +121,12 @@ def test_a_method_is_checked_at_the_geometry_of_a_model(
      "inv_freq must be finite and not negative, got [-1.0, -1.0]"),
     (lambda f: Frequencies(f, 0.0), "numbers", "attention_factor must be positive, got 0.0"),
 ])  # fmt: skip
-def test_a_result_that_is_none_fails(
-    returned: Callable[[torch.Tensor], Any], about: str, text: str
-) -> None:
+def test_a_result_that_is_none_fails(returned, about, text):
     found = failed(lambda rope, _: returned(rope.inv_freq()))
     assert found == {about: f"not in 3 of 3 calls: {AT} 32: {text}"}
 
 
-def test_an_error_fails_with_its_line() -> None:
+def test_an_error_fails_with_its_line():
 
     def short_sighted(rope: Rope, length: int) -> Frequencies:
         return Frequencies(rope.inv_freq() / (1 if length < 100 else 0 // 0))
@@ -144,7 +139,7 @@ def test_an_error_fails_with_its_line() -> None:
     )
 
 
-def test_a_refusal_is_a_note_and_refusing_all_a_failure() -> None:
+def test_a_refusal_is_a_note_and_refusing_all_a_failure():
 
     def refuse(rope: Rope, length: int) -> Frequencies:
         if rope.base > 50:
@@ -162,7 +157,7 @@ def test_a_refusal_is_a_note_and_refusing_all_a_failure() -> None:
     assert all(line.verdict != "failed" for line in found)
 
 
-def test_another_answer_the_second_time_fails() -> None:
+def test_another_answer_the_second_time_fails():
     longest, buffer = [1], torch.zeros(2)
 
     def chance(rope: Rope, _: int) -> Frequencies:
@@ -180,7 +175,7 @@ def test_another_answer_the_second_time_fails() -> None:
         assert failed(method) == {"repeats": text}
 
 
-def test_a_changed_rope_fails() -> None:
+def test_a_changed_rope_fails():
     """What a checkpoint ships is not a method's to write to; the given rope stays whole."""
 
     def greedy(rope: Rope, length: int) -> Frequencies:
@@ -191,7 +186,7 @@ def test_a_changed_rope_fails() -> None:
     assert ONE[0].shipped == {}
 
 
-def test_rising_frequencies_are_a_note() -> None:
+def test_rising_frequencies_are_a_note():
     found = findings(lambda rope, _: Frequencies(rope.inv_freq().flip(0)))["order"]
     text = f"a pair is faster than the one before it, first {AT} 32"
     assert found == Finding("order", "note", text)
@@ -204,7 +199,7 @@ def band_findings(method: Any) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_it_says_where_positions_go() -> None:
+def test_it_says_where_positions_go():
     moved = band_findings(rerope.bands)
     assert moved["reach"][1].endswith("0.25 at 16 windows")
     assert moved["inside the window"][0] == "note"
@@ -231,9 +226,7 @@ def second(rope: Rope, length: int, *, near: int, until: int = 2**62) -> Any:
         (partial(second, near=2500, until=4000), "2,502", "windows from 256 to 2,501"),
     ],
 )
-def test_a_band_that_begins_inside_a_larger_window_is_found(
-    method: Any, least: str, same: str
-) -> None:
+def test_a_band_that_begins_inside_a_larger_window_is_found(method, least, same):
     """Its boundary is tried as a window: the small ones that are tried do not reach it."""
     verdict, text = band_findings(method)["inside the window"]
     assert (verdict, text.partition(" tokens")[0]) == (
@@ -243,7 +236,7 @@ def test_a_band_that_begins_inside_a_larger_window_is_found(
 
 
 @pytest.mark.slow
-def test_other_bits_the_second_time_are_found() -> None:
+def test_other_bits_the_second_time_are_found():
     counter = count()
 
     def drifting(rope: Rope, length: int) -> Bands:
@@ -274,16 +267,14 @@ def stateful(rope: Rope, length: int) -> Any:
         (stateful, "beyond the window it runs on a model only"),
     ],
 )
-def test_what_is_no_attention_is_told(method: Any, words: str) -> None:
+def test_what_is_no_attention_is_told(method, words):
     """With the sentence that says why."""
     verdict, text = band_findings(method)["runs"]
     assert verdict != "passed"
     assert words in text
 
 
-def test_bands_that_begin_at_the_requested_length_are_known(
-    tiny: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_bands_that_begin_at_the_requested_length_are_known(tiny, tmp_path, ropewalk):
     """A method that moves positions from 3 windows on is checked as such at 3 windows."""
     file = tmp_path / "late.py"
     file.write_text(
@@ -302,9 +293,8 @@ class TestCommands:
 
     @pytest.mark.slow
     def test_the_file_to_begin_with_passes_and_runs(
-        self, tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-        ropewalk: Ropewalk,
-    ) -> None:  # fmt: skip
+        self, tiny, docs, tmp_path, monkeypatch, ropewalk
+    ):
         """From nothing to a sweep in three commands; at strength 1 its numbers are those of ntk."""
         monkeypatch.chdir(tmp_path)
         assert ropewalk("new", "method", "mine") == (
@@ -326,9 +316,7 @@ class TestCommands:
         assert len({cell["key"] for cell in cells}) == 1
 
     @pytest.mark.slow
-    def test_the_file_that_moves_positions_is_rerope(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ropewalk: Ropewalk
-    ) -> None:
+    def test_the_file_that_moves_positions_is_rerope(self, tmp_path, monkeypatch, ropewalk):
         """It passes, and its bands are those of rerope at the same window, bit for bit."""
         monkeypatch.chdir(tmp_path)
         assert ropewalk("new", "bands", "mine")[0] == 0
@@ -348,17 +336,14 @@ class TestCommands:
             (("mine", "--out", "here.py"), "here.py/mine.py cannot be written: File exists."),
         ],
     )
-    def test_a_file_is_never_written_over(
-        self, words: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-        ropewalk: Ropewalk,
-    ) -> None:  # fmt: skip
+    def test_a_file_is_never_written_over(self, words, told, tmp_path, monkeypatch, ropewalk):
         monkeypatch.chdir(tmp_path)
         Path("here.py").write_text("mine")
         done = ropewalk("new", "method", *words)
         assert (done.status, told in done.err) == (2, True)
         assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
-    def test_a_failed_check_is_exit_1(self, tmp_path: Path, ropewalk: Ropewalk) -> None:
+    def test_a_failed_check_is_exit_1(self, tmp_path, ropewalk):
         file = tmp_path / "bad.py"
         file.write_text("def frequencies(rope, length):\n    return rope.inv_freq()\n")
         status, out, err = ropewalk("check", file)

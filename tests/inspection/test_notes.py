@@ -15,7 +15,6 @@ from harness.patching.config import rope_of
 from harness.plugins import catalogue, load
 from scaling import native
 from scaling.types import Rope
-from tests.command_line import Ropewalk
 from tests.tiny import WINDOW, save_tiny
 
 LLAMA = {
@@ -136,7 +135,7 @@ def hub(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.mark.parametrize("hub", HUB, indirect=True)
-def test_what_a_checkpoint_ships_and_what_a_method_acts_on(hub: Path) -> None:
+def test_what_a_checkpoint_ships_and_what_a_method_acts_on(hub):
     """Of each checkpoint all that bears on a sweep is told, and nothing else."""
     found = told(AutoConfig.from_pretrained(hub), "none", "yarn")
     if hub.name in SHIPPED:
@@ -147,7 +146,7 @@ def test_what_a_checkpoint_ships_and_what_a_method_acts_on(hub: Path) -> None:
 
 
 @pytest.mark.parametrize("hub", HUB, indirect=True)
-def test_native_is_the_method_that_is_named(hub: Path) -> None:
+def test_native_is_the_method_that_is_named(hub):
     rope = rope_of(AutoConfig.from_pretrained(hub))
     named = load("method", equal_to(rope))
     for length in (1, rope.trained_length, rope.trained_length + 1, 16 * rope.trained_length):
@@ -166,7 +165,7 @@ def test_native_is_the_method_that_is_named(hub: Path) -> None:
         ({"mscale": 1.0, "mscale_all_dim": 0}, "yarn:factor=40"),
     ],
 )  # fmt: skip
-def test_every_shipped_option_is_in_the_name(more: dict[str, object], name: str) -> None:
+def test_every_shipped_option_is_in_the_name(more, name):
     rope = Rope(64, 1e4, 4096, {"rope_type": "yarn", "factor": 40, **more})
     assert equal_to(rope) == name
     wanted = native.frequencies(rope, 1).fingerprint
@@ -175,7 +174,7 @@ def test_every_shipped_option_is_in_the_name(more: dict[str, object], name: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hub", ["Llama-3.1-8B"], indirect=True)
-def test_a_method_on_another_one_says_what_stays_under_it(hub: Path) -> None:
+def test_a_method_on_another_one_says_what_stays_under_it(hub):
     config = AutoConfig.from_pretrained(hub)
     rope = rope_of(config)
     for given, on, fate in (
@@ -194,7 +193,7 @@ def test_a_method_on_another_one_says_what_stays_under_it(hub: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_method_made_for_training_says_so() -> None:
+def test_a_method_made_for_training_says_so():
     """ABF, CoPE, p-RoPE, Giraffe and Resonance train; the training-free ones say nothing."""
     config = AutoConfig.for_model("llama", num_hidden_layers=1)
     said = told(config, *(name for name in catalogue("method") if name != "native"))
@@ -207,9 +206,7 @@ def test_a_method_made_for_training_says_so() -> None:
 
 
 @pytest.mark.slow
-def test_inspect_dry_run_and_run_say_it_before_the_numbers(
-    tmp_path: Path, docs: Path, ropewalk: Ropewalk
-) -> None:
+def test_inspect_dry_run_and_run_say_it_before_the_numbers(tmp_path, docs, ropewalk):
     parameters = {
         "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
         "original_max_position_embeddings": WINDOW,

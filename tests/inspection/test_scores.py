@@ -21,12 +21,11 @@ from harness.inspection.scores import of_base, of_encoding, of_rotation
 from harness.methods.channels import channels, decay
 from harness.plugins import names
 from scaling import Frequencies, Rope, jet_long, pi
-from tests.command_line import Ropewalk
 
 ROPE = Rope(64, 10_000.0, 256)
 
 
-def test_a_rotation_keeps_norms_and_relative_positions() -> None:
+def test_a_rotation_keeps_norms_and_relative_positions():
     """To rounding, in both precisions; layouts are equal up to a permutation."""
     plain = Frequencies(ROPE.inv_freq())
     single, double = (identities(plain, 2048, dtype) for dtype in (torch.float32, torch.float64))
@@ -36,7 +35,7 @@ def test_a_rotation_keeps_norms_and_relative_positions() -> None:
         assert error < single[about] < 1e-4
 
 
-def test_the_score_of_equal_contents_is_a_sum_of_cosines() -> None:
+def test_the_score_of_equal_contents_is_a_sum_of_cosines():
     """In the mean over many contents 2 Σ cos(m θ) / sqrt(d); interpolated, that of m / s."""
     plain = of_rotation("", "none", Frequencies(ROPE.inv_freq()), 256)
     at = torch.tensor(plain.distance, dtype=torch.float64)
@@ -53,7 +52,7 @@ def test_the_score_of_equal_contents_is_a_sum_of_cosines() -> None:
     assert all(low <= high for low, high in zip(plain.low, plain.high, strict=True))
 
 
-def test_bands_of_several_frequencies_are_read_at_the_angles_of_their_own() -> None:
+def test_bands_of_several_frequencies_are_read_at_the_angles_of_their_own():
     """Jet-Long's far channels go on slower from the window: no pair meets a new angle, all fade."""
     found = jet_long.bands(ROPE, 2048, far="ramped")
     pairs = channels(ROPE, found, 2048)
@@ -70,7 +69,7 @@ def test_bands_of_several_frequencies_are_read_at_the_angles_of_their_own() -> N
 
 
 @pytest.mark.slow
-def test_the_score_of_an_encoding() -> None:
+def test_the_score_of_an_encoding():
     """ALiBi's falls by its mean slope; that of no encoding is flat; a table ends at its window."""
     alibi = of_encoding("alibi", ROPE, 512, trusted=False)
     slope = (2**-4 + 2**-8) / 2  # of two heads
@@ -88,7 +87,7 @@ def test_the_score_of_an_encoding() -> None:
         assert torch.tensor(found.mean).isfinite().all(), name
 
 
-def test_a_curve_needs_no_memory_for_distances_between(tmp_path: Path) -> None:
+def test_a_curve_needs_no_memory_for_distances_between(tmp_path):
     """At 2^20 tokens ALiBi is asked for the distances of the curve alone, and at 1 for one."""
     file = tmp_path / "counted.py"
     text = (Path(alibi.__file__)).read_text(encoding="utf-8")
@@ -99,7 +98,7 @@ def test_a_curve_needs_no_memory_for_distances_between(tmp_path: Path) -> None:
     assert of_encoding(str(file), rope, 1, trusted=True).distance == [0]
 
 
-def test_an_encoding_without_scores_to_draw_is_refused(tmp_path: Path) -> None:
+def test_an_encoding_without_scores_to_draw_is_refused(tmp_path):
     file = tmp_path / "mine.py"
     turned = "    def turn(self, query, key, angles, positions):\n        return query, {}\n"
     begun = '"""Mine."""\nfrom torch import nn\n\n\nclass Encoding(nn.Module):\n'
@@ -113,7 +112,7 @@ def test_an_encoding_without_scores_to_draw_is_refused(tmp_path: Path) -> None:
         of_encoding("xpos", ROPE, 64 * 256, trusted=False)
 
 
-def test_a_score_that_depends_on_other_keys_has_no_curve(tmp_path: Path) -> None:
+def test_a_score_that_depends_on_other_keys_has_no_curve(tmp_path):
     """A curve asks for some keys alone: a position counted by the keys between would be wrong."""
     file = tmp_path / "counted.py"
     text = (Path(alibi.__file__)).read_text(encoding="utf-8")
@@ -124,13 +123,13 @@ def test_a_score_that_depends_on_other_keys_has_no_curve(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("twice", [("--base", "100", "100"), ("--encoding", "alibi", "alibi")])
-def test_two_curves_have_two_names(twice: tuple[str, ...], ropewalk: Ropewalk) -> None:
+def test_two_curves_have_two_names(twice, ropewalk):
     done = ropewalk("inspect", "--scaling", "none", "--length", "1x", *twice)
     assert (done.status, "twice" in done.err) == (2, True)
 
 
 @pytest.mark.slow
-def test_inspect_draws_bases_and_encodings(tmp_path: Path, ropewalk: Ropewalk) -> None:
+def test_inspect_draws_bases_and_encodings(tmp_path, ropewalk):
     model = EncodingForCausalLM(config_of("t5", vocab_size=32, max_position_embeddings=64))
     with torch.no_grad():
         model.model.encoding.bias -= torch.arange(32.0) / model.model.encoding.root
@@ -149,9 +148,7 @@ def test_inspect_draws_bases_and_encodings(tmp_path: Path, ropewalk: Ropewalk) -
 
 
 @pytest.mark.parametrize("encoding", ["deberta", "rope:base=500", "learned"])
-def test_a_trained_model_has_the_scores_of_its_own_first_layer(
-    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trained_model_has_the_scores_of_its_own_first_layer(encoding, tmp_path, monkeypatch):
     """As its attention has them in a forward of one token repeated; left out, all would be flat."""
     fields = {"vocab_size": 40, "hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
     with torch.random.fork_rng():

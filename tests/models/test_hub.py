@@ -29,7 +29,7 @@ def hub_name(tiny: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_hub_model_is_recorded_by_its_commit(hub_name: str, docs: Path, tmp_path: Path) -> None:
+def test_a_hub_model_is_recorded_by_its_commit(hub_name, docs, tmp_path):
     words = ["--model", hub_name, "--docs", str(docs), "--task", "perplexity:tail=32"]
     words += ["--scaling", "none", "pi", "--length", "1x", "2x", "--out", str(tmp_path / "run")]
     assert status("run", *words) == 0
@@ -55,7 +55,7 @@ def hub_set() -> Iterator[tuple[str, Path]]:
     shutil.rmtree(repository)
 
 
-def test_a_downloaded_set_is_read_without_the_hub(hub_set: tuple[str, Path]) -> None:
+def test_a_downloaded_set_is_read_without_the_hub(hub_set):
     """What ``hf download`` fetched will do, whole or streamed; half of its files will not."""
     name, data = hub_set
     texts = [f"book {part}{row}" for part in range(2) for row in range(3)]

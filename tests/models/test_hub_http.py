@@ -100,9 +100,7 @@ def split(hub: Hub) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_run_downloads_nothing_and_an_offline_run_asks_nothing(
-    hub: Hub, run: Run, tmp_path: Path
-) -> None:
+def test_a_second_run_downloads_nothing_and_an_offline_run_asks_nothing(hub, run, tmp_path):
     split(hub)
     assert run("--dry-run").status == 0
     assert hub.requests("GET", "tokenizer.json")
@@ -127,9 +125,7 @@ def test_a_second_run_downloads_nothing_and_an_offline_run_asks_nothing(
     assert all(torch.equal(one, two) for one, two in pairs)
 
 
-def test_a_download_that_breaks_off_goes_on_where_it_stopped(
-    hub: Hub, waits: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub, waits, monkeypatch):
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
     hub.faults = [Fault("GET /cdn.*safetensors", after=60_000)]
     size = hub.files(MODEL, "models")["model.safetensors"]
@@ -145,18 +141,14 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(
 @pytest.mark.parametrize(
     ("file", "status"), [("tokenizer_config.json", 503), ("model.safetensors", 500)]
 )
-def test_a_file_that_the_hub_fails_to_give_is_not_taken_for_absent(
-    hub: Hub, run: Run, file: str, status: int
-) -> None:
+def test_a_file_that_the_hub_fails_to_give_is_not_taken_for_absent(hub, run, file, status):
     """Else a tokenizer would lack its begin token, and weights be called pickles."""
     hub.faults = [Fault(f"(HEAD|GET /cdn).*{file}", status)] * 9
     assert f"the hub answers HTTP {status}" in refused(run())
 
 
 @pytest.mark.slow
-def test_a_hub_that_limits_requests_is_waited_for_in_words(
-    hub: Hub, run: Run, waits: list[float]
-) -> None:
+def test_a_hub_that_limits_requests_is_waited_for_in_words(hub, run, waits):
     """As long as it asks, and a limit that stays is one sentence."""
     hub.faults = [Fault("HEAD .*config.json", 429, {"Retry-After": "60"})]
     done = run("--dry-run")
@@ -170,7 +162,7 @@ def test_a_hub_that_limits_requests_is_waited_for_in_words(
 
 
 @pytest.mark.slow
-def test_what_is_gated_says_what_to_do(hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_gated_says_what_to_do(hub, run, monkeypatch):
     hub.gated = {MODEL, BOOKS}
     told = refused(run("--dry-run", model="reference", docs=f"{BOOKS}:count=1"))
     assert f"accept its conditions at {constants.ENDPOINT}/datasets/org/books" in told
@@ -198,7 +190,7 @@ def test_what_is_gated_says_what_to_do(hub: Hub, run: Run, monkeypatch: pytest.M
     ],
 )
 @pytest.mark.usefixtures("hub")
-def test_a_wrong_name_is_one_sentence(run: Run, change: dict[str, str], told: str) -> None:
+def test_a_wrong_name_is_one_sentence(run, change, told):
     assert told in run("--dry-run", **change).err
 
 
@@ -209,13 +201,13 @@ def test_a_wrong_name_is_one_sentence(run: Run, change: dict[str, str], told: st
         ("model.safetensors", "no weights in safetensors"),
     ],
 )
-def test_a_file_that_the_hub_has_not_is_named(hub: Hub, run: Run, removed: str, told: str) -> None:
+def test_a_file_that_the_hub_has_not_is_named(hub, run, removed, told):
     (hub.folder(MODEL) / removed).unlink()
     assert told in refused(run())
 
 
 @pytest.mark.slow
-def test_a_gguf_file_of_the_hub_is_named_by_its_path(hub: Hub, run: Run, tmp_path: Path) -> None:
+def test_a_gguf_file_of_the_hub_is_named_by_its_path(hub, run, tmp_path):
     """OWNER/NAME/FILE is downloaded once, is read offline then, and is told from one not there."""
     file = save_gguf(tmp_path / "made" / "small.gguf")
     shutil.copy(file, hub.folder(MODEL) / file.name)
@@ -234,7 +226,7 @@ def test_a_gguf_file_of_the_hub_is_named_by_its_path(hub: Hub, run: Run, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "model.safetensors"])
-def test_offline_the_file_that_the_cache_lacks_is_named(hub: Hub, run: Run, file: str) -> None:
+def test_offline_the_file_that_the_cache_lacks_is_named(hub, run, file):
     if file != "config.json":
         assert run("--dry-run").status == 0
     for path in Path(constants.HF_HUB_CACHE).rglob(file):
@@ -248,20 +240,20 @@ def test_offline_the_file_that_the_cache_lacks_is_named(hub: Hub, run: Run, file
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("online", "waits")
-def test_a_hub_that_is_not_reached_is_one_sentence(run: Run) -> None:
+def test_a_hub_that_is_not_reached_is_one_sentence(run):
     told = refused(run("--dry-run"))
     assert f"the hub ({constants.ENDPOINT}) cannot be reached; --offline" in told
 
 
 @pytest.mark.slow
-def test_a_set_of_many_files_is_not_downloaded_whole(hub: Hub, run: Run) -> None:
+def test_a_set_of_many_files_is_not_downloaded_whole(hub, run):
     assert run("--dry-run", model="reference", docs=f"{BOOKS}:count=3").status == 0
     read = {line.split()[1] for line in hub.requests("GET /cdn/datasets")}
     assert len(read) == 2
 
 
 @pytest.mark.slow
-def test_of_a_set_read_whole_one_split_is_downloaded(hub: Hub, run: Run) -> None:
+def test_of_a_set_read_whole_one_split_is_downloaded(hub, run):
     """The files of the other split stay where they are; nothing is asked after it."""
     data = hub.folder(BOOKS, "datasets") / "data"
     for part in range(SHARDS):

@@ -40,7 +40,7 @@ def moved_by_angles(model: Any) -> set[int]:
 
 
 @pytest.mark.parametrize("family", each(SUPPORTED))
-def test_the_layers_that_rotate_are_those_whose_numbers_depend_on_the_angles(family: str) -> None:
+def test_the_layers_that_rotate_are_those_whose_numbers_depend_on_the_angles(family):
     """Asked without weights, as many layers rotate as give other numbers for other angles."""
     config = tiny(family)
     rotating = 0 if family in INDEXING else len(moved_by_angles(build(config)))
@@ -59,19 +59,19 @@ def test_the_layers_that_rotate_are_those_whose_numbers_depend_on_the_angles(fam
         ("minimax", Layers(Counter(full=1), Counter(), None, own_sliding=False)),
     ],
 )
-def test_layers_of_known_models(family: str, wanted: Layers) -> None:
+def test_layers_of_known_models(family, wanted):
     """Sliding, full, without a rotary embedding, of another kind: each is counted as that."""
     assert layers_of(tiny(family)) == wanted
 
 
-def test_a_dynamic_checkpoint_is_asked_too() -> None:
+def test_a_dynamic_checkpoint_is_asked_too():
     """A type that looks at the positions is taken off first: hollow positions have no values."""
     config = tiny("llama")
     config.rope_parameters.update(rope_type="dynamic", factor=2.0)
     assert layers_of(config).rotated == Counter(full=2)
 
 
-def test_asking_leaves_the_config_as_it_was() -> None:
+def test_asking_leaves_the_config_as_it_was():
     config = tiny("llama")
     config.rope_parameters.update(rope_type="linear", factor=2.0)
     before = dict(config.rope_parameters)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +62,7 @@ def measured(folder: Path, kind: str, docs: Path, ropewalk: Ropewalk) -> None:
         (llm_int8, "bitsandbytes-8bit", False),  # a row's result depends on the other rows
     ],
 )
-def test_a_quantised_model_is_measured_as_it_is(
-    config: Callable[[], Any], kind: str, shares: bool, docs: Path, tmp_path: Path,
-    ropewalk: Ropewalk,
-) -> None:  # fmt: skip
+def test_a_quantised_model_is_measured_as_it_is(config, kind, shares, docs, tmp_path, ropewalk):
     base = save_tiny(tmp_path / "base", hidden_size=64, intermediate_size=64)
     model = AutoModelForCausalLM.from_pretrained(
         base, quantization_config=config(), dtype=torch.float32, device_map="cpu"
@@ -95,9 +91,7 @@ def packed(nibbles: torch.Tensor, order: tuple[int, ...], dim: int) -> torch.Ten
 
 
 @pytest.mark.parametrize("kind", ["gptq", "awq"])
-def test_packed_weights_are_measured_as_what_they_stand_for(
-    kind: str, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_packed_weights_are_measured_as_what_they_stand_for(kind, docs, tmp_path, ropewalk):
     """A GPTQ and an AWQ file, packed here, give the logits of the weights that they mean."""
     pytest.importorskip("gptqmodel")
     shape = {"hidden_size": 128, "intermediate_size": 128}
@@ -135,7 +129,7 @@ def test_packed_weights_are_measured_as_what_they_stand_for(
     assert float((small - whole).norm() / whole.norm()) < 0.03
 
 
-def test_four_bits_count_as_half_a_byte(tmp_path: Path) -> None:
+def test_four_bits_count_as_half_a_byte(tmp_path):
     """What is kept in memory is estimated as the library holds it, and not as float32."""
     shape = {"hidden_size": 256, "intermediate_size": 512}
     base = save_tiny(tmp_path / "base", **shape)

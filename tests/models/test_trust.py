@@ -67,9 +67,7 @@ class TestNoCode:
         (folder / "own.py").write_text(LOUD.format(marker=marker))
         return folder
 
-    def test_code_of_a_model_repository_is_not_run(
-        self, docs: Path, tmp_path: Path, marker: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_code_of_a_model_repository_is_not_run(self, docs, tmp_path, marker, capsys):
         folder = self.coded(tmp_path / "own", marker)
         words = ["run", "--model", folder, "--docs", docs, "--out", tmp_path / "run"]
         assert status(*words) == 2
@@ -80,9 +78,7 @@ class TestNoCode:
         status(*words, "--trust-remote-code")
         assert marker.exists()
 
-    def test_weights_that_are_pickles_are_not_opened(
-        self, tiny: Path, docs: Path, tmp_path: Path, marker: Path
-    ) -> None:
+    def test_weights_that_are_pickles_are_not_opened(self, tiny, docs, tmp_path, marker):
 
         class Loud:
             def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
@@ -96,7 +92,7 @@ class TestNoCode:
         assert status(*words, "--length", "1x", "--out", tmp_path / "run") == 2
         assert not marker.exists()
 
-    def test_code_of_a_data_set_is_not_run(self, tmp_path: Path, marker: Path) -> None:
+    def test_code_of_a_data_set_is_not_run(self, tmp_path, marker):
         folder = tmp_path / "books"
         folder.mkdir()
         (folder / "books.py").write_text(LOUD.format(marker=marker))
@@ -105,9 +101,7 @@ class TestNoCode:
         assert not marker.exists()
 
     @pytest.mark.slow
-    def test_a_record_runs_no_code(
-        self, measured: Path, marker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_record_runs_no_code(self, measured, marker, tmp_path, capsys):
         own = tmp_path / "mine.py"
         own.write_text(LOUD.format(marker=marker) + "from tasks.perplexity import *\n")
         record = json.loads((measured / "run.json").read_text())
@@ -120,9 +114,7 @@ class TestNoCode:
         assert not marker.exists()
 
     @pytest.mark.slow
-    def test_a_task_of_ones_own_is_reported_when_it_is_named(
-        self, tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_task_of_ones_own_is_reported_when_it_is_named(self, tiny, docs, tmp_path, capsys):
         own = tmp_path / "mine.py"
         own.write_text('"""Mine."""\nfrom tasks.perplexity import *\nMETRIC = "mine"\n')
         words = ["--model", tiny, "--docs", docs, "--task", f"{own}:tail=16", "--length", "1x"]
@@ -163,14 +155,12 @@ def ask_the_hub() -> None:
 class TestOffline:
     """``--offline`` asks the hub for nothing."""
 
-    def test_libraries_that_were_imported_online_ask_nothing(self) -> None:
+    def test_libraries_that_were_imported_online_ask_nothing(self):
         done = in_child(ask_the_hub)
         assert (done.status, done.out.split()) == (0, [*["True"] * 2, *["False"] * 2]), done.err
 
     @pytest.mark.slow
-    def test_it_is_a_flag_and_a_setting(
-        self, measured: Path, tiny: Path, docs: Path, tmp_path: Path
-    ) -> None:
+    def test_it_is_a_flag_and_a_setting(self, measured, tiny, docs, tmp_path):
         file = tmp_path / "sweep.yaml"
         file.write_text("offline: true\nscaling: [none, pi]\nlength: 1x\n")
         words = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16"]
@@ -188,9 +178,7 @@ class TestNames:
     """A name is text wherever it is shown, and never a place in the file system."""
 
     @pytest.mark.slow
-    def test_names_are_no_markup(
-        self, tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_names_are_no_markup(self, tiny, docs, tmp_path, capsys):
         """Signs of rich, Markdown, mathtext and terminals come out as they went in, or escaped."""
         texts = tmp_path / "texts"
         texts.mkdir()
@@ -266,7 +254,7 @@ class TestFuzz:
             max_size=14,
         ).map(lambda parts: " ".join(parts).encode())
     )
-    def test_sweep_files_of_any_bytes(self, tmp_path: Path, content: bytes) -> None:
+    def test_sweep_files_of_any_bytes(self, tmp_path, content):
         file = tmp_path / "sweep.yaml"
         file.write_bytes(content)
         for refused in answered(lambda: parse_all(file, {})):
@@ -289,7 +277,7 @@ class TestFuzz:
             "model: " + "x" * 2**20,
         ],
     )
-    def test_sweep_files_made_to_hurt(self, tmp_path: Path, content: str) -> None:
+    def test_sweep_files_made_to_hurt(self, tmp_path, content):
         file = tmp_path / "sweep.yaml"
         file.write_text(content)
         with pytest.raises(UserError) as caught:
@@ -299,9 +287,7 @@ class TestFuzz:
 
     @fuzzing
     @given(st.text(max_size=40) | st.sampled_from(["a:count=1e9", "\0", "~:", "[", "*:seed=-1"]))
-    def test_documents_of_any_name(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-    ) -> None:
+    def test_documents_of_any_name(self, tmp_path, monkeypatch, name):
         """Documents are opened, or refused by a UserError; no name raises anything else."""
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(documents, "read_set", lambda *_: iter([("a", "text")]))
@@ -325,9 +311,8 @@ class TestFuzz:
         ids=lambda words: " ".join(words)[:40],
     )  # fmt: skip
     def test_arguments_that_name_nothing_are_a_sentence(
-        self, words: tuple[str, ...], small: Path, tmp_path: Path,
-        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
+        self, words, small, tmp_path, capsys, monkeypatch
+    ):
         """Links that go in circles, empty lists and numbers of twenty digits end with status 2."""
         monkeypatch.chdir(tmp_path)
         for name in ("loop", "loop.py", "loop.html"):
@@ -359,9 +344,8 @@ class TestFuzz:
         ids=lambda words: " ".join(words)[:40] if isinstance(words, tuple) else words,
     )  # fmt: skip
     def test_paths_that_are_not_utf8(
-        self, wanted: int, words: tuple[str, ...], tiny: Path, docs: Path, small: Path,
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    ) -> None:  # fmt: skip
+        self, wanted, words, tiny, docs, small, tmp_path, monkeypatch, capsys
+    ):
         """A place may be called by any bytes; what a record names is in UTF-8, or a sentence."""
         monkeypatch.chdir(tmp_path)
         bad = os.fsdecode(b"bad\xff")

@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, DynamicCache
 
 from harness.errors import UserError
-from harness.models.checkpoint import Checkpoint
 from harness.patching import layout
 from harness.patching.banded_attention import BandedAttention
 from harness.patching.config import rope_of
@@ -50,7 +49,7 @@ def check_naive(family: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("family", each(FAMILIES))
-def test_a_family_attends_by_the_matrix_of_positions(family: str) -> None:
+def test_a_family_attends_by_the_matrix_of_positions(family):
     """Every log-likelihood is that of the naive float64 attention to 1e-5."""
     check_naive(family, "self_extend")
 
@@ -64,7 +63,7 @@ def test_a_family_attends_by_the_matrix_of_positions(family: str) -> None:
         "dpe top", "ms_poe",
     ],
 )  # fmt: skip
-def test_a_method_attends_by_the_matrix_of_positions(method: str) -> None:
+def test_a_method_attends_by_the_matrix_of_positions(method):
     """Every kind of bands: few, many, ramped, sparse, with scores scaled by their query, positions
     by channel pair and by head, and blended keys."""
     check_naive("qwen3", method)
@@ -74,16 +73,14 @@ def test_a_method_attends_by_the_matrix_of_positions(method: str) -> None:
     ("family", "method"),
     [("cohere", "ms_poe"), ("gpt_neox", "dpe"), ("gemma3_text", "dpe top"), ("glm", "gali")],
 )
-def test_heads_that_share_keys_and_partial_rotations_move_by_the_matrix(
-    family: str, method: str
-) -> None:
+def test_heads_that_share_keys_and_partial_rotations_move_by_the_matrix(family, method):
     """A head's own positions where several share a key; channel pairs where some do not rotate."""
     check_naive(family, method)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma3_text"])
-def test_float32_costs_float32s_rounding(family: str) -> None:
+def test_float32_costs_float32s_rounding(family):
     """The float32 engine is as far from the truth as the plain float32 model is, not farther."""
     model, bands = model_of(family), bands_of(family)
     found = inside(model, bands)
@@ -96,9 +93,7 @@ def test_float32_costs_float32s_rounding(family: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_reference_model_attends_by_the_matrix_of_positions(
-    reference: tuple[Checkpoint, Any],
-) -> None:
+def test_the_reference_model_attends_by_the_matrix_of_positions(reference):
     """On real weights and a real text, in float32: to 1e-5 beyond a window of 64 tokens."""
     opened, model = reference
     text = inspect.getsource(bisect)
@@ -111,7 +106,7 @@ def test_the_reference_model_attends_by_the_matrix_of_positions(
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])
-def test_the_model_is_itself_again(family: str) -> None:
+def test_the_model_is_itself_again(family):
     """Bit for bit, also after an error inside; and transformers' registries are as they were."""
     model = model_of(family)
     before = likelihoods(model)
@@ -133,7 +128,7 @@ def test_the_model_is_itself_again(family: str) -> None:
     ],
 )
 @torch.inference_mode()
-def test_chunks_with_a_cache_are_one_forward(family: str, method: str) -> None:
+def test_chunks_with_a_cache_are_one_forward(family, method):
     """Keys are cached unrotated, so neither chunks nor single tokens change the numbers."""
     model, bands = model_of(family), bands_of(family, method)
     with patched(model, bands):
@@ -146,7 +141,7 @@ def test_chunks_with_a_cache_are_one_forward(family: str, method: str) -> None:
 
 
 @torch.inference_mode()
-def test_rows_of_a_batch_are_alone() -> None:
+def test_rows_of_a_batch_are_alone():
     model, bands = model_of("llama"), bands_of("llama")
     both = torch.cat((TOKEN, TOKEN.flip(1)))
     with patched(model, bands):
@@ -155,7 +150,7 @@ def test_rows_of_a_batch_are_alone() -> None:
     torch.testing.assert_close(found, torch.stack(alone), rtol=0, atol=2e-4)
 
 
-def test_padding_is_refused() -> None:
+def test_padding_is_refused():
     """Positions are those of whole rows; a padded row would be measured at wrong ones."""
     model, mask = model_of("llama"), torch.ones_like(TOKEN)
     with patched(model, bands_of("llama")):
@@ -165,7 +160,7 @@ def test_padding_is_refused() -> None:
             likelihoods(model, attention_mask=mask)
 
 
-def test_a_longer_context_than_the_bands_is_refused() -> None:
+def test_a_longer_context_than_the_bands_is_refused():
     with (
         patched(model_of("llama"), bands_of("llama")),
         pytest.raises(ValueError, match="128 tokens"),
@@ -180,7 +175,7 @@ def test_a_longer_context_than_the_bands_is_refused() -> None:
         ("doge", "masks or biases its scores itself"),
     ],
 )
-def test_a_model_that_cannot_is_refused_by_name(family: str, words: str) -> None:
+def test_a_model_that_cannot_is_refused_by_name(family, words):
     model = model_of(family)
     before = likelihoods(model)
     with pytest.raises(UserError, match=words), patched(model, bands_of(family)):
@@ -188,9 +183,7 @@ def test_a_model_that_cannot_is_refused_by_name(family: str, words: str) -> None
     assert torch.equal(likelihoods(model), before)
 
 
-def test_a_window_that_the_attention_is_not_told_of_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_window_that_the_attention_is_not_told_of_is_refused(monkeypatch):
     """A sliding layer whose window came as a mask alone would see everything."""
     model = model_of("gemma2")
     for module in model.modules():
@@ -200,7 +193,7 @@ def test_a_window_that_the_attention_is_not_told_of_is_refused(
         layouts_of(model)
 
 
-def test_an_attention_that_is_not_understood_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attention_that_is_not_understood_is_refused(monkeypatch):
     """The self-check on the model's own logits finds a wrong layout, whatever the reason."""
     model = deepcopy(model_of("llama"))  # not proved yet
 
@@ -216,7 +209,7 @@ def test_an_attention_that_is_not_understood_is_refused(monkeypatch: pytest.Monk
         pass
 
 
-def test_bands_of_another_model_are_refused() -> None:
+def test_bands_of_another_model_are_refused():
     with (
         pytest.raises(UserError, match="channel pairs"),
         patched(model_of("gpt_neox"), bands_of("llama")),
@@ -225,7 +218,7 @@ def test_bands_of_another_model_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_as_exact_as_it_gets(dtype: torch.dtype) -> None:
+def test_half_precision_is_as_exact_as_it_gets(dtype):
     """Bands in 16 bits are as far from float32 as the plain model in 16 bits is, not farther."""
     model, bands = model_of("qwen3"), bands_of("qwen3")
     half = deepcopy(model).to(dtype)
@@ -238,7 +231,7 @@ def test_half_precision_is_as_exact_as_it_gets(dtype: torch.dtype) -> None:
 ROPE = Rope(16, 10_000.0, 256)
 
 
-def test_the_keys_of_a_base_each_are_one_row() -> None:
+def test_the_keys_of_a_base_each_are_one_row():
     """mode=per_query: its bands are views of one row of positions, not length x length numbers."""
     length = 512
     found = dynamic_ntk.bands(ROPE, length, mode="per_query", block=1)
@@ -252,7 +245,7 @@ def test_the_keys_of_a_base_each_are_one_row() -> None:
     spans=st.integers(0, 2**30),
     ordered=st.booleans(),
 )
-def test_reach_is_the_largest_relative_position(keys: list[int], spans: int, ordered: bool) -> None:
+def test_reach_is_the_largest_relative_position(keys, spans, ordered):
     maker = torch.Generator().manual_seed(spans)
     length = len(keys)
     key = torch.tensor(sorted(keys) if ordered else keys, dtype=torch.float64)
@@ -296,7 +289,7 @@ class Held(TorchDispatchMode):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "per_query exact"])
 @torch.inference_mode()
-def test_memory_is_linear_in_the_length(method: str) -> None:
+def test_memory_is_linear_in_the_length(method):
     model, sizes = model_of("llama"), []
     for length in (512, 1024):
         with Held() as held:
@@ -328,9 +321,7 @@ def made(family: str, **given: Any) -> Any:
         ("olmoe", {"sliding_window": 48}, "does not pass its windows to attention"),
     ],
 )
-def test_an_attention_that_chooses_its_keys_is_refused(
-    family: str, given: dict[str, Any], words: str
-) -> None:
+def test_an_attention_that_chooses_its_keys_is_refused(family, given, words):
     """Keys by index, or a window unlike its mask: no prompt of 24 tokens would show it."""
     with pytest.raises(UserError, match=words), patched(made(family, **given), bands_of("llama")):
         pass
@@ -338,9 +329,7 @@ def test_an_attention_that_chooses_its_keys_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_left_out_is_found_in_any_dtype(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_left_out_is_found_in_any_dtype(dtype, monkeypatch):
     """An ignored soft-capping of 50 moves one layer little, and is refused in 16 bits too."""
     model, own = deepcopy(model_of("gemma2")).to(dtype), BandedAttention.__call__
     for module in model.modules():
@@ -357,7 +346,7 @@ def test_what_is_left_out_is_found_in_any_dtype(
         inside(deepcopy(model), bands_of("gemma2"))  # a copy is not proved yet
 
 
-def test_a_model_is_proved_once() -> None:
+def test_a_model_is_proved_once():
     model, forwards = deepcopy(model_of("llama")), [0]
     model.register_forward_hook(lambda *_: forwards.__setitem__(0, forwards[0] + 1))
     rope = rope_of(model.config)
@@ -377,7 +366,7 @@ def test_a_model_is_proved_once() -> None:
     assert counted(scales[0]) == 3
 
 
-def test_what_is_refused_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_is_refused_again(monkeypatch):
     model = deepcopy(model_of("llama"))
     frequencies = pi.frequencies(rope_of(model.config), WINDOW, factor=2.0)
     with monkeypatch.context() as broken:
@@ -399,12 +388,12 @@ def test_what_is_refused_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "mixtral", "qwen3_moe", "olmoe", "gpt_oss", "afmoe"])
-def test_sixteen_bits_are_no_reason_to_refuse(family: str) -> None:
+def test_sixteen_bits_are_no_reason_to_refuse(family):
     """A model that is exact in float32 is taken in bfloat16, mixtures that change a route too."""
     inside(deepcopy(model_of(family)).to(torch.bfloat16), bands_of(family))
 
 
-def test_a_model_that_shares_its_config_is_told() -> None:
+def test_a_model_that_shares_its_config_is_told():
     """Two models of one config object: the attention of the one serves no other."""
     model = model_of("llama")
     other = deepcopy(model)
@@ -429,7 +418,7 @@ class Uploads(TorchDispatchMode):
 
 @pytest.mark.parametrize("method", ["log_n on yarn", "self_extend", "dual_chunk"])
 @torch.inference_mode()
-def test_a_device_is_sent_tables_and_scales_once(method: str) -> None:
+def test_a_device_is_sent_tables_and_scales_once(method):
     """One chunk of one layer needs as many copies from the host as all chunks of all layers."""
     counts = []
     for layers, rows in ((1, LENGTH), (2, 16)):

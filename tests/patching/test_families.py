@@ -19,7 +19,6 @@ from harness.patching.frequencies import check_geometry, rotary_name
 from harness.patching.patch import patched
 from scaling import native, pi, yarn
 from tests import ROOT
-from tests.command_line import Ropewalk
 from tests.families import (
     FACTOR,
     INDEXING,
@@ -53,7 +52,7 @@ def shipping(family: str, **scaling: Any) -> Any:
 
 
 @pytest.mark.parametrize("family", each(SUPPORTED))
-def test_a_family_is_measured_as_it_is(family: str) -> None:
+def test_a_family_is_measured_as_it_is(family):
     """Identity and restoration to the bit, transformers' own types, and the loss with labels."""
     found: Findings = find(family)
     assert found.refusal == ""
@@ -68,7 +67,7 @@ def test_a_family_is_measured_as_it_is(family: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", PLAINLY)
-def test_a_family_without_a_rotary_embedding_is_measured_as_it_is(family: str) -> None:
+def test_a_family_without_a_rotary_embedding_is_measured_as_it_is(family):
     """The engine's losses are the model's own, to rounding, and tables of positions are found."""
     found = find_plainly(family)
     assert found.losses[0] == pytest.approx(found.losses[1], rel=2e-6)
@@ -77,12 +76,12 @@ def test_a_family_without_a_rotary_embedding_is_measured_as_it_is(family: str) -
 
 
 @pytest.mark.parametrize("family", REFUSED)
-def test_what_cannot_be_patched_whole_is_refused_by_name(family: str) -> None:
+def test_what_cannot_be_patched_whole_is_refused_by_name(family):
     assert find(family).refusal.startswith(REFUSED[family][0])
 
 
 @pytest.mark.parametrize("family", each(PER_TYPE, "olmo3"))
-def test_sliding_layers_keep_their_own_frequencies(family: str) -> None:
+def test_sliding_layers_keep_their_own_frequencies(family):
     """Of a rotary embedding per layer type only the full-attention one is patched, bit for bit."""
     config = tiny(family)
     model, positions = build(config), torch.arange(LENGTH)[None]
@@ -107,9 +106,7 @@ def test_sliding_layers_keep_their_own_frequencies(family: str) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("family", each(PER_TYPE, "olmo3"))
-def test_a_scaling_shipped_for_full_attention_is_read(
-    family: str, scaling: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_scaling_shipped_for_full_attention_is_read(family, scaling, tmp_path):
     """Native gives the checkpoint's own logits, plain methods take its scaling off whole."""
     config = shipping(family, **scaling)
     model, rope = build(config), rope_of(config)
@@ -126,7 +123,7 @@ def test_a_scaling_shipped_for_full_attention_is_read(
     check_shipped(opened.config, opened.rope.shipped)
 
 
-def test_a_model_of_sliding_layers_alone_is_refused() -> None:
+def test_a_model_of_sliding_layers_alone_is_refused():
     """A config may describe full attention that no layer has: the module tells."""
     config = tiny("gemma3_text")
     config.layer_types = ["sliding_attention", "sliding_attention"]
@@ -135,7 +132,7 @@ def test_a_model_of_sliding_layers_alone_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_the_table_of_families_is_up_to_date() -> None:
+def test_the_table_of_families_is_up_to_date():
     text = (ROOT / "results" / "families.md").read_text(encoding="utf-8")
     if f"transformers {transformers.__version__}. " not in text:
         pytest.skip("the table is of another transformers")
@@ -155,9 +152,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.slow
-def test_a_sweep_measures_a_model_as_it_is(
-    plain: Callable[[str], Path], docs: Path, ropewalk: Ropewalk, tmp_path: Path
-) -> None:
+def test_a_sweep_measures_a_model_as_it_is(plain, docs, ropewalk, tmp_path):
     """Beyond its positions GPT-2 has failed cells with the reason, BLOOM is measured throughout."""
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x", "2x"]
     for family, status in {"gpt2": 1, "bloom": 0}.items():
@@ -171,9 +166,7 @@ def test_a_sweep_measures_a_model_as_it_is(
         assert (told in " ".join(ended.err.split())) == bool(status)
 
 
-def test_a_method_needs_a_rotary_embedding(
-    plain: Callable[[str], Path], ropewalk: Ropewalk, tmp_path: Path
-) -> None:
+def test_a_method_needs_a_rotary_embedding(plain, ropewalk, tmp_path):
     folder = plain("bloom")
     for words, told in {
         ("--scaling", "none", "yarn"): "no rotary embedding that yarn could change",

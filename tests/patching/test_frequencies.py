@@ -59,7 +59,7 @@ def logits(model: Any) -> torch.Tensor:
     ("family", "kind"),
     [*(("llama", kind) for kind in NATIVE), *((f, "llama3") for f in FAMILIES if f != "llama")],
 )
-def test_a_patched_model_is_the_librarys_own_scaled_model(family: str, kind: str) -> None:
+def test_a_patched_model_is_the_librarys_own_scaled_model(family, kind):
     """The same formula through the patch gives the logits of transformers' type, bit for bit."""
     model, wanted = plain_model(family), logits(scaled(family, kind))
     plain = logits(model)
@@ -72,7 +72,7 @@ def test_a_patched_model_is_the_librarys_own_scaled_model(family: str, kind: str
     assert (found - plain).abs().max() > 1e-2 * plain.std()
 
 
-def test_the_same_frequencies_give_the_same_bits_whatever_ran_before() -> None:
+def test_the_same_frequencies_give_the_same_bits_whatever_ran_before():
     """A sweep's order does not matter, nor does a checkpoint's own sticky dynamic type."""
     model = scaled("llama", "dynamic")
     rope = rope_of(model.config)
@@ -85,7 +85,7 @@ def test_the_same_frequencies_give_the_same_bits_whatever_ran_before() -> None:
     assert all(torch.equal(one, other) for one, other in found.values())
 
 
-def test_frequencies_stay_float32_in_a_model_cast_to_bfloat16() -> None:
+def test_frequencies_stay_float32_in_a_model_cast_to_bfloat16():
     """A cast model loses its own frequencies to rounding; a patched one has exact angles."""
     model = plain_model("llama").to(torch.bfloat16)
     module = model.get_submodule(rotary_name(model))
@@ -103,7 +103,7 @@ def rotary_name_inside(model: Any) -> str:
     return next(n for n, m in model.named_modules() if isinstance(m, PatchedRotary))
 
 
-def test_patches_do_not_nest() -> None:
+def test_patches_do_not_nest():
     model = plain_model("llama")
     frequencies = pi.frequencies(rope_of(model.config), LENGTH, factor=2)
     with patched(model, frequencies):
@@ -113,7 +113,7 @@ def test_patches_do_not_nest() -> None:
         assert torch.equal(logits(model), inside)
 
 
-def test_a_model_that_ignores_its_rotary_module_is_refused() -> None:
+def test_a_model_that_ignores_its_rotary_module_is_refused():
     """Frequencies that do not reach the output are never measured as if they did."""
     model = plain_model("llama")
     module = model.model.rotary_emb
@@ -131,7 +131,7 @@ def test_a_model_that_ignores_its_rotary_module_is_refused() -> None:
         pass
 
 
-def test_frequencies_of_another_shape_do_not_pass_the_check() -> None:
+def test_frequencies_of_another_shape_do_not_pass_the_check():
     model = plain_model("llama")
     one = Frequencies(torch.ones(1))
     with pytest.raises(UserError, match="rotates 8 channel pairs, got 1 freq"), patched(model, one):
@@ -139,7 +139,7 @@ def test_frequencies_of_another_shape_do_not_pass_the_check() -> None:
     assert rotary_name(model) == "model.rotary_emb"
 
 
-def test_what_has_no_rotary_embedding_is_refused_by_name() -> None:
+def test_what_has_no_rotary_embedding_is_refused_by_name():
     """GPT-2 is refused in words, before and after its weights are read."""
     gpt2 = GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=20)
     with pytest.raises(UserError, match="^gpt2 models have no rotary embedding"):
@@ -156,7 +156,7 @@ def test_what_has_no_rotary_embedding_is_refused_by_name() -> None:
         *(("llama", kind) for kind in NATIVE if kind != "yarn"),
     ],
 )
-def test_the_geometry_read_from_the_config_is_the_loaded_models(family: str, kind: str) -> None:
+def test_the_geometry_read_from_the_config_is_the_loaded_models(family, kind):
     model = plain_model(family) if kind == "default" else scaled(family, kind)
     rope = rope_of(model.config)
     check_geometry(model, rope)
@@ -167,13 +167,13 @@ def test_the_geometry_read_from_the_config_is_the_loaded_models(family: str, kin
         assert torch.equal(inside, logits(model))
 
 
-def test_a_geometry_that_is_not_the_models_is_refused() -> None:
+def test_a_geometry_that_is_not_the_models_is_refused():
     model = plain_model("llama")
     with pytest.raises(UserError, match="not those its config describes"):
         check_geometry(model, Rope(16, 500_000.0, WINDOW))
 
 
-def test_the_trained_length_is_the_original_window_of_a_stretched_checkpoint() -> None:
+def test_the_trained_length_is_the_original_window_of_a_stretched_checkpoint():
     """A checkpoint that ships yarn was pretrained at its original length, not at its maximum."""
     parameters = {
         "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
@@ -264,7 +264,7 @@ def angle_error(frequencies: Frequencies, *positions: int) -> float:
     ("family", "method"),
     [*((family, "yarn") for family in LAYOUTS), ("llama", "none"), ("llama", "pi")],
 )
-def test_a_rotation_keeps_norms_and_the_score_of_a_difference(family: str, method: str) -> None:
+def test_a_rotation_keeps_norms_and_the_score_of_a_difference(family, method):
     """Norms are those of position 0, and query times key is the same wherever the two stand.
 
     The latter within what float32 angles allow: one off by e moves a pair's share of the score by
@@ -290,7 +290,7 @@ def test_a_rotation_keeps_norms_and_the_score_of_a_difference(family: str, metho
 
 
 @pytest.mark.parametrize("family", each(LAYOUTS, "llama", "cohere"))
-def test_where_angles_are_exact_a_score_is_too(family: str) -> None:
+def test_where_angles_are_exact_a_score_is_too(family):
     """With frequencies 1, 1/2, 1/4, … no angle is rounded, and a million tokens out nothing is.
 
     A position below 2^24 times a power of two is a float32 number; what is left is the rounding of
@@ -309,7 +309,7 @@ def test_where_angles_are_exact_a_score_is_too(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", each(LAYOUTS, "llama", "cohere"))
-def test_another_difference_is_another_score(family: str) -> None:
+def test_another_difference_is_another_score(family):
     """The scores compared above are not the same for every difference: a rotation takes place."""
     with heads(family, METHODS["none"]) as at:
         here, near, far = (score(at(1000 + gap, 1000)) for gap in (0, 1, 7))

@@ -15,7 +15,7 @@ from scaling import native
     [("rope_theta", "1e4"), ("rope_theta", None), ("partial_rotary_factor", "half"),
      ("original_max_position_embeddings", [64]), ("rope_theta", float("nan"))],
 )  # fmt: skip
-def test_a_config_whose_geometry_is_no_number_is_refused(field: str, value: object) -> None:
+def test_a_config_whose_geometry_is_no_number_is_refused(field, value):
     config = LlamaConfig(hidden_size=32, num_attention_heads=2)
     config.rope_parameters = {**config.rope_parameters, field: value}
     with pytest.raises(UserError, match="must be a number, the config gives"):
@@ -23,12 +23,12 @@ def test_a_config_whose_geometry_is_no_number_is_refused(field: str, value: obje
 
 
 @pytest.mark.parametrize("kind", ["gemma4_text", "blt"])
-def test_layers_without_a_common_head_are_refused(kind: str) -> None:
+def test_layers_without_a_common_head_are_refused(kind):
     with pytest.raises(UserError, match=f"^{kind}: the config gives no head_dim of all layers"):
         rope_of(AutoConfig.for_model(kind))
 
 
-def test_a_checkpoint_for_dual_chunk_attention_was_trained_at_its_original_length() -> None:
+def test_a_checkpoint_for_dual_chunk_attention_was_trained_at_its_original_length():
     """Qwen2.5-1M: 262,144 tokens; its maximum is the length at which it is served."""
     table = {
         "chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144,

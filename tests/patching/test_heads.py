@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from harness.patching.config import rope_of
 from harness.patching.heads import measure_heads
 from tests import naive_methods as naive
 from tests.banded import TOKEN, model_of
-from tests.command_line import Ropewalk
 from tests.tiny import save_tiny
 
 
@@ -44,7 +42,7 @@ def unrotated(model: Any, tokens: torch.Tensor) -> list[tuple[torch.Tensor, torc
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_heads_are_measured_as_a_loop_measures_them(family: str) -> None:
+def test_heads_are_measured_as_a_loop_measures_them(family):
     model, texts = model_of(family), [TOKEN[0, :60], TOKEN[0, 30:110]]
     found = measure_heads(model, [text.tolist() for text in texts])
     shares, best = torch.zeros_like(found.outlier_shares), []
@@ -62,9 +60,7 @@ def test_heads_are_measured_as_a_loop_measures_them(family: str) -> None:
     assert all(best)
 
 
-def test_a_calibration_is_a_file_that_methods_read(
-    tmp_path: Path, ropewalk: Ropewalk, docs: Path
-) -> None:
+def test_a_calibration_is_a_file_that_methods_read(tmp_path, ropewalk, docs):
     """It names its documents, and a run with the file leaves them out, also inside ``on=``."""
     model = save_tiny(tmp_path / "m")
     file = tmp_path / "heads.json"
@@ -99,15 +95,13 @@ def test_a_calibration_is_a_file_that_methods_read(
         (("--length", "4x"), "heads are measured inside the trained window"),
     ],
 )
-def test_a_calibration_that_cannot_be_is_one_sentence(
-    flags: tuple[str, str], words: str, tiny: Path, docs: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_calibration_that_cannot_be_is_one_sentence(flags, words, tiny, docs, ropewalk):
     done = ropewalk("calibrate", tiny, "--docs", docs, *flags)
     assert done.status == 2
     assert words in done.err
 
 
-def test_the_table_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_the_table_of_another_model_is_refused(tmp_path):
     rope = rw.Rope(16, 1e4, 64, layers=3, heads=2)
     file = tmp_path / "heads.json"
     with pytest.raises(ValueError, match="ropewalk calibrate"):

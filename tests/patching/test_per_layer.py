@@ -22,7 +22,6 @@ from harness.errors import UserError
 from harness.inspection.check import check_frequencies
 from harness.inspection.inspect import inspect
 from harness.methods.resolve import resolve
-from harness.models.checkpoint import Checkpoint
 from harness.patching.config import rope_of
 from harness.patching.frequencies import layered, rotary_name
 from harness.patching.patch import answering, patched
@@ -35,7 +34,7 @@ from scaling.types import Frequencies, PerLayerFrequencies, Rope, Rotation
 from tasks.types import Generate, Loglikelihood
 from tests import families
 from tests.asking import asked, together
-from tests.command_line import Ropewalk, sweep
+from tests.command_line import sweep
 from tests.families import TOKENS, build, each, logits
 
 ROPE = Rope(64, 10_000.0, 256, layers=12)
@@ -91,7 +90,7 @@ def by_hand(model: Any, each_layer: Sequence[Frequencies]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("family", each(FAMILIES, *FEW))
-def test_each_layer_rotates_by_its_own_numbers(family: str) -> None:
+def test_each_layer_rotates_by_its_own_numbers(family):
     """Logits are those of a loop over the layers by hand, bit for bit; then the model is restored.
 
     In whichever order the layers are given: reversed they are another attention.
@@ -112,7 +111,7 @@ def test_each_layer_rotates_by_its_own_numbers(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", each(FAMILIES, *FEW))
-def test_layers_that_are_alike_are_the_plain_patch(family: str) -> None:
+def test_layers_that_are_alike_are_the_plain_patch(family):
     model = build(families.tiny(family))
     one = yarn.frequencies(rope_of(model.config), 4096)
     with patched(model, one):
@@ -121,7 +120,7 @@ def test_layers_that_are_alike_are_the_plain_patch(family: str) -> None:
         assert torch.equal(logits(model), wanted)
 
 
-def test_the_engine_shares_beginnings_to_the_bit() -> None:
+def test_the_engine_shares_beginnings_to_the_bit():
     """Losses are those of each question alone, and of a loop over the layers by hand."""
     model, questions = build(families.tiny("llama")), asked()
     one = found(model)
@@ -138,7 +137,7 @@ def test_the_engine_shares_beginnings_to_the_bit() -> None:
     assert whole[0].nll == pytest.approx(wanted.tolist(), rel=2e-6, abs=2e-6)
 
 
-def test_a_text_continues_with_every_layers_own_keys() -> None:
+def test_a_text_continues_with_every_layers_own_keys():
     """``generate`` with a cache and the engine write what whole forwards by hand write."""
     model = build(families.tiny("llama"))
     one, tokens = found(model), TOKENS[:, :70]
@@ -155,7 +154,7 @@ def test_a_text_continues_with_every_layers_own_keys() -> None:
     assert text.argmax == tuple(tokens[0, 70:].tolist())
 
 
-def test_two_threads_have_the_logits_of_one() -> None:
+def test_two_threads_have_the_logits_of_one():
     model = build(families.tiny("llama"))
     inputs = [TOKENS[:, :first] for first in (40, 65)]
 
@@ -169,7 +168,7 @@ def test_two_threads_have_the_logits_of_one() -> None:
             assert all(torch.equal(other, one) for other in many)
 
 
-def test_a_model_that_cannot_is_refused() -> None:
+def test_a_model_that_cannot_is_refused():
     """Where a layer's cos and sin cannot be replaced, or layers share keys, nothing is measured."""
     model = build(families.tiny("llama"))
     one = found(model)
@@ -197,7 +196,7 @@ shares = st.floats(0, 4)
 
 
 @given(shares, shares, shares, shares)
-def test_the_curve_is_a_cubic_bezier_curve(a: float, b: float, c: float, d: float) -> None:
+def test_the_curve_is_a_cubic_bezier_curve(a, b, c, d):
     for t in np.linspace(0, 1, 12).tolist():
         at = layerwise._curve((a, b, c, d), t)
         s = 1 - t
@@ -211,7 +210,7 @@ def test_the_curve_is_a_cubic_bezier_curve(a: float, b: float, c: float, d: floa
 @pytest.mark.parametrize(("kind", "plain"), [
     ("pi", pi.frequencies), ("ntk", ntk.frequencies), ("yarn", yarn.frequencies),
 ])  # fmt: skip
-def test_layerwise_is_its_method_at_each_layers_factor(kind: Any, plain: Any) -> None:
+def test_layerwise_is_its_method_at_each_layers_factor(kind, plain):
     """Naively, layer by layer; with all shares alike it is the method; at 0 the model as it is."""
     one = layerwise.frequencies(ROPE, 2048, first=0, second=0.5, third=2, last=1, kind=kind)
     for layer, got in enumerate(one.layers):
@@ -229,7 +228,7 @@ def test_layerwise_is_its_method_at_each_layers_factor(kind: Any, plain: Any) ->
     assert layerwise.frequencies(ROPE, 256, first=2, kind=kind).fingerprint == plainest
 
 
-def test_tables_of_layers_may_have_numbers_in_common(tmp_path: Path) -> None:
+def test_tables_of_layers_may_have_numbers_in_common(tmp_path):
     """What stands beside ``layers`` is of every layer that has none of its own."""
     file = tmp_path / "numbers.json"
     own = [{"long_factor": [2.0] * 32, "attention_factor": 1.5}, {"long_factor": [3.0] * 32}]
@@ -240,7 +239,7 @@ def test_tables_of_layers_may_have_numbers_in_common(tmp_path: Path) -> None:
     assert [float(layer.inv_freq[0]) for layer in one.layers] == pytest.approx([1 / 2, 1 / 3])
 
 
-def test_numbers_of_every_layer_are_compared() -> None:
+def test_numbers_of_every_layer_are_compared():
     """Rotations share samples where all layers agree, and no sooner."""
     one = layerwise.frequencies(ROPE, 2048, first=0)
     again = layerwise.frequencies(ROPE, 4096, first=0, factor=8.0)
@@ -252,7 +251,7 @@ def test_numbers_of_every_layer_are_compared() -> None:
     assert alike.plainest() is one.layers[3]
 
 
-def test_it_costs_what_one_set_of_frequencies_costs(reference: tuple[Checkpoint, Any]) -> None:
+def test_it_costs_what_one_set_of_frequencies_costs(reference):
     opened, _ = reference
     asked = [Loglikelihood((*range(62), last, 0), 63, doc_id="u") for last in range(4)]
 
@@ -270,8 +269,8 @@ def test_it_costs_what_one_set_of_frequencies_costs(reference: tuple[Checkpoint,
 @pytest.mark.slow
 @pytest.mark.usefixtures("scored")
 def test_a_run_records_every_layer_and_is_measured_again(
-    ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    ropewalk, tiny, docs, tmp_path, monkeypatch
+):
     """Built-in, from a file of code or of JSON numbers; equal numbers are measured once."""
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(FIXED)
@@ -308,9 +307,8 @@ def test_a_run_records_every_layer_and_is_measured_again(
     ("layerwise:kind=abf", "kind=abf"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence_before_any_weight(
-    scaling: str, words: str, ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    scaling, words, ropewalk, tiny, docs, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(FIXED)
     table = {"short_factor": [1] * 8, "long_factor": [2] * 8}
@@ -320,7 +318,7 @@ def test_a_mistake_is_one_sentence_before_any_weight(
     assert (done.status, words in done.err, done.err.count("\n")) == (2, True, 1), done.err
 
 
-def test_it_is_checked_and_shown_by_layer(ropewalk: Ropewalk, tiny: Path, tmp_path: Path) -> None:
+def test_it_is_checked_and_shown_by_layer(ropewalk, tiny, tmp_path):
     """``check`` reads all layers, ``inspect`` has a row for the first to the last."""
     mine = tmp_path / "mine.py"
     mine.write_text(FIXED)
@@ -338,7 +336,7 @@ def test_it_is_checked_and_shown_by_layer(ropewalk: Ropewalk, tiny: Path, tmp_pa
 
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
-def test_an_engine_without_layers_refuses(engine: str, tiny: Path) -> None:
+def test_an_engine_without_layers_refuses(engine, tiny):
     with pytest.raises(UserError, match="one set of frequencies for all layers"):
         rw.export(tiny, scaling="layerwise:last=2", length="4x", to=engine)
     assert rw.export(tiny, scaling="layerwise", length="4x", to=engine).form == "linear"

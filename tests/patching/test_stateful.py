@@ -58,14 +58,14 @@ def by_hand(model: Any, question: Request, factor: float = 2.0) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_is_what_the_library_serves(family: str) -> None:
+def test_it_is_what_the_library_serves(family):
     model = build(tiny(family))
     (answer,) = asked(model, [QUESTION])
     assert answer.nll == pytest.approx(by_hand(model, QUESTION), abs=1e-5)
     assert len(answer.argmax) == len(answer.nll) + 1
 
 
-def test_nothing_is_left_from_one_question_to_the_next() -> None:
+def test_nothing_is_left_from_one_question_to_the_next():
     model = build(tiny("llama"))
     short = Loglikelihood(QUESTION.tokens[:40], 20, doc_id="s")
     before = model(input_ids=TOKENS).logits
@@ -74,7 +74,7 @@ def test_nothing_is_left_from_one_question_to_the_next() -> None:
     assert torch.equal(model(input_ids=TOKENS).logits, before)
 
 
-def test_the_shortcut_has_a_cost() -> None:
+def test_the_shortcut_has_a_cost():
     """Keys of a stale base are not those of the frozen length: the modes differ, and must."""
     model = build(tiny("llama"))
     found = {}

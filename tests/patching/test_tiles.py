@@ -26,7 +26,7 @@ def covered(found: list[Piece], rows: int, keys: int) -> torch.Tensor:
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=24))
-def test_pieces_are_every_pair_once(bounds: list[tuple[int, int]]) -> None:
+def test_pieces_are_every_pair_once(bounds):
     first = torch.tensor([min(pair) for pair in bounds])
     end = torch.tensor([max(pair) for pair in bounds])
     keys = torch.arange(12)
@@ -38,9 +38,7 @@ def test_pieces_are_every_pair_once(bounds: list[tuple[int, int]]) -> None:
 @given(
     st.integers(1, 40), st.integers(1, 40), st.integers(0, 5), st.integers(0, 1), st.integers(0, 1)
 )
-def test_moving_windows_are_every_pair_once(
-    rows: int, width: int, start: int, left: int, right: int
-) -> None:
+def test_moving_windows_are_every_pair_once(rows, width, start, left, right):
     """Where both bounds stand still or move on by one: squares fit their rows exactly."""
     here = torch.arange(rows)
     first, end = start + here * left, start + width + here * right
@@ -55,7 +53,7 @@ def test_moving_windows_are_every_pair_once(
 
 
 @pytest.mark.parametrize("method", [rerope, self_extend, dual_chunk, string, lm_infinite])
-def test_published_methods_are_few_pieces(method) -> None:
+def test_published_methods_are_few_pieces(method):
     found = method.bands(ROPE, 8 * 256)
     assert sum(len(pieces(band.first, band.end)) for band in found.bands) <= 110
 
@@ -87,7 +85,7 @@ def split(window: int) -> tuple[torch.Tensor, list[Piece]]:
 
 @pytest.mark.parametrize("window", [1, 2, 7, 49, 50])
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_pieces_are_merged_into_one_softmax(window: int, softcap: float | None) -> None:
+def test_pieces_are_merged_into_one_softmax(window, softcap):
     q, k, v = tensors(torch.float64)
     met, cut = split(window)
     merged = Merged.empty(q, WIDTH)
@@ -95,7 +93,7 @@ def test_pieces_are_merged_into_one_softmax(window: int, softcap: float | None) 
     torch.testing.assert_close(merged.values, dense(q, k, v, met, 0.3, softcap), rtol=0, atol=1e-12)
 
 
-def test_tiles_are_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_are_the_fused_kernel(monkeypatch):
     monkeypatch.setattr(tiles, "SCORES", 8)
     q, k, v = tensors(torch.float64)
     met, cut = split(20)
@@ -105,7 +103,7 @@ def test_tiles_are_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("width", [4, 24])
-def test_values_may_have_another_width(width: int) -> None:
+def test_values_may_have_another_width(width):
     q, k, v = tensors(torch.float64, width)
     met, cut = split(20)
     merged = Merged.empty(q, width)
@@ -113,7 +111,7 @@ def test_values_may_have_another_width(width: int) -> None:
     torch.testing.assert_close(merged.values, dense(q, k, v, met, 0.3), rtol=0, atol=1e-12)
 
 
-def test_a_row_without_a_pair_is_zero() -> None:
+def test_a_row_without_a_pair_is_zero():
     """Never NaN, which would poison the layers above."""
     q, k, v = tensors(torch.float32)
     merged = Merged.empty(q, WIDTH)
@@ -123,7 +121,7 @@ def test_a_row_without_a_pair_is_zero() -> None:
     assert bool((merged.lse[:, :, 20:] == NOTHING).all())
 
 
-def test_bfloat16_is_merged_in_float32() -> None:
+def test_bfloat16_is_merged_in_float32():
     """The sums of many pieces lose no more than the inputs' own rounding."""
     q, k, v = tensors(torch.bfloat16)
     met, cut = split(2)

@@ -39,7 +39,7 @@ def frame(kept: dict[str, float], lengths: tuple[int, ...] = (128, 512)) -> pd.D
     return pd.DataFrame(rows)
 
 
-def test_the_points_are_the_cells_beyond_the_window() -> None:
+def test_the_points_are_the_cells_beyond_the_window():
     kept = dict(zip(METHODS, (0.0, 1.0, 0.8, 0.6, 0.4, 0.2), strict=True))
     (axes,) = agreement.make(frame(kept)).axes
     points = {line.get_label(): line.get_xydata()[0] for line in axes.get_lines()}
@@ -49,7 +49,7 @@ def test_the_points_are_the_cells_beyond_the_window() -> None:
     assert "ρ = -0.14" in axes.get_title(loc="left").replace("\n", " ")
 
 
-def test_two_tasks_of_perplexity_have_panels_of_their_own() -> None:
+def test_two_tasks_of_perplexity_have_panels_of_their_own():
     one = frame(dict(zip(METHODS, (0.0, 1.0, 0.8, 0.6, 0.4, 0.2), strict=True)))
     other = one[one["task"] == "perplexity"].assign(task="perplexity:tail=1024")
     other["score"] = 2000 - other["score"]  # another order: rho has the other sign
@@ -61,7 +61,7 @@ def test_two_tasks_of_perplexity_have_panels_of_their_own() -> None:
     assert "(tail=1024) and Passkey accuracy, 512 (4×) ρ = 0.14" in titles[1]
 
 
-def test_the_interval_of_a_rank_correlation_by_hand() -> None:
+def test_the_interval_of_a_rank_correlation_by_hand():
     """Fisher's z of 0.5 is 0.549306; its error for 28 pairs is sqrt(1.125 / 25)."""
     half = 1.959964 * math.sqrt(1.125 / 25)
     low, high = interval(0.5, 28)
@@ -70,14 +70,14 @@ def test_the_interval_of_a_rank_correlation_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("count", "said"), [(4, "too few"), (5, "ρ = -1.00")])
-def test_few_methods_have_no_correlation(count: int, said: str) -> None:
+def test_few_methods_have_no_correlation(count, said):
     rows = pd.DataFrame({"score": range(count), "kept": range(count, 0, -1)})
     rows["frequencies"] = rows["score"].astype(str)
     assert said in correlation(rows)
     assert "all equal" in correlation(rows.assign(kept=1)) or count < 5
 
 
-def test_methods_that_coincide_at_a_length_count_once_there() -> None:
+def test_methods_that_coincide_at_a_length_count_once_there():
     """YaRN and YaRN at factor 2 are one measurement at twice the window: five methods, not six."""
     made = frame(dict(zip(METHODS, (1.0, 0.8, 0.6, 0.4, 0.2, 0.2), strict=True)), (128, 256, 512))
     twin = (made["length"] == 256) & (made["scaling"] == "e")

@@ -71,7 +71,7 @@ def rows(table: pd.DataFrame, **facts: object) -> pd.DataFrame:
     return table
 
 
-def test_best_says_what_to_use_and_by_how_much_it_leads() -> None:
+def test_best_says_what_to_use_and_by_how_much_it_leads():
     """0.5 nats under the next is a ratio of e^-0.5, which wins; 10 keys of 20 and 9 do not."""
     table = best.make(SWEEP)
     [read] = rows(table, task="perplexity", length=1024).to_dict("records")
@@ -96,7 +96,7 @@ def test_best_says_what_to_use_and_by_how_much_it_leads() -> None:
     assert rare.startswith("20 documents without a failure leave failures on up to 15 % of all")
 
 
-def test_a_method_within_the_margin_is_as_good_and_the_plainest_is_used() -> None:
+def test_a_method_within_the_margin_is_as_good_and_the_plainest_is_used():
     """Half a percent more on every document is as good by a margin of 1 %, not by one of 0.1 %."""
     cells = [documents("fancy:x=1", 1024, 0), documents("pi", 1024, 0.005, noise=0.011)]
     [row] = best.make(frame(*cells)).to_dict("records")
@@ -109,7 +109,7 @@ def test_a_method_within_the_margin_is_as_good_and_the_plainest_is_used() -> Non
     assert (strict["use"], strict["as_good"]) == ("fancy:x=1", None)
 
 
-def test_what_a_server_can_run_is_used_and_the_best_is_named_beside_it() -> None:
+def test_what_a_server_can_run_is_used_and_the_best_is_named_beside_it():
     cells = [documents("yarn", 1024, 0.1), documents("rerope", 1024, 0), documents("pi", 1024, 1)]
     made = frame(*cells)
     made["needs_code"] = made["scaling"] == "rerope"
@@ -127,7 +127,7 @@ def test_what_a_server_can_run_is_used_and_the_best_is_named_beside_it() -> None
     assert best.make(level)["use"].tolist() == ["yarn:factor=4"]
 
 
-def test_every_decision_says_what_truncation_gives() -> None:
+def test_every_decision_says_what_truncation_gives():
     """The model at its own window reads the same targets: 0.2 nats worse than `far` at 4x."""
     [row] = rows(best.make(SWEEP), task="perplexity", length=1024).to_dict("records")
     assert row["truncation_score"] == pytest.approx(math.exp(2.59), rel=0.01)
@@ -144,7 +144,7 @@ def test_every_decision_says_what_truncation_gives() -> None:
     assert any("gains nothing measurable" in text for text in best.notes(table))
 
 
-def test_the_cost_inside_the_window_is_that_of_the_form_that_is_used() -> None:
+def test_the_cost_inside_the_window_is_that_of_the_form_that_is_used():
     """Equal frequencies at both lengths are the form that a server keeps; others are unknown."""
     cells = [documents("none", 256, 0), documents("none", 1024, 2)]
     fixed = [documents("yarn:factor=4", 256, 0.05, noise=0.03), documents("yarn:factor=4", 1024, 0)]
@@ -162,7 +162,7 @@ def test_the_cost_inside_the_window_is_that_of_the_form_that_is_used() -> None:
     assert "What `far` costs inside the window in this form was not measured." in told
 
 
-def test_every_method_has_its_bound() -> None:
+def test_every_method_has_its_bound():
     table = regret.make(SWEEP)
     read = rows(table, task="perplexity", length=1024).set_index("scaling")
     assert read["verdict"].to_dict() == {
@@ -174,7 +174,7 @@ def test_every_method_has_its_bound() -> None:
     assert shown["1024 (4×)"].tolist()[1] == "≤ 0 % (best)"
 
 
-def test_methods_that_coincide_are_one_place() -> None:
+def test_methods_that_coincide_are_one_place():
     twin = documents("twin", 1024, -0.2)
     for row in twin:
         row["frequencies"] = "far/-0.2"
@@ -186,7 +186,7 @@ def test_methods_that_coincide_are_one_place() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
-def test_two_documents_give_no_bound(count: int) -> None:
+def test_two_documents_give_no_bound(count):
     few = SWEEP[~SWEEP["unit"].isin([f"d{i}" for i in range(count, 20)])].copy()
     read = few["task"] == "perplexity"
     for _, cells in few[read].groupby(["scaling", "length"]):
@@ -201,7 +201,7 @@ def test_two_documents_give_no_bound(count: int) -> None:
 
 
 @pytest.mark.slow
-def test_effective_length_by_hand() -> None:
+def test_effective_length_by_hand():
     """Perplexity may not rise at all; retrieval must keep 85 % of the model's own 20 of 20."""
     cells = [trials("far", 512, 18), trials("far", 2048, 20), documents("far", 512, -0.1)]
     cells += [documents("near", 512, 0.1), documents("near", 2048, -0.3)]
@@ -225,14 +225,14 @@ def test_effective_length_by_hand() -> None:
     assert rows(least, task="passkey", scaling="far")["effective_length"].tolist() == [1024]
 
 
-def test_lengths_of_other_protocols_are_not_compared() -> None:
+def test_lengths_of_other_protocols_are_not_compared():
     other = SWEEP[SWEEP["task"] == "perplexity"].assign(protocol="prefix")
     with pytest.raises(ValueError, match="no length can be judged: it needs"):
         effective_length.make(other)
 
 
 @pytest.mark.slow
-def test_differences_are_paired_and_corrected() -> None:
+def test_differences_are_paired_and_corrected():
     """Against the baseline: e^(-2.2) - 1 in perplexity, 0.45 in keys; all 4 corrected."""
     table = differences.make(SWEEP)
     [row] = rows(table, task="perplexity", scaling="far", length=1024).to_dict("records")
@@ -254,14 +254,14 @@ def test_differences_are_paired_and_corrected() -> None:
     ("without", "words"),
     [("none", "with 'none': it has no score"), ("far", "no other method has a score where")],
 )
-def test_the_method_that_has_no_score_is_named(without: str, words: str) -> None:
+def test_the_method_that_has_no_score_is_named(without, words):
     two = SWEEP[SWEEP["scaling"].isin(["none", "far"])].copy()
     two.loc[two["scaling"] == without, "score"] = float("nan")
     with pytest.raises(ValueError, match=words):
         differences.make(two)
 
 
-def test_inside_the_window_equal_frequencies_cost_nothing() -> None:
+def test_inside_the_window_equal_frequencies_cost_nothing():
     """0.05 nats more on every document are 5.1 %, and significant."""
     near = SWEEP.copy()
     at = (near["scaling"] == "near") & (near["length"] == 256) & (near["task"] == "perplexity")
@@ -273,7 +273,7 @@ def test_inside_the_window_equal_frequencies_cost_nothing() -> None:
     assert (cost["verdict"], cost["difference"]) == ("worse", pytest.approx(math.exp(0.05) - 1))
 
 
-def test_the_cost_of_every_model_is_against_that_model_as_it_was_trained() -> None:
+def test_the_cost_of_every_model_is_against_that_model_as_it_was_trained():
     """One has `none`, another only `native`, what it ships: both have a row."""
     shipped = [{**row, "model": "shipped"} for row in documents("native", 256, 0)]
     shipped += [{**row, "model": "shipped"} for row in documents("far", 256, 0.05, noise=0.03)]
@@ -285,7 +285,7 @@ def test_the_cost_of_every_model_is_against_that_model_as_it_was_trained() -> No
     ]  # fmt: skip
 
 
-def test_a_score_that_is_no_mean_of_its_samples_is_not_compared() -> None:
+def test_a_score_that_is_no_mean_of_its_samples_is_not_compared():
     own = SWEEP[SWEEP["task"] == "passkey"].assign(metric="mine")
     own["score"] = own["score"] ** 2 + 0.01
     table = best.make(own)
@@ -293,7 +293,7 @@ def test_a_score_that_is_no_mean_of_its_samples_is_not_compared() -> None:
     assert "its samples give no bound on its regret" in " ".join(best.summary(table))
 
 
-def test_a_model_that_finds_nothing_in_its_window_has_no_effective_length() -> None:
+def test_a_model_that_finds_nothing_in_its_window_has_no_effective_length():
     """85 % of nothing is nothing: there is no length to which that holds, and no sentence fails."""
     none = frame(trials("none", 256, 0), trials("none", 1024, 0))
     with pytest.raises(ValueError, match="it needs scores above 0 inside the trained window"):
@@ -317,7 +317,7 @@ HARDEST = ("d2", "d4", "d7")
 
 
 @pytest.mark.slow
-def test_the_winner_and_its_lead_are_of_the_documents_that_all_have() -> None:
+def test_the_winner_and_its_lead_are_of_the_documents_that_all_have():
     """A method that lost its hardest documents has the lowest mean of its own, and is worse."""
     cells = [documents("none", 1024, 0.0), lost(documents("rerope", 1024, 0.05), HARDEST)]
     own = {name: rows[0]["score"] for name, rows in zip(("none", "rerope"), cells, strict=True)}
@@ -339,7 +339,7 @@ def test_the_winner_and_its_lead_are_of_the_documents_that_all_have() -> None:
 
 
 @pytest.mark.slow
-def test_a_method_that_failed_on_documents_is_not_called_better() -> None:
+def test_a_method_that_failed_on_documents_is_not_called_better():
     """Lower on the 34 of 40 documents that it could do, which is said wherever it stands first."""
     better = documents("rerope", 1024, -0.1)
     for status, verdict in (
@@ -361,14 +361,14 @@ def test_a_method_that_failed_on_documents_is_not_called_better() -> None:
         assert len(best.notes(best.make(made))) == (2 if status == "not_finite" else 1)
 
 
-def test_a_method_without_any_score_is_named_beside_the_best() -> None:
+def test_a_method_without_any_score_is_named_beside_the_best():
     gone = [{**row, "status": "failed", "value": math.nan, "score": math.nan}
             for row in documents("gone", 1024, 0)]  # fmt: skip
     said = best.summary(best.make(frame(documents("none", 1024, 0), gone)))[0]
     assert "`gone` on 20 of 20" in said
 
 
-def test_a_reach_says_on_how_many_documents() -> None:
+def test_a_reach_says_on_how_many_documents():
     """Three documents lost at 4x: "17 of 20", not surely; with three of twenty it does not hold."""
     inside = documents("none", 256, 0)
     for units, reach, low in ((HARDEST, 1024, 256), ([f"d{i}" for i in range(3, 20)], 256, 256)):
@@ -380,7 +380,7 @@ def test_a_reach_says_on_how_many_documents() -> None:
             assert "(17 of 20)" in shown.popitem()[1].to_csv()
 
 
-def test_a_method_with_few_documents_is_set_apart() -> None:
+def test_a_method_with_few_documents_is_set_apart():
     few = lost(documents("slow", 1024, -1), [f"d{i}" for i in range(3, 20)], "not_measured")
     table = best.make(frame(documents("none", 1024, 0), documents("near", 1024, 0.3), few))
     [row] = table.to_dict("records")
@@ -393,7 +393,7 @@ def test_a_method_with_few_documents_is_set_apart() -> None:
 
 
 @pytest.mark.slow
-def test_best_and_differences_agree() -> None:
+def test_best_and_differences_agree():
     chosen = best.make(SWEEP)
     for row in chosen.to_dict("records"):
         beside = differences.make(SWEEP, baseline=str(row["best"]))
@@ -401,7 +401,7 @@ def test_best_and_differences_agree() -> None:
         assert not {*worse["scaling"]} & {*row["possible"]}
 
 
-def test_the_documents_needed_for_the_margin_are_said() -> None:
+def test_the_documents_needed_for_the_margin_are_said():
     cells = [documents("a", 1024, 0), documents("b", 1024, 0.01, noise=0.05)]
     [row] = best.make(frame(*cells)).to_dict("records")
     assert row["use"] == "a"
@@ -413,7 +413,7 @@ def test_the_documents_needed_for_the_margin_are_said() -> None:
     )
 
 
-def test_a_margin_of_nats_is_relative_to_the_score() -> None:
+def test_a_margin_of_nats_is_relative_to_the_score():
     """A window_kl of 0.004 nats is five times one of 0.0008, and not within 1 % of it."""
     cells = [documents("a", 1024, 0), documents("b", 1024, 0)]
     for rows, level in zip(cells, (0.0008, 0.004), strict=True):
@@ -425,7 +425,7 @@ def test_a_margin_of_nats_is_relative_to_the_score() -> None:
     assert (row["use"], row["winner"], row["as_good"]) == ("a", False, None)
 
 
-def test_windows_of_a_document_are_one_unit() -> None:
+def test_windows_of_a_document_are_one_unit():
     """Two windows each: twenty documents, and one that lost a window is not compared."""
     cells = [documents("none", 1024, 0.0), documents("far", 1024, -0.3)]
     twice = [[{**row, "turn": turn} for row in rows for turn in (0, 1)] for rows in cells]
@@ -437,7 +437,7 @@ def test_windows_of_a_document_are_one_unit() -> None:
     assert row["lead"] == pytest.approx(math.exp(-0.3) - 1)
 
 
-def test_curves_show_what_truncation_gives() -> None:
+def test_curves_show_what_truncation_gives():
     figure = curves.make(SWEEP)
     read, keys = figure.axes
     level = math.exp(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -28,7 +27,7 @@ def frame(bytes_a: float = 300, bytes_b: float = 500) -> pd.DataFrame:
     )
 
 
-def test_bits_per_byte_by_hand() -> None:
+def test_bits_per_byte_by_hand():
     """600 nats over 800 bytes are 0.75 / ln 2 bits a byte; the interval is in these units."""
     (row,) = bits_per_byte.make(frame()).to_dict("records")
     assert row["bits_per_byte"] == pytest.approx(0.75 / math.log(2))
@@ -38,13 +37,13 @@ def test_bits_per_byte_by_hand() -> None:
     assert (row["tokens"], row["bytes"], row["n"]) == (200, 800, 2)
 
 
-def test_a_cell_of_which_a_sample_lacks_its_bytes_has_no_row() -> None:
+def test_a_cell_of_which_a_sample_lacks_its_bytes_has_no_row():
     mixed = frame(bytes_b=math.nan).assign(scaling="yarn")
     table = bits_per_byte.make(pd.concat([frame(), mixed]))
     assert table["scaling"].tolist() == ["none"]
 
 
-def test_samples_without_bytes_are_said_to_have_none() -> None:
+def test_samples_without_bytes_are_said_to_have_none():
     with pytest.raises(ValueError, match="no cell has the bytes of all its text"):
         bits_per_byte.make(sweep())
     keys = sweep()[lambda rows: rows["metric"] != "perplexity"]
@@ -53,7 +52,7 @@ def test_samples_without_bytes_are_said_to_have_none() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_tells_bits_per_byte(tiny: Path, docs: Path, tmp_path: Path) -> None:
+def test_a_run_tells_bits_per_byte(tiny, docs, tmp_path):
     words = ["run", "--model", tiny, "--docs", docs, "--task", "perplexity:tail=16"]
     words += ["--scaling", "none", "--length", "1x", "2x", "--out", tmp_path]
     for command in (words, ["report", tmp_path, "--report", "bits_per_byte"]):

@@ -38,7 +38,7 @@ def compared_once() -> Iterator[None]:
         yield
 
 
-def test_a_checkpoint_is_compared_method_by_method() -> None:
+def test_a_checkpoint_is_compared_method_by_method():
     table = differences.make(FRAME)
     rows = table[table["baseline"] == "base"]
     assert set(rows["model"]) == {"tuned"}
@@ -57,7 +57,7 @@ def test_a_checkpoint_is_compared_method_by_method() -> None:
     assert any(title.endswith("tuned, less base") for title in titles)
 
 
-def test_the_best_is_chosen_among_the_methods_of_all() -> None:
+def test_the_best_is_chosen_among_the_methods_of_all():
     table = best.make(FRAME)
     assert list(table["model"].unique()) == ["base", "tuned", "base and tuned"]
     both = table[(table["model"] == "base and tuned") & (table["task"] == PERPLEXITY)]
@@ -69,7 +69,7 @@ def test_the_best_is_chosen_among_the_methods_of_all() -> None:
 
 
 @pytest.mark.parametrize("first", ["base", "tuned"])
-def test_models_of_other_windows_have_lengths_in_tokens_alone(first: str) -> None:
+def test_models_of_other_windows_have_lengths_in_tokens_alone(first):
     """2048 tokens are 8 windows of one model and 2 of the other, in whichever order they stand."""
     frame = FRAME.assign(trained_length=FRAME["model"].map({"base": 256, "tuned": 1024}))
     table = best.make(frame.sort_values("model", ascending=first == "base", kind="stable"))
@@ -84,7 +84,7 @@ def test_models_of_other_windows_have_lengths_in_tokens_alone(first: str) -> Non
     assert {(row["relative"], row["beyond"]) for row in told["lengths"]} == {("", True)}
 
 
-def test_models_of_other_tokens_are_not_paired() -> None:
+def test_models_of_other_tokens_are_not_paired():
     frame = asked(sweep(**SMALL), other="tuned")
     assert alike(frame) == []
     assert set(best.make(frame)["model"]) == {"base", "tuned"}
@@ -92,7 +92,7 @@ def test_models_of_other_tokens_are_not_paired() -> None:
     assert together(frame.drop(columns="question")).empty
 
 
-def test_models_of_one_method_each_are_compared_as_methods() -> None:
+def test_models_of_one_method_each_are_compared_as_methods():
     alone = FRAME[FRAME["scaling"] == "none"]
     frame = compared(alone, None)
     assert set(frame["scaling"]) == {"base", "tuned"}
@@ -112,7 +112,7 @@ def test_models_of_one_method_each_are_compared_as_methods() -> None:
     assert reached[0] == reached[1]
 
 
-def test_models_of_several_methods_are_compared_as_methods_where_that_is_asked() -> None:
+def test_models_of_several_methods_are_compared_as_methods_where_that_is_asked():
     mixed = FRAME[(FRAME["model"] == "base") | (FRAME["scaling"] == "none")]
     assert compared(mixed, None) is mixed
     assert compared(FRAME[FRAME["scaling"] == "none"], False)["model"].nunique() == 2
@@ -121,14 +121,14 @@ def test_models_of_several_methods_are_compared_as_methods_where_that_is_asked()
     assert "tuned · none" not in names
 
 
-def test_seeds_are_still_models() -> None:
+def test_seeds_are_still_models():
     frame = FRAME[FRAME["scaling"] == "none"].replace(
         {"model": {"base": "rope-seed1", "tuned": "rope-seed2"}}
     )
     pd.testing.assert_frame_equal(seeds.make(as_methods(frame)), seeds.make(frame))
 
 
-def test_models_of_other_lengths_are_not_compared_as_methods() -> None:
+def test_models_of_other_lengths_are_not_compared_as_methods():
     alone = FRAME[FRAME["scaling"] == "none"]
     more = alone[(alone["model"] == "base") | (alone["length"] == 256)]
     assert compared(more, None) is more
@@ -137,7 +137,7 @@ def test_models_of_other_lengths_are_not_compared_as_methods() -> None:
 
 
 @pytest.mark.parametrize("other", ["tokens", "windows"])
-def test_other_questions_or_windows_are_not_compared_as_methods(other: str) -> None:
+def test_other_questions_or_windows_are_not_compared_as_methods(other):
     frame = asked(sweep(models=("base", "tuned")), other="tuned" if other == "tokens" else "")
     if other == "windows":
         frame = frame.assign(trained_length=frame["model"].map({"base": 256, "tuned": 1024}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -33,7 +32,7 @@ def frame(losses: dict[tuple[str, int], dict[str, list[float]]], **changes: obje
     ])  # fmt: skip
 
 
-def test_a_small_case_by_hand() -> None:
+def test_a_small_case_by_hand():
     """Of two documents, one token each is key: what a method does on these two is its number."""
     table = key_tokens.make(
         frame({
@@ -55,7 +54,7 @@ def test_a_small_case_by_hand() -> None:
     assert "favours the score of `none` at 256 tokens" in sentence
 
 
-def test_an_interval_of_a_gain_is_the_same_in_every_process() -> None:
+def test_an_interval_of_a_gain_is_the_same_in_every_process():
     """Documents are resampled in the order of the record, never in that of a set."""
     cell = {(f"document {n}", 0): np.array([n * n / 7, n % 3]) for n in range(12)}
     short = {window: values + 1 / (1 + values) for window, values in cell.items()}
@@ -67,7 +66,7 @@ def test_an_interval_of_a_gain_is_the_same_in_every_process() -> None:
 @pytest.mark.slow
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**32 - 1), drop=st.floats(0.1, 3), most=st.floats(0.1, 5))
-def test_a_naive_loop_over_all_tokens_gives_the_same(seed: int, drop: float, most: float) -> None:
+def test_a_naive_loop_over_all_tokens_gives_the_same(seed, drop, most):
     """exp of the mean loss over the tokens whose loss falls by enough, to a small one."""
     draw = np.random.default_rng(seed)
     texts = {
@@ -98,7 +97,7 @@ def test_a_naive_loop_over_all_tokens_gives_the_same(seed: int, drop: float, mos
         ({"trained_length": 100}, "two lengths"),
     ],
 )
-def test_what_has_no_key_tokens_says_why(changes: dict[str, object], words: str) -> None:
+def test_what_has_no_key_tokens_says_why(changes, words):
     texts = {("none", length): {"a": [1.0, 2.0]} for length in LENGTHS}
     with pytest.raises(ValueError, match=words):
         key_tokens.make(frame(texts, **changes))
@@ -147,7 +146,7 @@ def of_model(
 @pytest.mark.slow
 @settings(max_examples=6)
 @given(seed=st.integers(0, 2**32 - 1), same=st.booleans())
-def test_the_evaluator_may_be_another_model(seed: int, same: bool) -> None:
+def test_the_evaluator_may_be_another_model(seed, same):
     """Of the same tokens or of others, by their place in the text: the authors' LongPPL."""
     draw = np.random.default_rng(seed)
     judged = cut(draw, 120)
@@ -168,7 +167,7 @@ def test_the_evaluator_may_be_another_model(seed: int, same: bool) -> None:
     assert set(table.loc[["judge"], "evaluator"]) == {"none"}
 
 
-def test_another_tokenizer_needs_places_and_common_text() -> None:
+def test_another_tokenizer_needs_places_and_common_text():
     judge = of_model("judge", [4, 4], {64: [9.0, 9.0], 256: [1.0, 1.0]})
     own = of_model("m", [3, 5], {512: [1.0, 1.0]})
     for samples, of, told in (
@@ -183,7 +182,7 @@ def test_another_tokenizer_needs_places_and_common_text() -> None:
         key_tokens.make(pd.concat([own, judge]).assign(sizes=None), evaluator_model="judge")
 
 
-def test_samples_say_where_their_targets_stand(small: Path) -> None:
+def test_samples_say_where_their_targets_stand(small):
     rows = make_frame([small])
     rows = rows[rows["metric"] == "perplexity"]
     for row in rows.to_dict("records"):

@@ -37,7 +37,7 @@ def note(figure: Figure) -> str:
 
 
 @pytest.mark.slow
-def test_a_method_looks_the_same_in_every_figure() -> None:
+def test_a_method_looks_the_same_in_every_figure():
     frame = pd.concat([FRAME, whole(sweep(scalings=("none", "ntk", "yarn"), lengths=(256, 1024)))
                        .assign(task="perplexity:protocol=prefix")])  # fmt: skip
     known = methods(frame)
@@ -48,13 +48,13 @@ def test_a_method_looks_the_same_in_every_figure() -> None:
             assert known.look[name].color == colour
 
 
-def test_the_best_are_those_of_the_longest_length() -> None:
+def test_the_best_are_those_of_the_longest_length():
     assert methods(FRAME).best[0] == "yarn"
     assert methods(FRAME).best[-1] == "none"
 
 
 @pytest.mark.slow
-def test_a_fixed_factor_is_dashed_and_said() -> None:
+def test_a_fixed_factor_is_dashed_and_said():
     """What is served is told from what follows the length, in every figure."""
     frame = FRAME.copy()
     frame.loc[frame["scaling"] == "mine", "frequencies"] = "one"
@@ -64,7 +64,7 @@ def test_a_fixed_factor_is_dashed_and_said() -> None:
 
 
 @pytest.mark.slow
-def test_a_cell_that_lacks_samples_says_so_where_its_point_is() -> None:
+def test_a_cell_that_lacks_samples_says_so_where_its_point_is():
     frame = FRAME.copy()
     here = (frame["scaling"] == "pi") & (frame["length"] == 1024) & frame["depth"].isna()
     frame.loc[frame[here].index[:4], "status"] = "not_finite"
@@ -73,7 +73,7 @@ def test_a_cell_that_lacks_samples_says_so_where_its_point_is() -> None:
 
 
 @pytest.mark.slow
-def test_paired_differences_are_those_of_the_table() -> None:
+def test_paired_differences_are_those_of_the_table():
     figure = differences.draw(FRAME, differences.make(FRAME))
     table = against(FRAME, "none")
     here = table[(table["task"] == PERPLEXITY) & (table["length"] == 512)].set_index("scaling")
@@ -85,7 +85,7 @@ def test_paired_differences_are_those_of_the_table() -> None:
     assert marks["yarn"].get_color() == methods(FRAME).look["yarn"].color
 
 
-def test_the_answer_has_every_mark_at_its_difference_from_the_best() -> None:
+def test_the_answer_has_every_mark_at_its_difference_from_the_best():
     """And its bound; what is far off is text at the edge."""
     frame = sweep()
     table = regret.make(frame)

@@ -29,7 +29,6 @@ from harness.runs.store import read_run
 from scaling import native
 from scaling.types import Rope
 from tests import ROOT
-from tests.command_line import Ropewalk
 from tests.frames import PERPLEXITY, sweep
 
 HOSTILE = '</script><img src="http://away.test/x" onerror="document.title=1">'
@@ -77,7 +76,7 @@ def made(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # The file.
 
 
-def test_a_page_is_small_and_names_no_other_place(made: Path) -> None:
+def test_a_page_is_small_and_names_no_other_place(made):
     """It is under 500 kB, and no element of it has an address but its own figures."""
     text = made.read_text(encoding="utf-8")
     assert len(text.encode()) < 5e5
@@ -87,7 +86,7 @@ def test_a_page_is_small_and_names_no_other_place(made: Path) -> None:
     assert "default-src 'none'" in unescape(own)
 
 
-def test_names_are_text_and_never_markup(made: Path) -> None:
+def test_names_are_text_and_never_markup(made):
     text = made.read_text(encoding="utf-8")
     assert HOSTILE not in text
     assert text.count("</script>") == 2  # the data, and the page's own
@@ -100,9 +99,7 @@ def test_names_are_text_and_never_markup(made: Path) -> None:
 
 
 @pytest.mark.usefixtures("real_page")
-def test_a_run_has_its_page_beside_its_tables(
-    ropewalk: Ropewalk, small: Path, tmp_path: Path
-) -> None:
+def test_a_run_has_its_page_beside_its_tables(ropewalk, small, tmp_path):
     done = ropewalk("report", small, "--out", tmp_path / "files")
     assert done.status == 0
     text = (tmp_path / "files" / "index.html").read_text(encoding="utf-8")
@@ -116,7 +113,7 @@ def test_a_run_has_its_page_beside_its_tables(
     assert (done.status, ".html" in done.err) == (2, True)
 
 
-def test_a_page_says_how_a_run_was_measured() -> None:
+def test_a_page_says_how_a_run_was_measured():
     record = read_run(ROOT / "results" / "reference")
     told = dict(facts([record, record]))
     assert told["documents"][0].startswith("embedded: 23, of ")
@@ -140,12 +137,12 @@ def test_a_page_says_how_a_run_was_measured() -> None:
         ({"model": "m"}, {"model": {"loaded": True}}, ""),
     ],
 )
-def test_a_command_is_one_that_runs(asked: dict[str, Any], more: dict[str, Any], line: str) -> None:
+def test_a_command_is_one_that_runs(asked, more, line):
     """A sweep that only a file or Python states has no command, and none has a file's setting."""
     assert command({"asked": asked, "model": {}, "methods": {}} | more) == line
 
 
-def test_a_config_holds_the_frequencies_that_were_measured() -> None:
+def test_a_config_holds_the_frequencies_that_were_measured():
     run = read_run(ROOT / "results" / "reference")
     window, dim = (run["model"][key] for key in ("trained_length", "rotary_dim"))
     forms = set()
@@ -219,7 +216,7 @@ def opened(browser: Any, made: Path) -> Opened:
     return Opened(browser, made)
 
 
-def test_a_page_is_silent(opened: Opened, made: Path) -> None:
+def test_a_page_is_silent(opened, made):
     """It has no word for the console, asks for nothing but itself, and runs nobody's name."""
     assert opened.told == []
     assert [one for one in opened.asked if not one.startswith("data:")] == [made.as_uri()]
@@ -227,7 +224,7 @@ def test_a_page_is_silent(opened: Opened, made: Path) -> None:
     assert opened.tab.locator("img[onerror]").count() == 0
 
 
-def test_a_button_saves_the_csv_of_the_report(opened: Opened, frame: pd.DataFrame) -> None:
+def test_a_button_saves_the_csv_of_the_report(opened, frame):
     opened.tab.locator("summary", has_text="Every table").click()
     opened.tab.locator("details[data-table=scores] > summary").click()
     assert opened.saved("details[data-table=scores]", "scores.csv") == csv(scores.make(frame))
@@ -235,8 +232,8 @@ def test_a_button_saves_the_csv_of_the_report(opened: Opened, frame: pd.DataFram
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
 def test_the_first_screen_has_the_answer_its_figure_and_how_to_use_it(
-    browser: Any, width: int, height: int, tmp_path: Path
-) -> None:
+    browser, width, height, tmp_path
+):
     run = ROOT / "results" / "reference"
     every = make_frame([run])
     file = tmp_path / "page.html"
@@ -258,7 +255,7 @@ def test_the_first_screen_has_the_answer_its_figure_and_how_to_use_it(
     tab.close()
 
 
-def test_a_table_sorts_and_filters(opened: Opened) -> None:
+def test_a_table_sorts_and_filters(opened):
     ranking = opened.tab.locator("details[data-table=scores]")
     place = ranking.locator("th").all_inner_texts().index("score")
     head = ranking.locator("th button").nth(place)
@@ -291,7 +288,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_large_sweep_opens_at_once_and_fits_a_phone(browser: Any, large: Path) -> None:
+def test_a_large_sweep_opens_at_once_and_fits_a_phone(browser, large):
     """It is under 3 MB, and takes under 2 seconds of the processor to draw."""
     assert large.stat().st_size < SIZE
     opened = Opened(browser, large)
@@ -307,7 +304,7 @@ def test_a_large_sweep_opens_at_once_and_fits_a_phone(browser: Any, large: Path)
     opened.tab.close()
 
 
-def test_tasks_with_other_winners_have_one_method_with_its_bound() -> None:
+def test_tasks_with_other_winners_have_one_method_with_its_bound():
     frame = sweep(scalings=("none", "yarn"), lengths=(256, 2048))
     other = frame["scaling"].map({"none": "yarn", "yarn": "none"})
     turned = frame.assign(scaling=frame["scaling"].where(frame["task"] == PERPLEXITY, other))

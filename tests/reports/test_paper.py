@@ -20,7 +20,6 @@ from harness.reports import agreement, best, curves, differences, retrieval, sco
 from harness.reports._figures import Figures, paper, requested_figures
 from harness.reports.plots.style import COLUMN, PAGE, SIZE, Paper, drawing
 from harness.reports.writing.tables import latex, wide
-from tests.command_line import Ropewalk
 from tests.frames import PERPLEXITY, TWELVE, sweep
 
 FRAME = sweep(lengths=(256, 2048))
@@ -54,7 +53,7 @@ def names(figure: Figure) -> list[str]:
     "report", [best, curves, retrieval, differences, agreement],
     ids=lambda report: report.__name__.rpartition(".")[2],
 )  # fmt: skip
-def test_a_figure_fits_a_column(report: Any) -> None:
+def test_a_figure_fits_a_column(report):
     """It is 3.3 inches wide and no taller than a page, and its panels have room to be read."""
     figure = made(report, Paper(width=COLUMN))
     width, height = figure.get_size_inches()
@@ -65,7 +64,7 @@ def test_a_figure_fits_a_column(report: Any) -> None:
         assert axes.xaxis.label.get_size() in (SIZE, SIZE - 1, mpl.rcParams["font.size"])
 
 
-def test_a_caption_is_beside_its_figure(tmp_path: Path) -> None:
+def test_a_caption_is_beside_its_figure(tmp_path):
     """As text, and as Markdown and LaTeX that show the figure; none of it is in the image."""
     note = "Not comparable: models <a> and b_1 differ."
     write.write_reports(FRAME, tmp_path, ["curves"], note)
@@ -86,7 +85,7 @@ def test_a_caption_is_beside_its_figure(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_only_some_methods_are_drawn_in_their_order_and_under_other_names() -> None:
+def test_only_some_methods_are_drawn_in_their_order_and_under_other_names():
     asked = Paper(only=("yarn", "dynamic_ntk", "none"), names={"yarn": "YaRN", "ntk": "NTK"},
                   colours={"yarn": "#aa3377"})  # fmt: skip
     figure = made(curves, asked)
@@ -96,7 +95,7 @@ def test_only_some_methods_are_drawn_in_their_order_and_under_other_names() -> N
 
 
 @pytest.mark.slow
-def test_a_style_file_sets_the_font_and_leaves_no_trace(tmp_path: Path) -> None:
+def test_a_style_file_sets_the_font_and_leaves_no_trace(tmp_path):
     """Text is in the style's font, a name with a $ is no formula, and settings are as before."""
     (tmp_path / "mine.mplstyle").write_text("font.family: serif\ntext.usetex: True\n")
     before = dict(mpl.rcParams)
@@ -107,7 +106,7 @@ def test_a_style_file_sets_the_font_and_leaves_no_trace(tmp_path: Path) -> None:
     assert dict(mpl.rcParams) == before
 
 
-def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path: Path) -> None:
+def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path):
     """Its names and the flags' are joined; a style is one of Matplotlib's."""
     (tmp_path / "figures.toml").write_text(
         'width = "column"\norder = ["yarn"]\nstyle = "ggplot"\n'
@@ -124,7 +123,7 @@ def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path: Path) -> No
     assert requested_figures(tmp_path / "none", {}) == Figures()
 
 
-def test_a_wrong_width_is_blamed_on_who_gave_it(tmp_path: Path) -> None:
+def test_a_wrong_width_is_blamed_on_who_gave_it(tmp_path):
     for width in ("nan", "inf", "1", "21", "1e999", "-3", "broad"):
         with pytest.raises(UserError, match=rf"^--width {width}: write .* from 2 to 20\.$"):
             requested_figures(tmp_path, {"width": width})
@@ -150,9 +149,7 @@ def _link(file: Path) -> None:
     ],
     ids=lambda content: getattr(content, "__name__", str(content))[:24],
 )  # fmt: skip
-def test_a_file_of_a_foreign_run_has_values_from_fixed_lists(
-    content: Any, run: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_file_of_a_foreign_run_has_values_from_fixed_lists(content, run, tmp_path, ropewalk):
     """It names no path, and what is not allowed is one sentence without escape characters."""
     file = run / "figures.toml"
     if callable(content):
@@ -174,15 +171,13 @@ def test_a_file_of_a_foreign_run_has_values_from_fixed_lists(
         ({"colours": {"yarn": "reddish"}}, "is no colour"),
     ],
 )
-def test_a_wrong_wish_is_one_sentence(tmp_path: Path, flags: dict[str, Any], word: str) -> None:
+def test_a_wrong_wish_is_one_sentence(tmp_path, flags, word):
     with pytest.raises(UserError, match=word):
         paper(requested_figures(tmp_path, flags), FRAME)
 
 
 @pytest.mark.slow
-def test_a_figure_has_the_same_bytes_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_figure_has_the_same_bytes_again(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setattr(write, "FIGURES", (".png", ".svg", ".pdf"))
     few = FRAME[(FRAME["task"] == PERPLEXITY) & FRAME["scaling"].isin(["none", "yarn"])]
@@ -200,9 +195,7 @@ def test_a_figure_has_the_same_bytes_again(
 
 
 @pytest.mark.slow
-def test_the_flags_reach_the_figures(
-    ropewalk: Ropewalk, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_flags_reach_the_figures(ropewalk, many, tmp_path, monkeypatch):
     """From the command line to the SVG: its width, and one method less."""
     monkeypatch.setattr(write, "FIGURES", (".svg",))
     words = ["--report", "differences", "retrieval", "--out", tmp_path, "--width", "column"]
@@ -217,7 +210,7 @@ def test_the_flags_reach_the_figures(
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
-def test_latex_tables_compile(tmp_path: Path) -> None:
+def test_latex_tables_compile(tmp_path):
     odd = MANY.assign(scaling=MANY["scaling"].replace("mine", r"./_$%&#{}~^\|<>±×.py"))
     tables = [latex(table, title) for title, table in wide(scores.make(odd)).items()]
     (tmp_path / "paper.tex").write_text(LATEX % "\n".join(tables), encoding="utf-8")

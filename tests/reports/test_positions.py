@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,7 @@ from tests.frames import Row
 from tests.small_runs import sweep as run_sweep
 
 
-def test_positions_by_hand() -> None:
+def test_positions_by_hand():
     """70 targets from position 10: runs of 3 of which the last holds one."""
     facts = by_position(10, [float(i) for i in range(70)])
     assert (facts["start"], facts["bucket"]) == (10, 3)
@@ -32,7 +31,7 @@ def test_positions_by_hand() -> None:
     assert (each["bucket"], each["losses"]) == (1, [float(i) for i in range(70)])
 
 
-def test_of_the_tail_every_loss_is_kept() -> None:
+def test_of_the_tail_every_loss_is_kept():
     nll = tuple(0.1 * i for i in range(128))
     for protocol, kept in (("tail", 128), ("prefix", 32)):
         question = Loglikelihood(range(256), 128, doc_id="a", metadata={"protocol": protocol})
@@ -42,7 +41,7 @@ def test_of_the_tail_every_loss_is_kept() -> None:
 
 
 @given(st.lists(st.floats(0, 20), min_size=1, max_size=400))
-def test_the_runs_add_up_to_the_whole_loss(nll: list[float]) -> None:
+def test_the_runs_add_up_to_the_whole_loss(nll):
     """Every target is in one run, at most 32 of them, and their sum is the sample's value."""
     facts = by_position(1, nll)
     losses, bucket = facts["losses"], facts["bucket"]
@@ -69,7 +68,7 @@ def losses(scaling: str, length: int, rise: float) -> list[Row]:
     return rows
 
 
-def test_the_mean_of_the_documents_is_drawn_at_its_position() -> None:
+def test_the_mean_of_the_documents_is_drawn_at_its_position():
     """A line a scaling: 2.15 inside the window and the rise past it, at the middle of each run."""
     frame = pd.DataFrame([*losses("none", 128, 3.0), *losses("yarn", 128, 0.5)])
     figure = loss_by_position.make(frame)
@@ -82,7 +81,7 @@ def test_the_mean_of_the_documents_is_drawn_at_its_position() -> None:
         assert y == pytest.approx(np.where(x > 64, 2.15 + rise, 2.15))
 
 
-def test_losses_of_a_tail_alone_are_no_window() -> None:
+def test_losses_of_a_tail_alone_are_no_window():
     """The last 16 tokens of 128 say nothing of the window; the message names what to add."""
     frame = pd.DataFrame(losses("none", 128, 3.0)).assign(tokens=16)
     for without in (frame, frame.drop(columns="losses")):
@@ -90,7 +89,7 @@ def test_losses_of_a_tail_alone_are_no_window() -> None:
             loss_by_position.make(without)
 
 
-def test_windows_of_one_document_are_one_sample() -> None:
+def test_windows_of_one_document_are_one_sample():
     """Two windows of each of four documents: the interval and n are those of four."""
     once = losses("none", 128, 1.0)
     twice = [
@@ -103,9 +102,7 @@ def test_windows_of_one_document_are_one_sample() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["press,stride=24", "overlap,stride=24", "disjoint", "prefix"])
-def test_the_mean_over_all_positions_is_the_score(
-    protocol: str, tiny: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_the_mean_over_all_positions_is_the_score(protocol, tiny, docs, tmp_path):
     """Every scored token of every window is at its position: together they are the perplexity."""
     task = f"perplexity:protocol={protocol}"
     frame = make_frame([

@@ -22,7 +22,7 @@ from harness.published.tables import (
 from harness.runs.frame import make_frame
 from harness.sweep.spec import bundled, parse_all
 from scaling import Rope, ntk, pi, yarn
-from tests.command_line import Ropewalk, status
+from tests.command_line import status
 
 TABLES = ["dca", "lceg-pg19", "lceg-proof-pile", "lceg-ruler", "pi-pg19", "pi-proof-pile",
           "yarn-table-1", "yarn-table-2", "chunkllama3", "qwen3-1m", "dpe-ruler",
@@ -37,7 +37,7 @@ def value(table: str, model: str, scaling: str, length: int, tuned: str = "no") 
     return float(found)
 
 
-def test_values_are_those_of_the_papers() -> None:
+def test_values_are_those_of_the_papers():
     """Corners of the printed tables, looked up by hand."""
     assert value("dca", "Llama-2-7B", "yarn on ntk", 65536) == 41.57
     assert value("dca", "Llama-2-70B", "dca", 4096) == 5.24
@@ -48,7 +48,7 @@ def test_values_are_those_of_the_papers() -> None:
     assert value("yarn-table-2", "Mistral-7B-v0.1", "native", 16384, "as published") == 36.8
 
 
-def test_every_value_stands_once_and_has_its_source() -> None:
+def test_every_value_stands_once_and_has_its_source():
     frame = read_tables()
     assert list(frame["table"].unique()) == TABLES
     cell = ["table", "model", "scaling", "tuned", "length", "metric"]
@@ -59,13 +59,13 @@ def test_every_value_stands_once_and_has_its_source() -> None:
     assert set(frame["protocol"]) == {"overlap", "press", "prefix", "ruler", "l-eval"}
 
 
-def test_a_method_is_one_that_can_be_asked_for() -> None:
+def test_a_method_is_one_that_can_be_asked_for():
     """The column ``method`` can be given to ``--scaling`` as it stands."""
     known = {*names("method"), ""}
     assert {text.partition(":")[0] for text in read_tables()["method"]} <= known
 
 
-def test_the_methods_of_lceg_are_those_of_its_code() -> None:
+def test_the_methods_of_lceg_are_those_of_its_code():
     """Tuned at 32k: PI and YaRN of factor 8; NTK of 4 * max(length, 32k) / 4k - 3, 29 or 61."""
     frame = read_tables()
     frame = frame[frame["source"].str.startswith("arXiv:2409.12181")]
@@ -96,7 +96,7 @@ CELLS = pd.DataFrame(
 ).assign(n=10, task="perplexity:protocol=overlap", status=["ok", "9 of 10 ok, 1 failed", "ok"])
 
 
-def test_a_run_is_set_beside_its_table_value_by_value() -> None:
+def test_a_run_is_set_beside_its_table_value_by_value():
     """7.90 for 7.87 is within 2 %, 9.60 for 9.19 is not, 150 holds "more than 100"."""
     rows = rows_of(read_table("dca"), None, None, "meta-llama/Llama-2-7b-hf")
     table = match_values(rows, CELLS, 0.02).set_index(["scaling", "length"])
@@ -114,7 +114,7 @@ def test_a_run_is_set_beside_its_table_value_by_value() -> None:
     )
 
 
-def test_the_method_of_a_table_comes_before_its_own_name_for_it() -> None:
+def test_the_method_of_a_table_comes_before_its_own_name_for_it():
     """The published Yarn-Llama is measured as `native`, whatever `yarn` gives beside it."""
     rows = rows_of(read_table("yarn-table-1"), "Yarn-Llama-2-7b-8k", None, "any")
     cells = pd.DataFrame({"scaling": ["yarn", "native"], "score": [9.9, 3.35]})
@@ -129,7 +129,7 @@ def test_the_method_of_a_table_comes_before_its_own_name_for_it() -> None:
         match_values(lceg, other, 0.02)
 
 
-def test_a_method_of_a_table_is_found_however_its_options_are_written() -> None:
+def test_a_method_of_a_table_is_found_however_its_options_are_written():
     """Options in another order, 4.0 for 4 and a default that is said are the same measurement."""
     for table, method, same in (
         ("lceg-pg19", "self_extend:window=1024,group=64", "self_extend:group=64,window=1024"),
@@ -144,7 +144,7 @@ def test_a_method_of_a_table_is_found_however_its_options_are_written() -> None:
         assert found["verdict"].value_counts()["within"] == 1
 
 
-def test_only_the_task_of_the_tables_stride_is_compared() -> None:
+def test_only_the_task_of_the_tables_stride_is_compared():
     """Windows 2047 apart score other tokens than those 256 apart; two tasks are no one value."""
     rows = rows_of(read_table("pi-pg19"), None, None, "any")
     tasks = {
@@ -163,7 +163,7 @@ def test_only_the_task_of_the_tables_stride_is_compared() -> None:
         match_values(rows, both, 0.02)
 
 
-def test_rows_of_a_tuned_model_are_taken_only_when_asked_for() -> None:
+def test_rows_of_a_tuned_model_are_taken_only_when_asked_for():
     """An untuned run of PI stands beside 16.1 at 8192 tokens, not beside the tuned 6.95."""
     table = read_table("pi-pg19")
     plain = rows_of(table, None, None, "anything")
@@ -178,7 +178,7 @@ def test_rows_of_a_tuned_model_are_taken_only_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(bundled()))
-def test_a_carried_sweep_is_found_in_its_table(name: str) -> None:
+def test_a_carried_sweep_is_found_in_its_table(name):
     for spec in parse_all(Path(name), {}):
         labels = [load("method", entry).label for entry in spec.scaling]
         cells = pd.DataFrame(
@@ -198,7 +198,7 @@ def test_a_carried_sweep_is_found_in_its_table(name: str) -> None:
         }
 
 
-def test_what_is_not_comparable_is_refused_unless_told(run: Path, ropewalk: Ropewalk) -> None:
+def test_what_is_not_comparable_is_refused_unless_told(run, ropewalk):
 
     def compare(*more: str) -> tuple[int, str]:
         done = ropewalk("compare", run, *more)
@@ -216,9 +216,7 @@ def test_what_is_not_comparable_is_refused_unless_told(run: Path, ropewalk: Rope
     assert "--mixed" not in told
 
 
-def test_the_command_prints_and_writes_the_comparison(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_prints_and_writes_the_comparison(run, tmp_path, monkeypatch):
     score = float(make_frame([run])["score"].iloc[0])
     cell = {"scaling": "pi", "method": "pi", "length": 128, "value": score}
     read = {"protocol": "tail", "stride": pd.NA, "trained_length": 64}

@@ -21,7 +21,7 @@ def found(scaling: str, *lengths: int) -> list[Row]:
 
 
 @pytest.mark.parametrize("status", ["out_of_memory", "not_measured"])
-def test_what_was_not_measured_is_no_proof_of_failure(status: str) -> None:
+def test_what_was_not_measured_is_no_proof_of_failure(status):
     """All keys found to 2048 and a lost cell at 4096: at most 4096 or more; a failure ends it."""
     inside = [found("none", 1024), asked("passkey", "none", 2048, [0.0] * 20)]
     inside += [found("yarn", 1024, 2048)]
@@ -32,7 +32,7 @@ def test_what_was_not_measured_is_no_proof_of_failure(status: str) -> None:
     assert table.loc["yarn", "high"] == 2048
 
 
-def test_a_run_cut_short_is_of_the_trials_of_one_length() -> None:
+def test_a_run_cut_short_is_of_the_trials_of_one_length():
     """Of six trials at each of two lengths nine were done: six were asked, and none has eight."""
     cut = [asked("passkey", name, length, [1.0] * most + [None] * (6 - most))
            for name in ("none", "yarn") for length, most in ((1024, 6), (2048, 3))]  # fmt: skip
@@ -40,13 +40,13 @@ def test_a_run_cut_short_is_of_the_trials_of_one_length() -> None:
     assert table["asked"].tolist() == [6, 6]
 
 
-def test_a_method_without_a_score_where_reach_begins_is_left_out() -> None:
+def test_a_method_without_a_score_where_reach_begins_is_left_out():
     cells = [found("none", 512, 1024, 2048), found("yarn", 512)]
     table, _ = reach(*cells)
     assert table["effective_length"].to_dict() == {"none": 2048}
 
 
-def test_at_least_is_said_of_the_longest_length_of_the_method_itself() -> None:
+def test_at_least_is_said_of_the_longest_length_of_the_method_itself():
     """One that holds to its longest length, 8192, is not said to end there."""
     _, shown = reach(
         found("none", 1024), asked("passkey", "none", 2048, [0.0] * 20), found("yarn", 1024, 8192)
@@ -54,7 +54,7 @@ def test_at_least_is_said_of_the_longest_length_of_the_method_itself() -> None:
     assert shown.loc["yarn", "effective length"] == "≥ 8192 (8×)"
 
 
-def test_a_score_of_just_the_share_to_keep_holds() -> None:
+def test_a_score_of_just_the_share_to_keep_holds():
     """119 of 250 are 85 % of 140, though 0.85 x 0.56 is more than 0.476 in floats."""
     cells = [
         asked("passkey", "none", length, [1.0] * hits + [0.0] * (250 - hits))
@@ -64,7 +64,7 @@ def test_a_score_of_just_the_share_to_keep_holds() -> None:
     assert table.loc["none", "effective_length"] == 2048
 
 
-def test_a_divergence_has_no_reach() -> None:
+def test_a_divergence_has_no_reach():
     """Under `none` it is not 0 where the model ships a scaling, and no score to keep anywhere."""
     cell = {
         "run": "a", "model": "m", "task": "window_kl", "metric": "window_kl", "length": 1024,

@@ -85,7 +85,7 @@ MANY = pd.concat([sweep(scalings=TWELVE, lengths=(256, 2048)), OTHER], ignore_in
 @pytest.mark.parametrize(
     "frame", [*FRAMES.values(), pytest.param(MANY, marks=pytest.mark.slow)], ids=[*FRAMES, "many"]
 )
-def test_make_returns_a_table_or_a_figure_or_says_why_not(name: str, frame: pd.DataFrame) -> None:
+def test_make_returns_a_table_or_a_figure_or_says_why_not(name, frame):
     """Every report takes every sweep; one that does not apply raises ValueError with words."""
     before = frame.copy(deep=True)
     try:
@@ -131,17 +131,17 @@ def small() -> pd.DataFrame:
     ])  # fmt: skip
 
 
-def test_scores_is_one_row_a_cell() -> None:
+def test_scores_is_one_row_a_cell():
     assert scores.make(small()).to_csv(index=False) == GOLDEN
 
 
-def test_two_scores_for_one_cell_are_refused() -> None:
+def test_two_scores_for_one_cell_are_refused():
     other = small().assign(run="b", score=1.0)
     with pytest.raises(ValueError, match=r"length 512 has several scores \(40.5, 1\) in a, b"):
         scores.make(pd.concat([small(), other]))
 
 
-def test_wide_puts_score_and_interval_in_one_text() -> None:
+def test_wide_puts_score_and_interval_in_one_text():
     perplexity, passkey = (wide(scores.make(small()))[title] for title in TITLES)
     assert markdown(perplexity) == (
         "| scaling   | 128 (0.5×)        | 512 (2×)      |\n"
@@ -156,7 +156,7 @@ def test_wide_puts_score_and_interval_in_one_text() -> None:
 
 
 @pytest.mark.slow
-def test_curves_draw_the_scores(drawn: Figure) -> None:
+def test_curves_draw_the_scores(drawn):
     table = scores.make(FRAME)
     for axes, task in zip(drawn.axes, (PERPLEXITY, PASSKEY), strict=True):
         for name in ("none", "pi", "yarn"):
@@ -166,19 +166,19 @@ def test_curves_draw_the_scores(drawn: Figure) -> None:
 
 
 @pytest.mark.slow
-def test_scalings_with_equal_frequencies_share_a_line(drawn: Figure) -> None:
+def test_scalings_with_equal_frequencies_share_a_line(drawn):
     assert named(drawn) == ["none", "pi", MERGED, "yarn", "mine"]
 
 
 @pytest.mark.slow
-def test_scalings_that_coincide_only_in_places_stay_apart() -> None:
+def test_scalings_that_coincide_only_in_places_stay_apart():
     apart = FRAME[FRAME["scaling"] != "mine"].copy()  # which is lost at the last length
     apart.loc[cell(apart, "ntk", PASSKEY, 2048), "frequencies"] = "other"
     assert named(curves.make(apart)) == ["none", "pi", "ntk", "dynamic_ntk", "yarn"]
 
 
 @pytest.mark.slow
-def test_a_lost_cell_is_a_gap_and_a_mark(drawn: Figure) -> None:
+def test_a_lost_cell_is_a_gap_and_a_mark(drawn):
     axes = drawn.axes[0]
     gap = np.isnan(np.asarray(line(axes, "mine").get_ydata(), dtype=float))
     assert gap.tolist() == [False, False, False, True]
@@ -189,7 +189,7 @@ def test_a_lost_cell_is_a_gap_and_a_mark(drawn: Figure) -> None:
 
 
 @pytest.mark.slow
-def test_the_trained_window_ends_at_the_trained_length() -> None:
+def test_the_trained_window_ends_at_the_trained_length():
     for trained_length in (256, 4096):
         frame = sweep(scalings=("none",), trained_length=trained_length)
         axes = curves.make(frame).axes[0]
@@ -208,7 +208,7 @@ def maps(figure: Figure) -> dict[str, Axes]:
 
 
 @pytest.mark.slow
-def test_the_map_holds_the_share_of_keys_found(mapped: Figure) -> None:
+def test_the_map_holds_the_share_of_keys_found(mapped):
     """Depth 0 is on top, lengths go right, and a cell of four trials says how many of them."""
     axes = maps(mapped)["yarn"]
     rows = FRAME[(FRAME["scaling"] == "yarn") & (FRAME["task"] == PASSKEY)]
@@ -221,7 +221,7 @@ def test_the_map_holds_the_share_of_keys_found(mapped: Figure) -> None:
 
 
 @pytest.mark.slow
-def test_answers_in_another_format_have_a_map_of_their_own() -> None:
+def test_answers_in_another_format_have_a_map_of_their_own():
     keys = FRAME[FRAME["depth"].notna() & (FRAME["scaling"] == "pi")]
     other = keys.assign(found=keys["value"].map({1.0: "exact", 0.0: "format"}))
     figure = retrieval.draw(other, other)
@@ -236,7 +236,7 @@ def test_answers_in_another_format_have_a_map_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("without", ["samples", "column"])
-def test_a_sweep_without_keys_is_told_what_to_do(without: str) -> None:
+def test_a_sweep_without_keys_is_told_what_to_do(without):
     frame = FRAME[FRAME["task"] == PERPLEXITY]
     frame = frame.drop(columns="depth") if without == "column" else frame
     with pytest.raises(ValueError, match="add niah, ruler or passkey"):

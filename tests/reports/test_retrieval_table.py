@@ -32,7 +32,7 @@ HITS = {
 }  # fmt: skip
 
 
-def test_means_average_and_effective_length_by_hand() -> None:
+def test_means_average_and_effective_length_by_hand():
     """95, 90, 60 and 100 % on average: a length counts only with all shorter ones."""
     table = retrieval.make(frame(HITS))
     mean = table[table["part"] == "mean"].set_index("length")
@@ -47,14 +47,14 @@ def test_means_average_and_effective_length_by_hand() -> None:
     assert list(retrieval.display(strict)[title]["effective length"]) == ["< 1k"]
 
 
-def test_a_mean_of_just_the_threshold_reaches_it() -> None:
+def test_a_mean_of_just_the_threshold_reaches_it():
     """0.5, 0.9 and 1 are 0.8 on average, and in floats less."""
     hits = {("a", 1024): 5, ("b", 1024): 9, ("c", 1024): 10}
     table = retrieval.make(frame(hits), threshold=0.8)
     assert set(table["effective_length"][table["part"] == "mean"]) == {1024}
 
 
-def test_the_interval_of_a_mean_is_made_of_those_of_its_parts() -> None:
+def test_the_interval_of_a_mean_is_made_of_those_of_its_parts():
     """Of two parts it lies half the root of the summed squares of their distances away."""
     table = retrieval.make(frame(HITS))
     mean = table[(table["part"] == "mean") & (table["length"] == 2048)].iloc[0]
@@ -66,7 +66,7 @@ def test_the_interval_of_a_mean_is_made_of_those_of_its_parts() -> None:
     assert mean["low"] == pytest.approx(0.9 - below)
 
 
-def test_a_failed_trial_leaves_no_number() -> None:
+def test_a_failed_trial_leaves_no_number():
     trials = frame(HITS)
     trials.loc[(trials["part"] == "b") & (trials["length"] == 4096), "status"] = "out_of_memory"
     table = retrieval.make(trials).set_index(["part", "length"])
@@ -79,7 +79,7 @@ def test_a_failed_trial_leaves_no_number() -> None:
     ]["4096 (4×)"].tolist()  # fmt: skip
 
 
-def test_a_score_has_the_name_of_its_metric() -> None:
+def test_a_score_has_the_name_of_its_metric():
     """Niah is recall, F1 is no accuracy; a mean of several metrics is a score, in percent."""
     f1 = frame({("q", 1024): 5}, metric="f1", task="lm_eval:tasks=q")
     table = retrieval.make(pd.concat([frame({("a", 1024): 10}), f1], ignore_index=True))
@@ -101,7 +101,7 @@ def scores(table: pd.DataFrame) -> dict[tuple[str, int, str], float]:
     return {(str(scaling), length, str(part)): of for (scaling, length, part), of in scored.items()}
 
 
-def test_a_method_without_a_task_or_a_length_has_no_mean_and_no_average() -> None:
+def test_a_method_without_a_task_or_a_length_has_no_mean_and_no_average():
     """Runs are joined: what another method has is missing, and is not left out of a mean."""
     cells = [asked(task, name, length, [hit] * 10) for name in ("none", "yarn")
              for task, hit in (("passkey", 1.0), ("key_value", 0.0))
@@ -117,7 +117,7 @@ def test_a_method_without_a_task_or_a_length_has_no_mean_and_no_average() -> Non
     assert any("another method has this task" in said for said in retrieval.notes(table))
 
 
-def test_a_length_that_lacks_a_task_has_no_mean() -> None:
+def test_a_length_that_lacks_a_task_has_no_mean():
     """At 2048 no method was asked for values: a mean of keys alone is no mean of both tasks."""
     cells = [asked("passkey", "none", 1024, [1.0] * 10), asked("passkey", "none", 2048, [1.0] * 10)]
     table = made(*cells, asked("key_value", "none", 1024, [0.0] * 10))
@@ -128,14 +128,14 @@ def test_a_length_that_lacks_a_task_has_no_mean() -> None:
     assert "not every task was asked (2048 tokens) has no mean" in retrieval.notes(table)[0]
 
 
-def test_equal_names_in_two_tasks_are_two_parts() -> None:
+def test_equal_names_in_two_tasks_are_two_parts():
     tasks = ("ruler", 1.0), ("ruler:chat=true", 0.0)
     table = made(*(asked(task, "none", 1024, [hit] * 5, part="vt") for task, hit in tasks))
     assert table["part"].tolist() == ["mean", "vt of ruler", "vt of ruler:chat=true"]
     assert table["score"].tolist() == [0.5, 1.0, 0.0]
 
 
-def test_a_lost_trial_is_of_the_part_of_its_question_or_of_any() -> None:
+def test_a_lost_trial_is_of_the_part_of_its_question_or_of_any():
     cut = [*asked("ruler", "none", 1024, [1.0, 1.0, None], part="vt"),
            *asked("ruler", "none", 1024, [1.0] * 3, part="cwe")]  # fmt: skip
     table = made(cut)

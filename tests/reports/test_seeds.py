@@ -29,9 +29,7 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_the_two_intervals_are_those_of_documents_and_of_seeds(
-    frame: pd.DataFrame, table: pd.DataFrame
-) -> None:
+def test_the_two_intervals_are_those_of_documents_and_of_seeds(frame, table):
     """Perplexity: the mean is geometric, over seeds Student's t of logarithms, worked by hand."""
     row = table.set_index(["model", "task", "scaling", "length"]).loc[
         ("rope", PERPLEXITY, "yarn", 1024)
@@ -49,7 +47,7 @@ def test_the_two_intervals_are_those_of_documents_and_of_seeds(
     assert spread == pytest.approx(2 * t.ppf(0.975, 23) * 0.2 / math.sqrt(24), rel=0.35)
 
 
-def test_a_change_from_the_window_is_paired_by_seed(frame: pd.DataFrame) -> None:
+def test_a_change_from_the_window_is_paired_by_seed(frame):
     """Of perplexity the mean log ratio with Student's interval, of keys percentage points."""
     mine = frame[(frame.scaling == "none") & frame.model.str.startswith("rope")]
     table = seeds.make(mine).set_index(["task", "length"])
@@ -75,9 +73,7 @@ def test_a_change_from_the_window_is_paired_by_seed(frame: pd.DataFrame) -> None
     assert "change" not in seeds.make(prefix)
 
 
-def test_the_figure_has_the_means_and_the_range_of_single_seeds(
-    frame: pd.DataFrame, table: pd.DataFrame
-) -> None:
+def test_the_figure_has_the_means_and_the_range_of_single_seeds(frame, table):
     panel = curves.make(frame, seeds=True).axes[0]
     row = table[(table.task == PERPLEXITY) & (table.model == "rope") & (table.scaling == "yarn")]
     assert panel.get_title(loc="left").startswith("3 seeds: Perplexity")
@@ -99,7 +95,7 @@ def test_the_figure_has_the_means_and_the_range_of_single_seeds(
 
 
 @pytest.mark.slow
-def test_a_cell_that_a_seed_lacks_has_no_score(frame: pd.DataFrame) -> None:
+def test_a_cell_that_a_seed_lacks_has_no_score(frame):
     lost = (frame.model == "rope-seed2") & (frame.length == 2048) & (frame.task == PERPLEXITY)
     broken = frame.assign(status=frame.status.mask(lost, "out_of_memory"))
     table = seeds.make(broken).set_index(["model", "task", "scaling", "length"])
@@ -109,7 +105,7 @@ def test_a_cell_that_a_seed_lacks_has_no_score(frame: pd.DataFrame) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_of_another_window_or_without_a_number_is_no_seed(frame: pd.DataFrame) -> None:
+def test_a_model_of_another_window_or_without_a_number_is_no_seed(frame):
     """`rope` is not averaged with `rope-seed1` and `rope-seed2`, nor is a longer window."""
     mine = frame[frame.model.isin(["rope-seed1", "rope-seed2"])]
     more = mine[mine.model == "rope-seed1"].assign(model="rope", value=99.0)
@@ -120,9 +116,7 @@ def test_a_model_of_another_window_or_without_a_number_is_no_seed(frame: pd.Data
 
 
 @pytest.mark.slow
-def test_seeds_that_were_asked_other_questions_have_no_mean(
-    frame: pd.DataFrame, table: pd.DataFrame
-) -> None:
+def test_seeds_that_were_asked_other_questions_have_no_mean(frame, table):
     asked = frame.assign(question=frame.unit)
     same = table.assign(questions=seeds.make(asked).questions)
     pd.testing.assert_frame_equal(seeds.make(asked), same)
@@ -133,7 +127,7 @@ def test_seeds_that_were_asked_other_questions_have_no_mean(
     assert gone.tolist() == ((table.model == "rope") & (table.length == 1024)).tolist()
 
 
-def test_models_that_were_asked_other_questions_are_not_compared(frame: pd.DataFrame) -> None:
+def test_models_that_were_asked_other_questions_are_not_compared(frame):
     mine = frame[frame.scaling == "none"]
     other = mine.model.str.startswith("alibi")
     asked = mine.assign(question=mine.unit.where(~other, "other " + mine.unit))
@@ -147,7 +141,7 @@ def test_models_that_were_asked_other_questions_are_not_compared(frame: pd.DataF
 
 
 @pytest.mark.slow
-def test_what_all_seeds_lost_is_counted(frame: pd.DataFrame) -> None:
+def test_what_all_seeds_lost_is_counted(frame):
     lost = frame.model.str.startswith("rope") & (frame.length == 1024)
     lost &= (frame.task == PERPLEXITY) & (frame.unit > "document 15")
     cell = ["model", "task", "scaling", "length"]
@@ -160,7 +154,7 @@ def test_what_all_seeds_lost_is_counted(frame: pd.DataFrame) -> None:
     assert set(rows.status[rows.model == "rope"]) == {f"{left} of 24 ok"}
 
 
-def test_differences_over_seeds_are_paired_by_seed(frame: pd.DataFrame) -> None:
+def test_differences_over_seeds_are_paired_by_seed(frame):
     """Of perplexity the mean log ratio of equal seeds with Student's interval, worked by hand."""
     short = frame[frame.model != "alibi-seed3"]  # the third seed of one has no partner
     table = differences.make(short, baseline="rope · none", seeds=True)
@@ -192,7 +186,7 @@ def test_differences_over_seeds_are_paired_by_seed(frame: pd.DataFrame) -> None:
     assert "(2 of 3 seeds)" in shown[title].to_string()
 
 
-def test_differences_over_seeds_know_their_verdicts(frame: pd.DataFrame) -> None:
+def test_differences_over_seeds_know_their_verdicts(frame):
     rope = frame[(frame.scaling == "none") & frame.model.str.startswith("rope")]
     better = rope.assign(model=rope.model.str.replace("rope", "lower"))
     by_seed = better.model.str[-1].astype(float) / 1000
@@ -216,7 +210,7 @@ def test_differences_over_seeds_know_their_verdicts(frame: pd.DataFrame) -> None
         differences.make(rope, seeds=True)
 
 
-def test_differences_equal_with_every_seed_have_no_interval() -> None:
+def test_differences_equal_with_every_seed_have_no_interval():
     """24 - 23 and 1 - 0 hits of 25 differ in the last bit: that is no spread, and nothing sure."""
     hits = {"a-seed1": 23, "b-seed1": 24, "a-seed2": 0, "b-seed2": 1}
     rows = [
@@ -233,7 +227,7 @@ def test_differences_equal_with_every_seed_have_no_interval() -> None:
     assert "equal with every seed" in differences.notes(table)[0]
 
 
-def test_seeds_that_a_comparison_lacks_are_counted(frame: pd.DataFrame) -> None:
+def test_seeds_that_a_comparison_lacks_are_counted(frame):
     mine = frame[(frame.scaling == "none") & (frame.task == PERPLEXITY)]
     both = mine.model.str.endswith("seed3") & (mine.length == 2048)
     each = mine.model.isin(["rope-seed2", "alibi-seed1"]) & (mine.length == 256)
@@ -247,7 +241,7 @@ def test_seeds_that_a_comparison_lacks_are_counted(frame: pd.DataFrame) -> None:
     assert all("(2 of 4 seeds)" in text for text in shown.iloc[0, 1:])
 
 
-def test_seeds_of_one_model_alone_do_not_decide_what_was_asked(frame: pd.DataFrame) -> None:
+def test_seeds_of_one_model_alone_do_not_decide_what_was_asked(frame):
     """A third seed that was asked other questions is not compared; its partner would be."""
     mine = frame[(frame.scaling == "none") & (frame.task == PERPLEXITY)]
     other = mine.unit.mask(mine.model == "alibi-seed3", "other " + mine.unit)
@@ -258,9 +252,7 @@ def test_seeds_of_one_model_alone_do_not_decide_what_was_asked(frame: pd.DataFra
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_one_that_failed_on_what_is_left_out_is_not_called_better(
-    frame: pd.DataFrame, *, whole: bool
-) -> None:
+def test_one_that_failed_on_what_is_left_out_is_not_called_better(frame, *, whole):
     """Without the seed or the document that it cannot do it looks better; the other is no worse."""
     rope = frame[(frame.scaling == "none") & frame.model.str.startswith("rope")]
     rope = rope[(rope.task == PERPLEXITY) & (rope.length == 2048)]
@@ -283,9 +275,7 @@ def test_one_that_failed_on_what_is_left_out_is_not_called_better(
             assert ("†" in differences.notes(table)[0]) == marked
 
 
-def test_methods_that_are_one_measurement_are_corrected_as_one_comparison(
-    frame: pd.DataFrame,
-) -> None:
+def test_methods_that_are_one_measurement_are_corrected_as_one_comparison(frame):
     """A scaling with the frequencies of another, as all have inside the window, adds no test."""
     mine = frame[(frame.task == PERPLEXITY) & (frame.length == 1024)]
     again = mine[mine.scaling == "yarn"].assign(scaling="yarn_too")

@@ -29,7 +29,7 @@ def recall(scaling: str, values: Sequence[float], *, model: str = "m", gone: int
     return [{**row, "unit": f"t{trial}"} for trial, row in enumerate(rows)]
 
 
-def test_where_trials_lack_a_share_has_the_interval_of_its_task() -> None:
+def test_where_trials_lack_a_share_has_the_interval_of_its_task():
     """Of 24 perfect trials that both methods have, the interval is Wilson's for 24 of 24."""
     table = best.make(pd.DataFrame(recall("none", [1.0] * 25) + recall("yarn", [0.5] * 24, gone=1)))
     [row] = table.to_dict("records")
@@ -38,7 +38,7 @@ def test_where_trials_lack_a_share_has_the_interval_of_its_task() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_means_over_seeds_are_shares_whichever_seed_is_first(order: Sequence[int]) -> None:
+def test_means_over_seeds_are_shares_whichever_seed_is_first(order):
     """A seed whose trials are all whole changes no interval, and no end passes 0 or 1."""
     values = ([1, 0.75, 1, 1, 0.5], [1, 1, 1, 1, 0.5], [1.0] * 5)
     rows = [row for seed in order for row in recall("none", values[seed], model=f"t-seed{seed}")]
@@ -49,7 +49,7 @@ def test_means_over_seeds_are_shares_whichever_seed_is_first(order: Sequence[int
 
 
 @pytest.mark.slow
-def test_a_difference_of_shares_is_between_minus_1_and_1_and_never_sure() -> None:
+def test_a_difference_of_shares_is_between_minus_1_and_1_and_never_sure():
     """By Bonett and Price with parts of trials, worked by hand; equal trials leave a doubt too."""
     none, yarn = recall("none", [0, 0, 0, 0.5, 1]), recall("yarn", [1, 1, 0.5, 1, 1])
     [row] = differences.make(pd.DataFrame(none + yarn)).to_dict("records")
@@ -62,7 +62,7 @@ def test_a_difference_of_shares_is_between_minus_1_and_1_and_never_sure() -> Non
     assert -1 <= row["low"] < 0 < row["high"] <= 1
 
 
-def test_a_sentence_keeps_the_sign_of_an_end_beyond_0() -> None:
+def test_a_sentence_keeps_the_sign_of_an_end_beyond_0():
     """The end of an interval on the other side of 0 is below it, whichever way the lead goes."""
     ends = {"lead": 0.12, "lead_low": -0.03, "lead_high": 0.24}
     row = {**ends, "relative": False, "metric": "recall"}
@@ -72,7 +72,7 @@ def test_a_sentence_keeps_the_sign_of_an_end_beyond_0() -> None:
 
 
 @pytest.mark.parametrize("values", [[1, 1, 0.5], [1, 1, 1, 1, 0.9, 1, 0.2]])
-def test_a_mean_of_shares_of_lm_eval_stays_between_0_and_1(values: list[float]) -> None:
+def test_a_mean_of_shares_of_lm_eval_stays_between_0_and_1(values):
     """F1 and the like are between 0 and 1 for every document, and so is the interval."""
     samples = [Sample(f"d{i}", value, 1, {"made": "mean"}) for i, value in enumerate(values)]
     found = lm_eval.score(samples)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -36,7 +35,7 @@ def terminal() -> Console:
     return Console(file=io.StringIO(), width=NARROW)
 
 
-def test_no_number_is_broken_in_a_narrow_terminal(terminal: Console) -> None:
+def test_no_number_is_broken_in_a_narrow_terminal(terminal):
     """At 80 columns every interval stands whole in one line, and no line is longer."""
     frame = sweep(scalings=("none", "yarn:factor=8,beta_fast=16,beta_slow=2,ramp=paper"),
                   lengths=(256, 512, 1024, 2048, 4096, 8192))  # fmt: skip
@@ -49,7 +48,7 @@ def test_no_number_is_broken_in_a_narrow_terminal(terminal: Console) -> None:
     assert "…" not in text
 
 
-def test_a_sentence_is_not_broken_inside_an_interval(terminal: Console) -> None:
+def test_a_sentence_is_not_broken_inside_an_interval(terminal):
     for start in range(20):
         print_words(
             {"best": ["x" * start + " words 13.5 [9.7, 18.7], 26.8 % [19.6, 33.4]" * 4]}, terminal
@@ -59,14 +58,14 @@ def test_a_sentence_is_not_broken_inside_an_interval(terminal: Console) -> None:
     assert not any(line.strip().startswith("%") for line in lines)
 
 
-def test_what_is_missing_is_empty_on_the_screen(terminal: Console) -> None:
+def test_what_is_missing_is_empty_on_the_screen(terminal):
     show({"title": pd.DataFrame({"best at": [None, "8192"], "gap": [math.nan, 0.5]})}, terminal)
     text = "\n".join(printed(terminal))
     assert "8192" in text
     assert not any(word in text for word in ("None", "nan"))
 
 
-def test_a_small_score_keeps_its_digits() -> None:
+def test_a_small_score_keeps_its_digits():
     """A divergence of 0.004 nats is no 0.00, and a tenth of it is another number."""
     cell = {"low": 0.0002, "high": 0.0004, "metric": "window_kl", "status": "ok"}
     assert text({**cell, "score": 0.0003}) == "0.0003 [0.0002, 0.0004]"
@@ -75,7 +74,7 @@ def test_a_small_score_keeps_its_digits() -> None:
 
 
 @pytest.mark.slow
-def test_a_backtick_in_a_name_opens_no_markup(tmp_path: Path) -> None:
+def test_a_backtick_in_a_name_opens_no_markup(tmp_path):
     evil = "a`<img src=x>"
     frame = sweep(scalings=("none", evil), models=("m <b>*x*</b>", "two"), lengths=(256, 512))
     write_reports(frame, tmp_path, ["best", "differences"])
@@ -86,7 +85,7 @@ def test_a_backtick_in_a_name_opens_no_markup(tmp_path: Path) -> None:
         assert "<b>" not in told
 
 
-def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
+def test_no_cell_of_a_csv_is_a_formula(tmp_path):
     table = pd.DataFrame(
         {"model": ["=1+1", "@x", "-a", "+b", "m"], "value": [-1.5, 2.0, -3.0, 4.0, 5.0],
          "mixed": [-0.5, None, "=x", 1, "y"]}
@@ -97,7 +96,7 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_writes_three_reports_and_those_that_its_folder_has(tmp_path: Path) -> None:
+def test_a_run_writes_three_reports_and_those_that_its_folder_has(tmp_path):
     defaults = {"scores", "best", "curves"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_write, "DEFAULT", small_runs.DEFAULT)
@@ -112,7 +111,7 @@ def test_a_run_writes_three_reports_and_those_that_its_folder_has(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_table_has_its_figure_and_all_is_every_report(tmp_path: Path) -> None:
+def test_a_table_has_its_figure_and_all_is_every_report(tmp_path):
     written = write_reports(FRAME, tmp_path, ["all"])
     made = {file.name.split(".")[0] for file in written.files}
     assert made | {*written.skipped} == {*plugins.names("report")}
@@ -123,7 +122,7 @@ def test_a_table_has_its_figure_and_all_is_every_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", plugins.REPLACED)
-def test_a_report_of_an_earlier_version_is_named_by_its_successor(name: str) -> None:
+def test_a_report_of_an_earlier_version_is_named_by_its_successor(name):
     with pytest.raises(UserError, match=f"{name}' was merged: ") as told:
         plugins.load("report", name)
     assert plugins.load("report", str(told.value).split(": ")[1].split(" ")[0])

@@ -34,9 +34,7 @@ def frame() -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_a_frame_is_that_of_a_dictionary_a_row(
-    frame: pd.DataFrame, records: list[dict[str, Any]]
-) -> None:
+def test_a_frame_is_that_of_a_dictionary_a_row(frame, records):
     found = {(record["cell"], record["question"]): record for record in records}
     run = json.loads((REFERENCE / "run.json").read_text())
     keys = {(c["task"], c["scaling"], c["length"]): c["key"] for c in run["cells"]}
@@ -60,15 +58,13 @@ WRONG: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", WRONG)
-def test_a_damaged_sample_is_rejected(
-    change: dict[str, Any], records: list[dict[str, Any]]
-) -> None:
+def test_a_damaged_sample_is_rejected(change, records):
     with pytest.raises(UserError, match="is damaged"):
         check_sample("here", {**records[0], **change})
 
 
 @pytest.mark.parametrize("end", [b'{"cell": "c"', b"\x00\x00\n", b'\x00\n{"ce'])
-def test_only_an_end_may_be_incomplete(end: bytes, tmp_path: Path) -> None:
+def test_only_an_end_may_be_incomplete(end, tmp_path):
     line = b'{"cell": "c", "question": "q"}\n'
     (tmp_path / SAMPLES).write_bytes(line + end)
     assert len(list(each_sample(tmp_path))) == 1
@@ -78,7 +74,7 @@ def test_only_an_end_may_be_incomplete(end: bytes, tmp_path: Path) -> None:
             list(each_sample(tmp_path))
 
 
-def test_documents_are_compared_by_name_in_any_order_of_samples() -> None:
+def test_documents_are_compared_by_name_in_any_order_of_samples():
     frame = sweep(scalings=("none", "pi", "yarn"), lengths=(512,))
     turned = pd.concat([
         rows[::-1] if name == "pi" else rows for name, rows in frame.groupby("scaling", sort=False)

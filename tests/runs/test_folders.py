@@ -21,7 +21,7 @@ from harness.runs.store import (
     runs_in,
 )
 from tests import ROOT
-from tests.command_line import Ropewalk, sweep
+from tests.command_line import sweep
 
 Record = dict[str, Any]
 
@@ -41,9 +41,7 @@ def put(folder: Path, record: Record) -> None:
     (folder / RUN).write_text(json.dumps(record))
 
 
-def test_another_sweep_of_a_model_gets_a_folder_of_its_own(
-    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_sweep_of_a_model_gets_a_folder_of_its_own(record, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     other = {**record, "cells": record["cells"][1::2]}
     first, second = Path("results/run-reference"), Path("results/run-reference-2")
@@ -59,9 +57,7 @@ def test_another_sweep_of_a_model_gets_a_folder_of_its_own(
     assert default_folder(renamed) == Path("results/run-reference-3")
 
 
-def test_another_model_of_the_same_questions_goes_to_the_next_folder(
-    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_model_of_the_same_questions_goes_to_the_next_folder(record, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     put(default_folder(record), record)
     other = {**record, "model": {**record["model"], "trained_length": 2048}}
@@ -69,9 +65,7 @@ def test_another_model_of_the_same_questions_goes_to_the_next_folder(
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt"])
-def test_a_tokenizer_that_changed_is_another_model(
-    name: str, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_tokenizer_that_changed_is_another_model(name, tiny, docs, tmp_path, ropewalk):
     model, run = Path(shutil.copytree(tiny, tmp_path / "model")), tmp_path / "run"
     (model / name).write_text("{{ messages }}")
     words = sweep(model, docs, run, task=["perplexity:tail=16"], scaling=["none"], length=["1x"])
@@ -87,7 +81,7 @@ def test_a_tokenizer_that_changed_is_another_model(
     assert (run / SAMPLES).read_bytes() == before
 
 
-def test_a_folder_that_is_named_keeps_its_question(record: Record, tmp_path: Path) -> None:
+def test_a_folder_that_is_named_keeps_its_question(record, tmp_path):
     check_same_question(tmp_path, less(record), record)
     check_same_question(tmp_path, record, less(record))
     read = record["documents"]["read"]
@@ -106,8 +100,8 @@ def test_a_folder_that_is_named_keeps_its_question(record: Record, tmp_path: Pat
 @pytest.mark.parametrize("record", [None, "their own", '{"schema": 1}'])
 @pytest.mark.parametrize("samples", ['{"a": 1}\nlast', "one", "\n\n", '{"a": 1}\n'])
 def test_a_folder_that_is_not_a_runs_is_left_as_it_is(
-    record: str | None, samples: str, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+    record, samples, tiny, docs, tmp_path, ropewalk
+):
     """A samples.jsonl of someone else's is not changed, and status 2 names the folder."""
     (tmp_path / SAMPLES).write_text(samples)
     if record is not None:
@@ -122,8 +116,8 @@ def test_a_folder_that_is_not_a_runs_is_left_as_it_is(
 @pytest.mark.parametrize("out", ["/dev/null", "/dev/null/run", "file", "loop", "gone"])
 @pytest.mark.parametrize("command", ["run", "reproduce"])
 def test_a_dry_run_rejects_the_out_that_a_run_would(
-    command: str, out: str, small: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+    command, out, small, tiny, docs, tmp_path, ropewalk
+):
     (tmp_path / "file").write_text("theirs")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "gone").symlink_to(tmp_path / "nothing")
@@ -134,7 +128,7 @@ def test_a_dry_run_rejects_the_out_that_a_run_would(
     assert (done.status, "is not a folder; choose another --out." in done.err) == (2, True)
 
 
-def test_runs_in_a_folder_are_found(record: Record, tmp_path: Path) -> None:
+def test_runs_in_a_folder_are_found(record, tmp_path):
     for name in ("one", "two"):
         put(tmp_path / "out" / name, record)
     (tmp_path / "out" / "reports").mkdir()
@@ -146,7 +140,7 @@ def test_runs_in_a_folder_are_found(record: Record, tmp_path: Path) -> None:
     assert runs_in([both[0], tmp_path / "absent"]) == [both[0], tmp_path / "absent"]
 
 
-def test_reports_do_not_follow_a_link(tmp_path: Path) -> None:
+def test_reports_do_not_follow_a_link(tmp_path):
     (tmp_path / "reports").symlink_to(tmp_path)
     with pytest.raises(UserError, match="symbolic link"):
         reports_of(tmp_path)

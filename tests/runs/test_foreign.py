@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,6 @@ from harness.runs.record import Run, _Sample
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep.spec import Spec, parse_all
 from tests.child import bounded
-from tests.command_line import Ropewalk
 from tests.frames import sweep
 
 GONE = object()
@@ -108,7 +106,7 @@ def sentence(ask: Callable[[], object]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("real_page")
-def test_a_record_of_any_content(small: Path, docs: Path, tiny: Path, tmp_path: Path) -> None:
+def test_a_record_of_any_content(small, docs, tiny, tmp_path):
     record = json.loads((small / RUN).read_text())
     lines = [json.loads(line) for line in (small / SAMPLES).read_text().splitlines()]
     foreign = tmp_path / "foreign"
@@ -156,9 +154,7 @@ def test_a_record_of_any_content(small: Path, docs: Path, tiny: Path, tmp_path: 
         (("frequencies",), {"a": {"x": float("nan")}}),
     ],
 )
-def test_a_field_of_another_kind_is_named(
-    place: Place, value: Any, run: Path, ropewalk: Ropewalk, tmp_path: Path
-) -> None:
+def test_a_field_of_another_kind_is_named(place, value, run, ropewalk, tmp_path):
     record = json.loads((run / RUN).read_text())
     (run / RUN).write_text(json.dumps(_changed(record, [(place, value)])))
     for words in (["report", run], ["reproduce", run], ["publish", run, "--to", "card"]):
@@ -166,7 +162,7 @@ def test_a_field_of_another_kind_is_named(
         assert (done.status, f"{run / RUN} is " in done.err) == (2, True), done.err
 
 
-def test_a_sweep_file_of_any_content(tmp_path: Path) -> None:
+def test_a_sweep_file_of_any_content(tmp_path):
     """It is read or refused in one sentence, with tags of YAML too."""
     file = tmp_path / "sweep.yaml"
     usual = {name: field.default for name, field in Spec.model_fields.items()}
@@ -190,7 +186,7 @@ def _toml(value: Any) -> str:
     return str(value) if isinstance(value, float) else json.dumps(value)
 
 
-def test_figure_settings_of_any_content(tmp_path: Path) -> None:
+def test_figure_settings_of_any_content(tmp_path):
     frame = sweep(scalings=("none", "yarn"), lengths=(256,))
     usual = {
         "width": 5, "style": "ggplot", "only": ["none"], "order": ["yarn"],

@@ -13,11 +13,10 @@ from harness.errors import UserError
 from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES
 from harness.stats.cells import cells
-from tests.command_line import Ropewalk
 from tests.small_runs import changed, sweep
 
 
-def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run: Path) -> None:
+def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run):
     lines = (run / SAMPLES).read_text().splitlines(keepends=True)
     (run / SAMPLES).write_text("".join(lines[:2]))
     table = cells(make_frame([run]))
@@ -30,9 +29,7 @@ def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run: Path) -> None:
     ("name", "value"),
     [("bytes", "x"), ("tokens", [1.0]), ("losses", 3), ("bucket", None), ("start", True)],
 )
-def test_a_fact_of_another_kind_costs_its_sample_alone(
-    run: Path, name: str, value: Any, ropewalk: Ropewalk
-) -> None:
+def test_a_fact_of_another_kind_costs_its_sample_alone(run, name, value, ropewalk):
     """It is marked, with the reason, and every report is made of the rest."""
     first, *others = (run / SAMPLES).read_text().splitlines()
     record = json.loads(first)
@@ -45,7 +42,7 @@ def test_a_fact_of_another_kind_costs_its_sample_alone(
     assert (done.status, "bits_per_byte" in done.out) == (0, True)
 
 
-def test_a_report_that_fails_ends_no_other(run: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+def test_a_report_that_fails_ends_no_other(run, tmp_path, ropewalk):
     mine = tmp_path / "mine.py"
     mine.write_text('"""Fails."""\ndef make(frame): return frame["absent"]\n')
     done = ropewalk("report", run, "--report", mine, "scores", "--out", tmp_path / "out")
@@ -53,7 +50,7 @@ def test_a_report_that_fails_ends_no_other(run: Path, tmp_path: Path, ropewalk: 
     assert (tmp_path / "out" / "scores.csv").exists()
 
 
-def test_a_run_beside_itself_counts_its_samples_once(run: Path, tmp_path: Path) -> None:
+def test_a_run_beside_itself_counts_its_samples_once(run, tmp_path):
     lines = (run / SAMPLES).read_text().splitlines(keepends=True)
     other = Path(shutil.copytree(run, tmp_path / "other"))
     (run / SAMPLES).write_text("".join(lines[:2]))
@@ -64,9 +61,7 @@ def test_a_run_beside_itself_counts_its_samples_once(run: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_one_label_for_two_settings_is_refused(
-    run: Path, tiny: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_one_label_for_two_settings_is_refused(run, tiny, docs, tmp_path):
     words = ("--task", "passkey:depths=1,trials=1", "--length", "5x", "--seed", "1")
     first = sweep(tiny, docs, tmp_path / "1", *words)
     second = changed(first, tmp_path / "2", lambda record: record.update(seed=2))
@@ -80,7 +75,7 @@ def test_one_label_for_two_settings_is_refused(
         make_frame([run, mine])
 
 
-def test_samples_of_another_task_version_are_not_scored(run: Path, tmp_path: Path) -> None:
+def test_samples_of_another_task_version_are_not_scored(run, tmp_path):
     old = changed(
         run, tmp_path / "old", lambda r: r["tasks"]["perplexity:tail=16"].update(version=0)
     )
@@ -88,7 +83,7 @@ def test_samples_of_another_task_version_are_not_scored(run: Path, tmp_path: Pat
         make_frame([old])
 
 
-def test_a_fact_does_not_take_the_place_of_a_column(run: Path) -> None:
+def test_a_fact_does_not_take_the_place_of_a_column(run):
     lines = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
     for line in lines:
         line["facts"] |= {"score": -1.0, "model": "x", "status": "failed"}
@@ -99,9 +94,7 @@ def test_a_fact_does_not_take_the_place_of_a_column(run: Path) -> None:
     assert (frame["status"] == "ok").all()
 
 
-def test_lengths_measured_on_more_documents_are_not_one_curve(
-    run: Path, tiny: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_lengths_measured_on_more_documents_are_not_one_curve(run, tiny, docs, tmp_path):
     long = sweep(tiny, docs, tmp_path / "long", "--length", "40x")
     with pytest.raises(UserError, match="are not the same documents or windows"):
         make_frame([run, long])
@@ -116,7 +109,7 @@ def drop_one_question(record: dict[str, Any]) -> None:
     record["tasks"]["perplexity:tail=16"]["questions"]["128"].pop()
 
 
-def test_a_measured_sample_stands_before_a_failed_one(run: Path, tmp_path: Path) -> None:
+def test_a_measured_sample_stands_before_a_failed_one(run, tmp_path):
     poor = Path(shutil.copytree(run, tmp_path / "poor"))
     records = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
     for record in records:
@@ -126,7 +119,7 @@ def test_a_measured_sample_stands_before_a_failed_one(run: Path, tmp_path: Path)
         assert (make_frame(order)["status"] == "ok").all()
 
 
-def test_a_record_that_asks_for_nothing_is_refused(run: Path, tmp_path: Path) -> None:
+def test_a_record_that_asks_for_nothing_is_refused(run, tmp_path):
     for name, change in (
         ("cells", lambda record: record["cells"].clear()),
         ("questions", lambda record: record["tasks"].popitem()[1]["questions"].clear()),

@@ -14,7 +14,6 @@ from transformers import AutoTokenizer
 from harness.runs.compatible import reasons, unpaired
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN
-from tests.command_line import Ropewalk
 from tests.small_runs import changed
 
 
@@ -63,13 +62,13 @@ KEYS = {"passkey": {"metric": "accuracy", "options": {}}}
         ({"tasks": {"perplexity:tail=64": TAIL_64, **record()["tasks"]}}, []),
     ],
 )
-def test_what_is_comparable(changes: dict[str, Any], aspects: list[str]) -> None:
+def test_what_is_comparable(changes, aspects):
     """Models, machines and days may differ; weights of one name, texts, tokens, protocols not."""
     runs = {Path("one"): record(), Path("two"): record(**changes)}
     assert reasons(runs) == [f"one and two have different {aspect}" for aspect in aspects]
 
 
-def test_mixed_runs_stand_apart_and_say_so(run: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+def test_mixed_runs_stand_apart_and_say_so(run, tmp_path, ropewalk):
     second = changed(run, tmp_path / "second", lambda r: r["documents"]["read"].pop())
     words = ["report", run, second, "--report", "scores", "--out", tmp_path / "o"]
     done = ropewalk(*words)
@@ -83,7 +82,7 @@ def test_mixed_runs_stand_apart_and_say_so(run: Path, tmp_path: Path, ropewalk: 
     assert "llama (second)" in page
 
 
-def test_folders_of_one_name_are_told_apart(small: Path, tmp_path: Path) -> None:
+def test_folders_of_one_name_are_told_apart(small, tmp_path):
     first, second = (Path(shutil.copytree(small, tmp_path / name / "run")) for name in "ab")
     told = json.loads((second / RUN).read_text())
     told["seed"] = 9
@@ -94,7 +93,7 @@ def test_folders_of_one_name_are_told_apart(small: Path, tmp_path: Path) -> None
     }
 
 
-def test_models_that_are_asked_other_questions_are_named() -> None:
+def test_models_that_are_asked_other_questions_are_named():
     tasks = {"passkey": {"options": {}, "questions": {"64": ["a", "b"]}}}
     other = {"passkey": {"options": {}, "questions": {"64": ["a", "c"]}}}
     same = [record(tasks=tasks), record(**OTHER_MODEL, tasks=tasks)]
@@ -106,9 +105,7 @@ def test_models_that_are_asked_other_questions_are_named() -> None:
 
 @pytest.mark.usefixtures("scored")
 @pytest.mark.slow
-def test_models_of_one_sweep_may_have_other_tokenizers(
-    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_models_of_one_sweep_may_have_other_tokenizers(tiny, docs, tmp_path, ropewalk):
     other = shutil.copytree(tiny, tmp_path / "other")
     tokenizer = AutoTokenizer.from_pretrained(other)
     tokenizer.add_tokens(["hemp", "length"])

@@ -41,7 +41,7 @@ def store(folder: Path, *records: dict[str, Any]) -> None:
             append(file, record)
 
 
-def test_what_is_appended_is_read_bit_for_bit(tmp_path: Path) -> None:
+def test_what_is_appended_is_read_bit_for_bit(tmp_path):
     records = [sample(n, unit=f"größe {n}") for n in range(3)]
     store(tmp_path / "deep" / "run", *records)
     found = read_samples(tmp_path / "deep" / "run")
@@ -49,7 +49,7 @@ def test_what_is_appended_is_read_bit_for_bit(tmp_path: Path) -> None:
     assert list(found) == [("c", "0"), ("c", "1"), ("c", "2")]
 
 
-def test_compressed_samples_are_read_and_unpacked_to_continue(tmp_path: Path) -> None:
+def test_compressed_samples_are_read_and_unpacked_to_continue(tmp_path):
     store(tmp_path, sample(0), sample(1))
     content = (tmp_path / SAMPLES).read_bytes()
     (tmp_path / f"{SAMPLES}.gz").write_bytes(gzip.compress(content, 9))
@@ -61,7 +61,7 @@ def test_compressed_samples_are_read_and_unpacked_to_continue(tmp_path: Path) ->
     assert len(read_samples(tmp_path)) == 3
 
 
-def test_damaged_compressed_samples_are_one_sentence(tmp_path: Path) -> None:
+def test_damaged_compressed_samples_are_one_sentence(tmp_path):
     store(tmp_path, sample(0))
     whole = gzip.compress((tmp_path / SAMPLES).read_bytes())
     (tmp_path / SAMPLES).unlink()
@@ -74,7 +74,7 @@ def test_damaged_compressed_samples_are_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", ['{"cell": "c", "question": "9"', "{", "\u00e9"])
-def test_a_torn_last_line_is_not_read_and_is_cut(tmp_path: Path, torn: str) -> None:
+def test_a_torn_last_line_is_not_read_and_is_cut(tmp_path, torn):
     store(tmp_path, sample(0))
     whole = (tmp_path / SAMPLES).read_bytes()
     (tmp_path / SAMPLES).write_bytes(whole + torn.encode()[:-1] + b"\xc3")
@@ -85,7 +85,7 @@ def test_a_torn_last_line_is_not_read_and_is_cut(tmp_path: Path, torn: str) -> N
 
 
 @pytest.mark.parametrize("broken", ['{"cell": "c"', '{"cell": "c"}', "[]", "", "\x00"])
-def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, broken: str) -> None:
+def test_a_broken_line_in_the_middle_is_named(tmp_path, broken):
     store(tmp_path, sample(0))
     with (tmp_path / SAMPLES).open("a") as file:
         file.write(f"{broken}\n{json.dumps(sample(1))}\n")
@@ -96,19 +96,19 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, broken: str) -> No
     )
 
 
-def test_the_last_record_of_a_sample_counts(tmp_path: Path) -> None:
+def test_the_last_record_of_a_sample_counts(tmp_path):
     store(tmp_path, sample(0, "out_of_memory"), sample(1), sample(0))
     assert read_samples(tmp_path)["c", "0"]["status"] == "ok"
 
 
-def test_failures_that_may_pass_are_measured_again(tmp_path: Path) -> None:
+def test_failures_that_may_pass_are_measured_again(tmp_path):
     """Out of memory is tried again; a number and an undefined loss are kept."""
     store(tmp_path, sample(0), sample(1, "out_of_memory"), sample(2, "not_finite"))
     assert measured(read_samples(tmp_path)) == {("c", "0"), ("c", "2")}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_no_file_holds_what_is_no_number(tmp_path: Path, value: float) -> None:
+def test_no_file_holds_what_is_no_number(tmp_path, value):
     with writing(tmp_path) as file:
         append(file, sample(0))
         with pytest.raises(ValueError, match="not JSON compliant"):
@@ -119,7 +119,7 @@ def test_no_file_holds_what_is_no_number(tmp_path: Path, value: float) -> None:
     assert not (tmp_path / RUN).exists()
 
 
-def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused(tmp_path):
     code = "import sys; from pathlib import Path; from harness.runs.store import writing\n"
     code += "with writing(Path(sys.argv[1])): print('written', flush=True); sys.stdin.read()"
     with subprocess.Popen(
@@ -149,7 +149,7 @@ OTHERS: dict[str, Callable[[Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_what_may_be_someone_elses_is_not_written(kind: str, tmp_path: Path) -> None:
+def test_what_may_be_someone_elses_is_not_written(kind, tmp_path):
     theirs, run = tmp_path / "theirs", tmp_path / "run"
     theirs.write_text('{"a": 1}\nan unfinished line')
     run.mkdir()
@@ -163,13 +163,13 @@ def test_what_may_be_someone_elses_is_not_written(kind: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", [RUN, SAMPLES])
 @pytest.mark.parametrize("kind", ["symbolic link", "a pipe", "a device"])
-def test_a_record_that_is_no_file_is_refused(name: str, kind: str, tmp_path: Path) -> None:
+def test_a_record_that_is_no_file_is_refused(name, kind, tmp_path):
     OTHERS[kind](tmp_path / name, tmp_path / "absent")
     with pytest.raises(UserError, match=f"{name} cannot be read: it is a"):
         (read_run if name == RUN else read_samples)(tmp_path)
 
 
-def test_a_record_without_end_is_not_read(tmp_path: Path) -> None:
+def test_a_record_without_end_is_not_read(tmp_path):
     for name in (RUN, SAMPLES):
         with (tmp_path / name).open("wb") as file:
             file.truncate(2**40)
@@ -198,9 +198,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("last", [False, True])
-def test_samples_that_are_lost_while_a_run_writes_are_noticed(
-    damage: str, tmp_path: Path, *, last: bool
-) -> None:
+def test_samples_that_are_lost_while_a_run_writes_are_noticed(damage, tmp_path, *, last):
     folder = tmp_path / "run"
     with writing(folder) as file:
         append(file, sample(0))
@@ -211,7 +209,7 @@ def test_samples_that_are_lost_while_a_run_writes_are_noticed(
     store(folder, sample(3))
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     for folder, reason in (("file", "File exists"), ("file/run", "Not a directory")):
         with pytest.raises(UserError) as caught, writing(tmp_path / folder):
@@ -219,7 +217,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         assert str(caught.value) == f"run folder {tmp_path / folder} cannot be made: {reason}."
 
 
-def test_the_record_is_replaced_in_one_step(tmp_path: Path) -> None:
+def test_the_record_is_replaced_in_one_step(tmp_path):
     write_run(tmp_path, {"schema": 1, "seed": 0})
     with pytest.raises(TypeError):
         write_run(tmp_path, {"schema": 1, "seed": object()})
@@ -239,7 +237,7 @@ def test_the_record_is_replaced_in_one_step(tmp_path: Path) -> None:
         ("{}", "{folder}/run.json has schema None; this version reads 1."),
     ],
 )  # fmt: skip
-def test_what_is_no_run_is_named(tmp_path: Path, text: str | None, message: str) -> None:
+def test_what_is_no_run_is_named(tmp_path, text, message):
     if text is not None:
         (tmp_path / RUN).write_text(text)
     with pytest.raises(UserError) as caught:

@@ -129,9 +129,7 @@ def relatives(found: Bands | Frequencies, length: int) -> dict[tuple[int, int], 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "options", "formula"), CASES)
 @pytest.mark.parametrize("length", [1, 13, 49, 110])
-def test_relative_positions_are_the_papers(
-    method: Any, options: dict[str, Any], formula: Formula, length: int
-) -> None:
+def test_relative_positions_are_the_papers(method, options, formula, length):
     """Pair by pair, inside and beyond the window, and no pair that the paper leaves out."""
     wanted = {(m, n): formula(m, n) for m in range(length) for n in range(m + 1)}
     wanted = {pair: relative for pair, relative in wanted.items() if relative is not None}
@@ -143,9 +141,7 @@ def test_relative_positions_are_the_papers(
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [15, 16, 60, 110])
 @pytest.mark.parametrize(("near", "tail", "span"), [(8, 3, 20), (4, 0, 8), (7, 6, 90)])
-def test_lampe_maps_positions_as_decoding_does(
-    length: int, near: int, tail: int, span: int
-) -> None:
+def test_lampe_maps_positions_as_decoding_does(length, near, tail, span):
     """Pair by pair, each once, where the context has two near bands or more."""
     found = lampe.bands(ROPE, length, span=span, near=near, tail=tail)
     for (m, n), relative in relatives(found, length).items():
@@ -156,7 +152,7 @@ def test_lampe_maps_positions_as_decoding_does(
 
 
 @pytest.mark.parametrize("model", ["llama2", "llama3", "mistral", "llama3.1"])
-def test_lampe_has_the_spans_that_were_fitted(model: Any) -> None:
+def test_lampe_has_the_spans_that_were_fitted(model):
     """For a published model's own window, at every length; another window has them in units."""
     window = lampe.CURVES[model][0]
     for length in (window // 2, window, 8191, 8192, 40_000, 131_072):
@@ -169,7 +165,7 @@ def test_lampe_has_the_spans_that_were_fitted(model: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [49, 64, 96, 110])
 @pytest.mark.parametrize(("chunk", "first", "push"), [(16, 3, 4), (30, 10, 2)])
-def test_mesa_attends_as_chunks_do(length: int, chunk: int, first: int, push: int) -> None:
+def test_mesa_attends_as_chunks_do(length, chunk, first, push):
     """Which keys are seen, where they are, and the scale of each query."""
     found = mesa.bands(ROPE, length, chunk=chunk, first=first, push=push)
     assert isinstance(found, Bands)
@@ -186,16 +182,14 @@ def test_mesa_attends_as_chunks_do(length: int, chunk: int, first: int, push: in
 
 
 @pytest.mark.parametrize("length", [4096 + 1, 8192, 20_000, 131_072])
-def test_mesa_cuts_a_text_as_the_authors_do(length: int) -> None:
+def test_mesa_cuts_a_text_as_the_authors_do(length):
     assert mesa._chunk(4096, length, 100) == naive.mesa_chunk(length, 4096)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [40, 48, 49, 70, 110])
 @pytest.mark.parametrize(("window", "chunk"), [(0, 20), (5, 13)])
-def test_gali_blends_the_scores_of_two_whole_positions(
-    length: int, window: int, chunk: int
-) -> None:
+def test_gali_blends_the_scores_of_two_whole_positions(length, window, chunk):
     """Floor, ceiling and the share between them of every pair, for each chunk anew."""
     found = gali.bands(ROPE, length, window=window, chunk=chunk)
     for (m, n), relative in relatives(found, length).items():
@@ -204,7 +198,7 @@ def test_gali_blends_the_scores_of_two_whole_positions(
         assert abs(relative - low - float(share)) < 1e-9
 
 
-def test_dpe_groups_each_eighth_of_the_channels() -> None:
+def test_dpe_groups_each_eighth_of_the_channels():
     """Every pair of tokens and channels; of a head's channels only those with the largest norms."""
     groups, length = (2, 3, 4, 1, 5, 2, 7, 8), 60
     options: dict[str, Any] = {f"g{at}": size for at, size in enumerate(groups, start=1)}
@@ -229,7 +223,7 @@ def test_dpe_groups_each_eighth_of_the_channels() -> None:
         assert apart.tolist() == pytest.approx(wanted)
 
 
-def test_ms_poe_gives_each_head_its_ratio() -> None:
+def test_ms_poe_gives_each_head_its_ratio():
     """By rank, corrected, from the third layer on; the shares 0.1, 0.3, 0.2 rank 2, 0, 1."""
     rope, path = Rope(16, 1e4, 48, layers=4, heads=3), heads_of(4, 3, 8)
     shares = json.loads(Path(path).read_text(encoding="utf-8"))["outlier_shares"]
@@ -246,7 +240,7 @@ def test_ms_poe_gives_each_head_its_ratio() -> None:
         assert math.isclose(float(apart), 43 / ratio, rel_tol=1e-6)
 
 
-def test_info_scale_is_one_inside_the_window_and_grows_with_the_keys_seen() -> None:
+def test_info_scale_is_one_inside_the_window_and_grows_with_the_keys_seen():
     found = info_scale.bands(ROPE, 110)
     assert isinstance(found, Bands)
     assert found.query_scale is not None
@@ -258,7 +252,7 @@ QWEN = {"chunk_size": 48, "local_size": 12, "original_max_position_embeddings": 
 
 
 @pytest.mark.parametrize("length", [30, 48, 49, 110])
-def test_native_reads_the_dual_chunk_config_of_qwen(length: int) -> None:
+def test_native_reads_the_dual_chunk_config_of_qwen(length):
     """Positions and the square of the length's factor, as the servers of these models compute."""
     rope = Rope(16, 10_000.0, 48, {"dual_chunk_attention_config": QWEN})
     found = native.bands(rope, length)
@@ -273,7 +267,7 @@ def test_native_reads_the_dual_chunk_config_of_qwen(length: int) -> None:
     (log_n, {"on": none.frequencies}), (dynamic_ntk, {}), (dynamic_ntk, {"mode": "per_query"}),
     (dynamic_ntk, {"mode": "transformers"}),
 ])  # fmt: skip
-def test_a_setting_without_effect_is_the_plain_embedding(method: Any, options: Any) -> None:
+def test_a_setting_without_effect_is_the_plain_embedding(method, options):
     """It is measured as such, once: window as long as the text, group, factor or scale of 1."""
     length = 96 if options.get("window", options.get("shift", options.get("group"))) else 48
     if options == {"factor": 1.0}:
@@ -284,7 +278,7 @@ def test_a_setting_without_effect_is_the_plain_embedding(method: Any, options: A
 
 
 @pytest.mark.parametrize(("length", "group"), [(6144, 3), (6145, 4), (16384, 9)])
-def test_the_group_is_the_least_that_the_rule_allows(length: int, group: int) -> None:
+def test_the_group_is_the_least_that_the_rule_allows(length, group):
     """With W = 1024 of 4096, W + (length - W) / G = 2730.67 is reached and not left."""
     # (6144 - 1024) / (8192/3 - 1024) = 3 and (16384 - 1024) / (8192/3 - 1024) = 9, to the digit
     rope = Rope(16, 10_000.0, 4096)
@@ -295,7 +289,7 @@ def test_the_group_is_the_least_that_the_rule_allows(length: int, group: int) ->
 @pytest.mark.parametrize("method", [leaky_rerope, self_extend])
 @given(length=st.integers(1, 700))
 @settings(max_examples=40)
-def test_an_unset_factor_keeps_within_the_window(method: Any, length: int) -> None:
+def test_an_unset_factor_keeps_within_the_window(method, length):
     """No relative position is beyond the trained window, and inside it nothing is changed."""
     found = method.bands(ROPE, length)
     if length <= ROPE.trained_length:
@@ -308,7 +302,7 @@ def test_an_unset_factor_keeps_within_the_window(method: Any, length: int) -> No
 @pytest.mark.slow
 @given(length=st.integers(2, 120), shorter=st.integers(1, 119))
 @settings(max_examples=10)
-def test_a_shorter_context_is_the_beginning_of_a_longer(length: int, shorter: int) -> None:
+def test_a_shorter_context_is_the_beginning_of_a_longer(length, shorter):
     """Fixed options: the bands at a length are those of a longer one, cut off.
 
     Not of Qwen's dual chunk attention, whose logits are scaled by the length of the context.
@@ -321,7 +315,7 @@ def test_a_shorter_context_is_the_beginning_of_a_longer(length: int, shorter: in
             assert whole.upto(shorter).fingerprint == part.fingerprint
 
 
-def test_queries_scale_as_the_papers_say() -> None:
+def test_queries_scale_as_the_papers_say():
     """log n: ln(m+1) / ln(window) beyond it; Llama 4: 1 + 0.1 ln(1 + floor((m+1) / window))."""
     found, steps = log_n.bands(ROPE, 100), temperature.bands(ROPE, 100)
     for m in range(100):
@@ -330,7 +324,7 @@ def test_queries_scale_as_the_papers_say() -> None:
         assert float(steps.query_scale[m]) == pytest.approx(1 + 0.1 * math.log(1 + (m + 1) // 48))
 
 
-def test_a_scale_combines_with_any_method() -> None:
+def test_a_scale_combines_with_any_method():
     """With frequencies, with moved positions, with another scale, and with their options."""
     moved = log_n.bands(ROPE, 100, on=partial(rerope.bands, window=9))
     assert isinstance(moved, Bands)
@@ -352,7 +346,7 @@ def test_a_scale_combines_with_any_method() -> None:
         ("yarn:factor=8+factor=4", "yarn: option 'factor' is given twice"),
     ],
 )
-def test_what_a_method_builds_on_is_checked(on: str, words: str) -> None:
+def test_what_a_method_builds_on_is_checked(on, words):
     """An unknown method, option or value is refused by name, in the words used without on=."""
     with pytest.raises(UserError, match=re.escape(words)):
         load("method", f"rerope:on={on}")
@@ -362,14 +356,14 @@ def test_what_a_method_builds_on_is_checked(on: str, words: str) -> None:
     ("on", "words"),
     [("self_extend", "moves positions"), ("dynamic_ntk:mode=transformers", "only runs as it is")],
 )
-def test_a_method_that_gives_no_frequencies_is_refused(on: str, words: str) -> None:
+def test_a_method_that_gives_no_frequencies_is_refused(on, words):
     """What moves positions itself, or runs as it is served, has no frequencies to build on."""
     built = load("method", f"rerope:on={on}")
     with pytest.raises(ValueError, match=words):
         rerope.bands(ROPE, 100, **built.arguments)
 
 
-def test_a_method_builds_on_a_users_file(tmp_path: Path) -> None:
+def test_a_method_builds_on_a_users_file(tmp_path):
     """A path takes options as any method does; its content is in the digest, its text recorded."""
     mine = tmp_path / "mine.py"
     mine.write_text(
@@ -391,9 +385,7 @@ def test_a_method_builds_on_a_users_file(tmp_path: Path) -> None:
     ("mine.module", True), ("log_n:on=./mine.py", True),
     ("log_n:on=rerope:on=./mine.py:x=1", True),
 ])  # fmt: skip
-def test_code_named_anywhere_in_a_method_is_found_without_running_it(
-    given: str, code: bool
-) -> None:
+def test_code_named_anywhere_in_a_method_is_found_without_running_it(given, code):
     """A record that names a user's file, inside on= too, is known before any of it runs."""
     assert names_code("method", given) is code
 
@@ -405,7 +397,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("method", sorted({*names("method")} - {"longrope", "ms_poe"}))  # tables
-def test_an_option_means_the_same_after_on(method: str) -> None:
+def test_an_option_means_the_same_after_on(method):
     """What a method is told directly, it is told alike where another one builds on it."""
     known = parameters(load("method", method).module, "method")
     for option in known.keys() & OPTIONS.keys():
@@ -424,7 +416,7 @@ def test_an_option_means_the_same_after_on(method: str) -> None:
     (dynamic_ntk, {"mode": "per_query", "block": 0}),
     (dynamic_ntk, {"mode": "frozen", "block": 0}),
 ])  # fmt: skip
-def test_an_option_out_of_range_is_refused(method: Any, options: Any) -> None:
+def test_an_option_out_of_range_is_refused(method, options):
     """With a sentence, before anything is measured."""
     with pytest.raises(ValueError, match=r"must be|set "):
         method.bands(ROPE, 100, **options)
@@ -432,7 +424,7 @@ def test_an_option_out_of_range_is_refused(method: Any, options: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [1, 8])
-def test_a_block_of_queries_has_the_base_of_its_end(block: int) -> None:
+def test_a_block_of_queries_has_the_base_of_its_end(block):
     """Lengths are rounded up to whole blocks; inside the window nothing is scaled."""
     found = dynamic_ntk.bands(ROPE, 61, mode="per_query", block=block)
     assert isinstance(found, Bands)
@@ -444,7 +436,7 @@ def test_a_block_of_queries_has_the_base_of_its_end(block: int) -> None:
         assert (relative, band.frequencies.fingerprint) == (m - n, own.fingerprint)
 
 
-def test_the_served_type_is_known_by_its_parameters_and_the_whole_context() -> None:
+def test_the_served_type_is_known_by_its_parameters_and_the_whole_context():
     """mode=transformers: its recorded frequencies are those of the length, and so is its key."""
     one, again, other = (dynamic_ntk.bands(ROPE, n, mode="transformers") for n in (60, 60, 90))
     assert one.fingerprint == again.fingerprint != other.fingerprint
@@ -476,13 +468,13 @@ def band(first: list[int], end: list[int], **given: Any) -> Band:
         (lambda: Bands(3, (band([0, 0], [1, 2]),)), "query 2 meets no key"),
     ],
 )
-def test_bands_that_are_no_attention_are_refused(make: Callable[[], Any], words: str) -> None:
+def test_bands_that_are_no_attention_are_refused(make, words):
     """A pair in the future, a pair twice, a query without a key: never a silent number."""
     with pytest.raises(ValueError, match=words):
         make()
 
 
-def test_equal_bands_are_one_and_others_are_not() -> None:
+def test_equal_bands_are_one_and_others_are_not():
     """The fingerprint is that of the numbers: positions, bounds, frequencies, scale, length."""
     same = [rerope.bands(ROPE, 90, window=12).fingerprint, rerope.bands(ROPE, 90).fingerprint]
     assert same[0] == same[1]

@@ -109,7 +109,7 @@ def _same(one: Frequencies, other: Frequencies) -> bool:
 @pytest.mark.parametrize("name", METHODS)
 @settings(max_examples=10)
 @given(rope=ropes(), windows=st.floats(0.01, 64.0))
-def test_frequencies_are_a_rotary_embedding(name: str, rope: Rope, windows: float) -> None:
+def test_frequencies_are_a_rotary_embedding(name, rope, windows):
     """Frequencies are one float32 row, finite, positive and falling, at any length."""
     length = max(1, int(windows * rope.trained_length))
     rope = _fit(name, rope)
@@ -131,7 +131,7 @@ def test_frequencies_are_a_rotary_embedding(name: str, rope: Rope, windows: floa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-def test_a_built_in_method_passes_what_a_users_is_held_to(name: str) -> None:
+def test_a_built_in_method_passes_what_a_users_is_held_to(name):
     """The check command fails none of them, and says of each whether it is plain inside."""
     every = [_fit(name, rope) for rope in ROPES[::7]]
     findings = {
@@ -146,7 +146,7 @@ def test_a_built_in_method_passes_what_a_users_is_held_to(name: str) -> None:
 @pytest.mark.parametrize("name", SCALED)
 @settings(max_examples=10)
 @given(rope=ropes(), share=st.floats(0.0, 1.0))
-def test_inside_the_window_all_methods_are_plain(name: str, rope: Rope, share: float) -> None:
+def test_inside_the_window_all_methods_are_plain(name, rope, share):
     """At stretch 1 the numbers are those of none, bit for bit, so that they are measured once."""
     length = max(1, int(share * rope.trained_length))
     plain = none.frequencies(rope, length)
@@ -158,7 +158,7 @@ def test_inside_the_window_all_methods_are_plain(name: str, rope: Rope, share: f
 @pytest.mark.parametrize("name", FIXABLE)
 @settings(max_examples=10)
 @given(rope=ropes(), windows=st.floats(0.01, 64.0))
-def test_factor_one_is_plain(name: str, rope: Rope, windows: float) -> None:
+def test_factor_one_is_plain(name, rope, windows):
     """A fixed factor of exactly 1 leaves every bit as it is, at any length."""
     length = max(1, int(windows * rope.trained_length))
     assert _same(METHODS[name](rope, length, factor=1.0), none.frequencies(rope, length))
@@ -168,9 +168,7 @@ def test_factor_one_is_plain(name: str, rope: Rope, windows: float) -> None:
 @pytest.mark.parametrize("name", FIXABLE)
 @settings(max_examples=10)
 @given(rope=ropes(), windows=st.integers(1, 64), length=st.integers(1, 10**7))
-def test_a_fixed_factor_ignores_the_length(
-    name: str, rope: Rope, windows: int, length: int
-) -> None:
+def test_a_fixed_factor_ignores_the_length(name, rope, windows, length):
     """A fixed factor holds at every length, and is the unset one where the stretch equals it."""
     fixed = METHODS[name](rope, length, factor=float(windows))
     assert _same(fixed, METHODS[name](rope, windows * rope.trained_length))
@@ -180,9 +178,7 @@ def test_a_fixed_factor_ignores_the_length(
 @pytest.mark.parametrize("name", sorted({*FIXABLE} - {*BEYOND}))
 @settings(max_examples=10)
 @given(rope=ropes(), factor=st.floats(1.0, 64.0))
-def test_scaling_slows_and_never_by_more_than_the_factor(
-    name: str, rope: Rope, factor: float
-) -> None:
+def test_scaling_slows_and_never_by_more_than_the_factor(name, rope, factor):
     """Every frequency lies between the interpolated and the plain one, to float32 rounding."""
     got = METHODS[name](rope, 1, factor=factor).inv_freq
     plain = rope.inv_freq()
@@ -216,14 +212,14 @@ LLAMA2 = Rope(128, 10000.0, 4096)
         (longrope, {}, "give factors=PATH, a JSON file with short_factor and long_factor"),
     ],
 )
-def test_bad_options_are_refused(method: object, options: dict[str, object], words: str) -> None:
+def test_bad_options_are_refused(method, options, words):
     """An option that means nothing is an error with what was given and what is allowed."""
     frequencies: Callable[..., Frequencies] = vars(method)["frequencies"]
     with pytest.raises(ValueError, match=re.escape(words)):
         frequencies(LLAMA2, 8192, **options)
 
 
-def test_ntk_refuses_a_single_pair() -> None:
+def test_ntk_refuses_a_single_pair():
     """With two rotated channels the NTK exponent has no value, so it is refused."""
     with pytest.raises(ValueError, match="ntk needs a rotary_dim of 4 or more, got 2"):
         ntk.frequencies(Rope(2, 10000.0, 4096), 8192)
@@ -237,7 +233,7 @@ def test_ntk_refuses_a_single_pair() -> None:
     ({"rope_type": "yarn", "factor": 8.0, "mscale": "one"},
      "the shipped mscale must be a number, got 'one'"),
 ])  # fmt: skip
-def test_native_refuses_what_it_cannot_read(shipped: dict[str, object], words: str) -> None:
+def test_native_refuses_what_it_cannot_read(shipped, words):
     """A shipped scaling that is unknown or incomplete is an error that names what is missing."""
     with pytest.raises(ValueError, match=words):
         native.frequencies(Rope(128, 10000.0, 4096, shipped), 8192)

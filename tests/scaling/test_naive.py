@@ -191,7 +191,7 @@ def near(found: Frequencies, wanted: list[float], what: object, rtol: float = CL
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", SCALED)
-def test_a_method_is_its_papers_equations(method: str) -> None:
+def test_a_method_is_its_papers_equations(method):
     """Every channel of every geometry and factor is what a loop over the paper's formula gives."""
     ours, naive = SCALED[method]
     for rope, factor in product(grid(), FACTORS):
@@ -199,7 +199,7 @@ def test_a_method_is_its_papers_equations(method: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_has_no_factor_is_its_equations() -> None:
+def test_what_has_no_factor_is_its_equations():
     """The plain embedding, another base, a share at rest, a power, on every geometry."""
     for rope in grid():
         thetas, pairs = plain(rope), rope.rotary_dim // 2
@@ -212,7 +212,7 @@ def test_what_has_no_factor_is_its_equations() -> None:
         near(giraffe_power.frequencies(rope, 1, power=1.7), powered, rope)
 
 
-def test_giraffe_truncated_is_its_three_pieces() -> None:
+def test_giraffe_truncated_is_its_three_pieces():
     """Kept, at one speed, at rest: by the plain frequency against 2 pi over the cutoff."""
     for rope in grid():
         edge = 2 * math.pi / rope.trained_length
@@ -224,7 +224,7 @@ def test_giraffe_truncated_is_its_three_pieces() -> None:
 
 
 @pytest.mark.slow
-def test_resonance_rounds_every_wavelength_of_the_grid() -> None:
+def test_resonance_rounds_every_wavelength_of_the_grid():
     """A wavelength is the nearest whole number; past 2^24 tokens float32 has no others."""
     for rope, factor in product(grid(), (1.0, 8.0)):
         length = int(factor) * rope.trained_length

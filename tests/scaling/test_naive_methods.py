@@ -44,12 +44,12 @@ SMALL = {"length": 24, "mapped": 8, "head": 4, "tail": 3}
     # Same chunk 6 - 1; the previous min(6 + 12, 16) - 8; earlier min(23, 16) - 2; and so on.
     [(30, 25, 5), (30, 20, 8), (30, 2, 14), (17, 11, 5), (27, 0, 16)],
 )
-def test_dual_chunk_by_hand(m: int, n: int, relative: int) -> None:
+def test_dual_chunk_by_hand(m, n, relative):
     """Chunks of 12 tokens: the same, the previous and an earlier one."""
     assert qwen_dual_chunk(m, n, 16, 4) == relative
 
 
-def test_heat_of_dual_chunk_by_hand() -> None:
+def test_heat_of_dual_chunk_by_hand():
     """Four windows: s = 0.1 ln 4 + 1 = 1.138629, squared 1.296477; none inside the window."""
     assert qwen_heat(1_048_576, 262_144) == pytest.approx(1.296477, abs=5e-7)
     assert math.sqrt(qwen_heat(1_048_576, 262_144)) == pytest.approx(1.138629, abs=5e-7)
@@ -72,20 +72,20 @@ def test_heat_of_dual_chunk_by_hand() -> None:
         (20, 3, 8, 3, 6 - 1 + 8 - 8 / 3),
     ],
 )
-def test_dpe_by_hand(m: int, n: int, window: int, group: int, relative: float) -> None:
+def test_dpe_by_hand(m, n, window, group, relative):
     """One group alone, and beside others."""
     assert dpe(m, n, window, [group]) == (relative,)
     assert dpe(m, n, window, [1, group, 1]) == (m - n, relative, m - n)
 
 
-def test_dpe_moves_the_chosen_pairs() -> None:
+def test_dpe_moves_the_chosen_pairs():
     """Pairs 1 and 2 of groups (2, 4), two pairs each: (13, 13, 11, 11), the others keep 17."""
     assert dpe_top_k(20, 3, 8, [2, 4], 4, {1, 2}) == [17, 13, 11, 17]
     assert dpe_top_k(20, 3, 8, [2, 4], 4, set(range(4))) == per_pair(dpe(20, 3, 8, [2, 4]), 4)
     assert dpe_top_k(9, 3, 8, [2, 4], 4, {1, 2}) == [6] * 4
 
 
-def test_dpe_chooses_by_the_mean_product_of_norms() -> None:
+def test_dpe_chooses_by_the_mean_product_of_norms():
     """Pairs are channels (0, 3), (1, 4), (2, 5); products of norms 5 and 0; 0 and 6; 2 and 2."""
     queries = torch.tensor([[3.0, 0, 1, 4, 0, 0], [0, 3, 1, 0, 0, 0]])
     keys = torch.tensor([[1.0, 9, 2, 0, 9, 0], [9, 2, 0, 9, 0, 2]])
@@ -106,7 +106,7 @@ def test_dpe_chooses_by_the_mean_product_of_norms() -> None:
         ("llama3.1", 4096, 5672),
     ],
 )
-def test_mapped_length_of_lampe(model: str, length: int, mapped: int) -> None:
+def test_mapped_length_of_lampe(model, length, mapped):
     """The sigmoids of the authors, rounded down; short prompts have 1536."""
     assert lampe_mapped_length(length, model) == mapped
 
@@ -121,12 +121,12 @@ def test_mapped_length_of_lampe(model: str, length: int, mapped: int) -> None:
         (19, 0, 9), (23, 0, 13), (23, 4, 9),  # the distance - 10
     ],
 )  # fmt: skip
-def test_lampe_by_hand(m: int, n: int, relative: int) -> None:
+def test_lampe_by_hand(m, n, relative):
     """A prompt of 24 tokens mapped to 8."""
     assert lampe(m, n, **SMALL) == relative
 
 
-def test_lampe_leaves_short_prompts_alone() -> None:
+def test_lampe_leaves_short_prompts_alone():
     """Below two heads the positions are plain, and the heat stays: 1.0693147 squared."""
     assert lampe(1022, 0, 1023, 1536) == 1022
     assert lampe(1022, 0, 1024, 1536) != 1022
@@ -155,13 +155,13 @@ def halves(*values: float) -> list[Fraction]:
         (5, 0, halves(*range(5))),
     ],
 )
-def test_positions_of_gali_by_hand(end: int, window: int, ids: list[Fraction]) -> None:
+def test_positions_of_gali_by_hand(end, window, ids):
     """A window of 8: fractions for the first tokens, whole positions for the last."""
     assert gali_ids(end, 8, window) == ids
     assert len(ids) == end
 
 
-def test_gali_by_hand() -> None:
+def test_gali_by_hand():
     """The last of 12 tokens is at 7, the second at 1/2: D = 6.5, half of each neighbour."""
     assert gali(11, 1, 12, 8, 0, 3000) == (6, 7, Fraction(1, 2))
     assert gali(11, 2, 12, 8, 0, 3000) == (6, 6, 0)
@@ -176,12 +176,12 @@ def test_gali_by_hand() -> None:
     [(0, 16, 8), (7, 16, 8), (8, 16, 11), (10, 16, 11), (11, 16, 14), (14, 16, 16), (15, 16, 16),
      (16, 16, 17), (20, 16, 21), (3, 5, 8), (7, 5, 8), (8, 5, 9), (8, 8, 9)],
 )  # fmt: skip
-def test_chunks_of_gali_by_hand(m: int, prompt: int, end: int) -> None:
+def test_chunks_of_gali_by_hand(m, prompt, end):
     """A query has the positions of the end of its chunk; generated tokens are chunks of one."""
     assert gali_end(m, prompt, 8, 3) == end
 
 
-def test_ranks_and_ratios_of_ms_poe_by_hand() -> None:
+def test_ranks_and_ratios_of_ms_poe_by_hand():
     """Shares .1, .3, .2 rank 2, 0, 1."""
     assert ms_poe_ranks([0.1, 0.3, 0.2]) == [2, 0, 1]
     ratios = ms_poe_ratios(range(32))
@@ -189,7 +189,7 @@ def test_ranks_and_ratios_of_ms_poe_by_hand() -> None:
     assert ms_poe_ratios([2, 0, 1]) == pytest.approx([1.6, 1.2, 1.4])
 
 
-def test_shares_of_ms_poe_by_hand() -> None:
+def test_shares_of_ms_poe_by_hand():
     """Of four keys one weighs e^3 and three 1: 20.1 > 3 * 5.8; with equal keys none does."""
     queries = torch.tensor([[[9.0, 9, 9, 9], [6, 0, 0, 0]], [[9, 9, 9, 9], [0, 6, 0, 0]]])
     keys = torch.zeros(1, 4, 4)
@@ -197,7 +197,7 @@ def test_shares_of_ms_poe_by_hand() -> None:
     assert ms_poe_shares(queries, keys) == [0.25, 0]
 
 
-def test_infoscale_by_hand() -> None:
+def test_infoscale_by_hand():
     """(1 - 16384^(-1/64)) / (1 - 8192^(-1/64)) = 0.140692 / 0.131341, its root 1.0350."""
     assert infoscale(16_384, 128, 8192) == pytest.approx(1.0350, abs=5e-5)
     assert infoscale(131_072, 128, 8192) == pytest.approx(1.1316, abs=5e-5)
@@ -212,13 +212,13 @@ def test_infoscale_by_hand() -> None:
     # P = 19 % 8 = 3, the edge is 16: three keys at their own positions, the rest by stairs of 4.
     [(19, 0), (17, 2), (16, 3), (13, 3), (12, 4), (9, 4), (8, 5), (0, 7)],
 )
-def test_stairs_of_mesa_by_hand(n: int, relative: int) -> None:
+def test_stairs_of_mesa_by_hand(n, relative):
     """Of 20 tokens with chunks of 8, as the last query sees them."""
     assert mesa(19, n, 20, 8, 2, 4) == relative
     assert mesa(19, n, 20, 8, 2, 4, trained=20) == 19 - n
 
 
-def test_chunks_of_mesa_by_hand() -> None:
+def test_chunks_of_mesa_by_hand():
     """20 tokens, the first chunk 2, others 6: 0-1, 2-7, 8-13, and the last 14-19."""
     assert mesa_last_chunk(20, 6, 2) == 14
     assert mesa_last_chunk(21, 6, 2) == 20
@@ -231,7 +231,7 @@ def test_chunks_of_mesa_by_hand() -> None:
     assert (seen(14, 0), seen(14, 10), seen(14, 11), seen(14, 14)) == (3, 1, 0, 0)
 
 
-def test_mesas_other_numbers_by_hand() -> None:
+def test_mesas_other_numbers_by_hand():
     """Log-n counts the keys in the cache; the width of a chunk follows the prompt's length."""
     assert mesa_log_n(19, 20, 6, 2, 10) == pytest.approx(math.log(20) / math.log(10))
     assert mesa_log_n(13, 20, 6, 2, 10) == 1  # 2 + 6 keys
@@ -240,7 +240,7 @@ def test_mesas_other_numbers_by_hand() -> None:
     assert mesa_chunk(4308, 2048) == 1848
 
 
-def test_groups_of_self_by_hand() -> None:
+def test_groups_of_self_by_hand():
     """33 / (1 + 32 e^(-0.02 x)) reaches 2 at x = 36.3 and 3 at 58.1: 37 groups of 1, 22 of 2."""
     assert [self_group_size(x, 0.02, 33) for x in (0, 36, 37, 58, 59)] == [1, 1, 2, 2, 3]
     groups = self_groups(100, 0.02, 33)
@@ -254,7 +254,7 @@ def test_groups_of_self_by_hand() -> None:
 
 
 @pytest.mark.parametrize("capacity", [4, 8, 33])
-def test_sizes_of_self_are_the_codes(capacity: int) -> None:
+def test_sizes_of_self_are_the_codes(capacity):
     """The code inverts the function: sizes s from ceil(inverse(s)) to below inverse(s + 1)."""
 
     def inverse(size: int) -> float:

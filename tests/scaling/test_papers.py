@@ -90,7 +90,7 @@ BY_HAND: list[tuple[Frequencies, int, float]] = [
 
 
 @pytest.mark.parametrize(("frequencies", "channel", "value"), BY_HAND)
-def test_a_channel_by_hand(frequencies: Frequencies, channel: int, value: float) -> None:
+def test_a_channel_by_hand(frequencies, channel, value):
     """A channel has the value worked by hand from the paper or the authors' code."""
     assert frequencies.inv_freq[channel].item() == pytest.approx(value, rel=1e-6)
 
@@ -128,12 +128,12 @@ def test_a_channel_by_hand(frequencies: Frequencies, channel: int, value: float)
         (p_rope.frequencies(LLAMA2, 1, p=1.0), none.frequencies(LLAMA2, 1)),
     ],
 )
-def test_two_settings_are_one(one: Frequencies, other: Frequencies) -> None:
+def test_two_settings_are_one(one, other):
     """Two ways to name the same numbers have the same bits."""
     assert _same(one, other)
 
 
-def test_attention_factors_by_hand() -> None:
+def test_attention_factors_by_hand():
     """0.1 ln 16 + 1 = 1.2772589 for both ramps and MrRoPE; a ratio from two mscale values."""
     by_ramp = [yarn.frequencies(LLAMA2, 65536, ramp=ramp) for ramp in ("code", "paper")]
     by_kind = [mr_rope.frequencies(LLAMA2, 65536, kind=kind) for kind in ("uni", "pro")]
@@ -148,7 +148,7 @@ def test_attention_factors_by_hand() -> None:
         assert yarn.frequencies(LLAMA2, length, attention_factor=1.5).attention_factor == 1.5
 
 
-def test_native_is_the_shipped_method_from_the_shipped_window() -> None:
+def test_native_is_the_shipped_method_from_the_shipped_window():
     """Native is the named method with the shipped numbers, whatever the window."""
     shipped = {
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -161,7 +161,7 @@ def test_native_is_the_shipped_method_from_the_shipped_window() -> None:
         assert _same(native.frequencies(rope, 65536), none.frequencies(rope, 65536))
 
 
-def test_p_rope_stops_the_slowest_channels() -> None:
+def test_p_rope_stops_the_slowest_channels():
     """Of 64 pairs 48 keep every bit and 16 do not rotate; of 10 pairs three quarters are 7."""
     got, plain = p_rope.frequencies(LLAMA2, 65536).inv_freq, LLAMA2.inv_freq()
     assert torch.equal(got[:48], plain[:48])
@@ -171,14 +171,14 @@ def test_p_rope_stops_the_slowest_channels() -> None:
     assert int(p_rope.frequencies(rope, 1, p=0.0).inv_freq.count_nonzero()) == 0
 
 
-def test_resonance_stands_on_another_method() -> None:
+def test_resonance_stands_on_another_method():
     """Its attention factor stays, and what is no wavelength is kept."""
     scaled = resonance.frequencies(LLAMA2, 65536, on=yarn.frequencies)
     assert scaled.attention_factor == yarn.frequencies(LLAMA2, 65536).attention_factor
     assert not bool(resonance.frequencies(LLAMA2, 1, on=p_rope.frequencies).inv_freq[48:].any())
 
 
-def test_mr_rope_where_a_side_is_missing() -> None:
+def test_mr_rope_where_a_side_is_missing():
     """The fastest channel is kept in any window; steps may lead past the last channel."""
     fast, slow, between = Rope(8, 2.0, 4096), Rope(8, 2.0, 4), Rope(8, 2.0, 64)
     plain = fast.inv_freq()
@@ -198,7 +198,7 @@ def _table(folder: Path, **more: object) -> str:
     return str(path)
 
 
-def test_longrope_attention_factor_by_hand(tmp_path: Path) -> None:
+def test_longrope_attention_factor_by_hand(tmp_path):
     """The attention factor is sqrt(1 + ln s / ln L0), of the stretch where no factor is set."""
     # ln 4 / ln 64 = 1/3, sqrt(4/3) = 1.1547005; ln 16 / ln 64 = 2/3, sqrt(5/3) = 1.2909944
     unset = _table(tmp_path)
@@ -210,7 +210,7 @@ def test_longrope_attention_factor_by_hand(tmp_path: Path) -> None:
         assert got == pytest.approx(1.2909944, rel=1e-7)
 
 
-def test_longrope_reads_the_factors_beside_the_lists(tmp_path: Path) -> None:
+def test_longrope_reads_the_factors_beside_the_lists(tmp_path):
     """A table's factor counts at every length, the user's goes over it, a given one over both."""
     shipped = _table(tmp_path, factor=4.0)
     got = longrope.frequencies(TINY, 1, factors=shipped).attention_factor
@@ -221,7 +221,7 @@ def test_longrope_reads_the_factors_beside_the_lists(tmp_path: Path) -> None:
     assert longrope.frequencies(TINY, 1, factors=given, factor=16.0).attention_factor == 1.5
 
 
-def test_a_factor_file_replaces_what_is_shipped(tmp_path: Path) -> None:
+def test_a_factor_file_replaces_what_is_shipped(tmp_path):
     """With a file nothing of the shipped table is read, not even its factor."""
     shipped = {"factor": 99.0, "short_factor": [9, 9], "long_factor": [9, 9]}
     factors = _table(tmp_path)
@@ -238,7 +238,7 @@ def test_a_factor_file_replaces_what_is_shipped(tmp_path: Path) -> None:
     ('{"short_factor": [1, 1], "long_factor": [2, 1], "factor": "4"}',
      "factor must be a number, got '4'"),
 ])  # fmt: skip
-def test_longrope_refuses_a_table_it_cannot_use(tmp_path: Path, text: str, words: str) -> None:
+def test_longrope_refuses_a_table_it_cannot_use(tmp_path, text, words):
     """A factor file is checked as a whole, also the list that the length does not ask for."""
     path = tmp_path / "factors.json"
     path.write_text(text, encoding="utf-8")
@@ -251,7 +251,7 @@ ROPE = Rope(16, 10_000.0, 48)
 
 
 @pytest.mark.parametrize(("rope", "first"), [(LLAMA3, 35), (PHI3, 31)])
-def test_the_critical_channel_is_that_of_the_paper(rope: Rope, first: int) -> None:
+def test_the_critical_channel_is_that_of_the_paper(rope, first):
     """LongRoPE2's theoretical critical dimension, 35 for Llama 3 and 31 for Phi-3-mini: from it on
     channels are slowed by the factor or more, before it by less (arXiv:2502.20082, figure 4).
     """
@@ -262,7 +262,7 @@ def test_the_critical_channel_is_that_of_the_paper(rope: Rope, first: int) -> No
     assert float(rope.inv_freq()[30] / exactly) == pytest.approx(16, rel=1e-5)
 
 
-def test_yarn_divides_from_the_critical_channel_on() -> None:
+def test_yarn_divides_from_the_critical_channel_on():
     """Ramp of the code: channel 30 is the first that is divided in full, 18 the last that is kept.
 
     18 is Llama 3's last channel of 32 turns or more; between them the share falls by a 12th.
@@ -274,7 +274,7 @@ def test_yarn_divides_from_the_critical_channel_on() -> None:
 
 
 @pytest.mark.parametrize("critical", [0, 64, 18, 5])
-def test_a_critical_channel_that_is_none_is_refused(critical: int) -> None:
+def test_a_critical_channel_that_is_none_is_refused(critical):
     """One outside the head, and for a ramp one that is not slower than what is kept."""
     with pytest.raises(ValueError, match="critical must be"):
         yarn.frequencies(LLAMA3, 1, factor=8.0, critical=critical)
@@ -286,13 +286,13 @@ def test_a_critical_channel_that_is_none_is_refused(critical: int) -> None:
             ntk_by_parts.frequencies(LLAMA3, 1, critical=critical)
 
 
-def test_a_window_without_a_turn_has_no_critical_base() -> None:
+def test_a_window_without_a_turn_has_no_critical_base():
     """Of 6 tokens no channel turns once."""
     with pytest.raises(ValueError, match="7 tokens"):
         critical_ntk.frequencies(Rope(16, 10_000.0, 6), 12)
 
 
-def test_cope_is_its_authors_mask() -> None:
+def test_cope_is_its_authors_mask():
     """hrlics/CoPE: of 64 frequencies the last 20 times 0.5 (1 + cos(linspace(0, pi, 20)))."""
     rope = Rope(128, 1e7, 8192)
     theta, mask = rope.inv_freq().double().numpy(), np.ones(64)
@@ -304,13 +304,13 @@ def test_cope_is_its_authors_mask() -> None:
 
 
 @pytest.mark.parametrize(("rope", "first"), [(LLAMA3, 35), (Rope(64, 1e7, 262_144), 22)])
-def test_cope_begins_where_a_wavelength_exceeds_the_window(rope: Rope, first: int) -> None:
+def test_cope_begins_where_a_wavelength_exceeds_the_window(rope, first):
     """Llama 3: 2 pi 500000^(i/64) > 8192 from 35 on; a head of 64 at base 1e7 and 262144: 22."""
     stopped = cope.frequencies(rope, 1, clip="hard").inv_freq == 0
     assert stopped.tolist() == [i >= first for i in range(rope.rotary_dim // 2)]
 
 
-def test_cope_stands_on_another_method() -> None:
+def test_cope_stands_on_another_method():
     """The authors use yarn below it beyond 64k: its frequencies and its attention factor."""
     below = yarn.frequencies(LLAMA3, 1, factor=4.0)
     on = partial(yarn.frequencies, factor=4.0)
@@ -334,7 +334,7 @@ def phases(found: Bands) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("length", "group"), [(49, 2), (96, 2), (97, 3), (150, 4)])
-def test_jet_long_groups_what_is_far(length: int, group: int) -> None:
+def test_jet_long_groups_what_is_far(length, group):
     """Distances up to the window are true, others floor(m/G) - floor(n/G), G = ceil(L / w)."""
     found = jet_long.bands(ROPE, length, window=7)
     for m in range(length):
@@ -343,7 +343,7 @@ def test_jet_long_groups_what_is_far(length: int, group: int) -> None:
     assert found.reach < ROPE.trained_length
 
 
-def test_jet_long_has_a_fixed_group_as_it_is_served() -> None:
+def test_jet_long_has_a_fixed_group_as_it_is_served():
     """What a server reads of a short input is cut from the long one; group 1 is the model."""
     served = jet_long.bands(ROPE, 150, window=7)
     for length in (20, 49, 150):
@@ -357,7 +357,7 @@ def test_jet_long_has_a_fixed_group_as_it_is_served() -> None:
         jet_long.bands(ROPE, 150, far="ramped", group=2)
 
 
-def test_jet_long_goes_on_at_yarns_frequencies() -> None:
+def test_jet_long_goes_on_at_yarns_frequencies():
     """jetlong_freq: the query is turned back by (m - w0) and the key by n times theta ramp (1-1/s).
 
     As in the authors' code, channel by channel in float64; the logits are scaled by 0.1 ln s + 1.
@@ -382,7 +382,7 @@ def test_jet_long_goes_on_at_yarns_frequencies() -> None:
 
 
 @pytest.mark.parametrize("far", ["grouped", "ramped"])
-def test_jet_long_is_the_model_inside_its_window(far: str) -> None:
+def test_jet_long_is_the_model_inside_its_window(far):
     """Up to the trained length both branches are plain frequencies, measured once with none."""
     for length in (1, 40, 48):
         found = jet_long.bands(ROPE, length, far=far)
@@ -391,7 +391,7 @@ def test_jet_long_is_the_model_inside_its_window(far: str) -> None:
     assert isinstance(jet_long.bands(ROPE, 49, far=far), Bands)
 
 
-def test_a_phase_is_a_part_of_what_is_measured() -> None:
+def test_a_phase_is_a_part_of_what_is_measured():
     """Two attentions that differ in it alone have two fingerprints, and neither is plain."""
     near, farther = (jet_long.bands(ROPE, 96, window=w, far="ramped") for w in (7, 8))
     assert near.fingerprint != farther.fingerprint

@@ -55,7 +55,7 @@ def _grid(kind: str, **more: object) -> Iterator[Rope]:
         yield Rope(dim, base, window, _ships(kind, factor, window, **more))
 
 
-def test_linear_is_pi() -> None:
+def test_linear_is_pi():
     """Position interpolation has the bits of transformers' linear type."""
     for rope in _grid("linear"):
         theirs = _theirs(rope)
@@ -65,7 +65,7 @@ def test_linear_is_pi() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("windows", [1.0, 1.01, 7.3])
-def test_dynamic(windows: float) -> None:
+def test_dynamic(windows):
     """Dynamic NTK has the bits of transformers' dynamic type on a fresh model, length an int."""
     for rope in _grid("dynamic"):
         length = int(windows * rope.trained_length)
@@ -74,7 +74,7 @@ def test_dynamic(windows: float) -> None:
         assert _same(native.frequencies(rope, length), theirs), rope
 
 
-def test_dynamic_inside_a_model() -> None:
+def test_dynamic_inside_a_model():
     """A model gives its length as a tensor, in float32: then dynamic NTK agrees to 4e-6."""
     for rope in _grid("dynamic"):
         length = 7 * rope.trained_length
@@ -84,7 +84,7 @@ def test_dynamic_inside_a_model() -> None:
 
 
 @pytest.mark.slow
-def test_yarn() -> None:
+def test_yarn():
     """YaRN has the bits of transformers' yarn type, attention factor included."""
     for rope in _grid("yarn"):
         theirs = _theirs(rope)
@@ -108,7 +108,7 @@ def test_yarn() -> None:
     ],
     ids=str,
 )
-def test_yarn_with_options(more: dict[str, object]) -> None:
+def test_yarn_with_options(more):
     """Every option a checkpoint may ship is read as transformers reads it, bit for bit."""
     for dim, base, window in product((16, 128), (1e3, 5e5), (256, 4096)):
         rope = Rope(dim, base, window, _ships("yarn", 8.0, window, **more))
@@ -116,7 +116,7 @@ def test_yarn_with_options(more: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 6, 7, 40])
-def test_yarn_in_a_tiny_window(window: int) -> None:
+def test_yarn_in_a_tiny_window(window):
     """Where no channel turns often enough the ramp is empty or reversed, as in transformers."""
     for dim, base, truncate in product((16, 128), (2.0, 1e3), (True, False)):
         rope = Rope(dim, base, window, _ships("yarn", 8.0, window, truncate=truncate))
@@ -124,7 +124,7 @@ def test_yarn_in_a_tiny_window(window: int) -> None:
 
 
 @pytest.mark.slow
-def test_llama3() -> None:
+def test_llama3():
     """Llama 3's scaling has the bits of transformers' llama3 type."""
     for rope in _grid("llama3", **LLAMA3_BOUNDS):
         theirs = _theirs(rope)
@@ -132,7 +132,7 @@ def test_llama3() -> None:
         assert _same(native.frequencies(rope, 1), theirs), rope
 
 
-def test_llama3_with_other_bounds() -> None:
+def test_llama3_with_other_bounds():
     """Other bounds of the mix are read as transformers reads them, bit for bit."""
     for dim, base, window in product(ROTARY_DIMS, BASES, WINDOWS):
         shipped = _ships("llama3", 32, window, low_freq_factor=0.5, high_freq_factor=16)
@@ -141,7 +141,7 @@ def test_llama3_with_other_bounds() -> None:
 
 
 @pytest.mark.parametrize("kind", ["yarn", "llama3"])
-def test_factor_one_is_within_one_rounding(kind: str) -> None:
+def test_factor_one_is_within_one_rounding(kind):
     """At factor 1 native is exactly plain, and at most one float32 step from transformers."""
     differ = 0
     for dim, base, window in product(ROTARY_DIMS, BASES, WINDOWS):
@@ -159,7 +159,7 @@ def test_factor_one_is_within_one_rounding(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "llama3", "longrope"])
-def test_partial_rotary(kind: str) -> None:
+def test_partial_rotary(kind):
     """Where only a share of a head is rotated, the rotated channels count, bit for bit."""
     for dim, share in ((16, 0.25), (32, 0.5), (48, 0.75), (96, 0.75), (128, 0.5), (16, 0.0625)):
         more = {"llama3": LLAMA3_BOUNDS, "longrope": _lists(dim)}.get(kind, {})
@@ -181,7 +181,7 @@ def _lists(rotary_dim: int) -> dict[str, object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("windows", [1.0, 1.01, 7.3])
-def test_longrope(windows: float) -> None:
+def test_longrope(windows):
     """LongRoPE has the bits of transformers' longrope type, short list, long list and factor."""
     for dim, base, window, factor in product(ROTARY_DIMS, BASES, WINDOWS, FACTORS):
         rope = Rope(dim, base, window, _ships("longrope", factor, window, **_lists(dim)))
@@ -192,7 +192,7 @@ def test_longrope(windows: float) -> None:
 
 
 @pytest.mark.parametrize("more", [{"attention_factor": 1.25}, {"factor": 0.5}, {"factor": 1}])
-def test_longrope_attention_factor(more: dict[str, object]) -> None:
+def test_longrope_attention_factor(more):
     """A shipped attention factor is taken as it is, and a factor of 1 or less gives 1."""
     for dim, window in product((16, 128), (256, 4096)):
         shipped = {**_ships("longrope", 8.0, window, **_lists(dim)), **more}
@@ -202,7 +202,7 @@ def test_longrope_attention_factor(more: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.75])
-def test_longrope_as_phi_ships_it(share: float) -> None:
+def test_longrope_as_phi_ships_it(share):
     """Phi keeps its window beside the lists and ships no factor: it is the ratio of the windows."""
     heads, window, most = 4, 4096, 131072
     dim = round(128 * share)
@@ -222,7 +222,7 @@ def test_longrope_as_phi_ships_it(share: float) -> None:
 
 
 @pytest.mark.parametrize("p", [0.01, 0.25, 0.3, 0.75, 0.99, 1.0])
-def test_proportional(p: float) -> None:
+def test_proportional(p):
     """p-RoPE is transformers' proportional type to 2.4e-7, the channels at rest exactly.
 
     There powers are taken of the kept channels alone, and torch rounds a shorter row otherwise.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 import torch
@@ -19,7 +17,7 @@ TINY = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in bench.ROWS if name != "llama.cpp"])
-def test_every_row_is_measured_on_a_short_input(name: str, tmp_path: Path) -> None:
+def test_every_row_is_measured_on_a_short_input(name, tmp_path):
     bench.main(["--quick", "--repeats", "1", "--out", str(tmp_path), "--only", name])
     (numbers,) = tmp_path.glob("*.csv")
     rows = pd.read_csv(numbers)
@@ -31,9 +29,7 @@ def test_every_row_is_measured_on_a_short_input(name: str, tmp_path: Path) -> No
     assert all(f"| {name} | {what} |" in page for what in rows["what"])
 
 
-def test_a_row_that_cannot_be_measured_ends_with_status_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_that_cannot_be_measured_ends_with_status_2(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SystemExit) as stopped:
         bench.main(["--quick", "--out", str(tmp_path / "out"), "--only", "llama.cpp"])
@@ -42,7 +38,7 @@ def test_a_row_that_cannot_be_measured_ends_with_status_2(
     assert not (tmp_path / "out").exists()
 
 
-def test_results_that_differ_end_the_measurement() -> None:
+def test_results_that_differ_end_the_measurement():
     model = bench.build(bench.Setting(), torch.float32, **TINY)
     both = bench.Losses(model, [bench.request(range(3, 40), 5)])
     both.peer()
@@ -52,7 +48,7 @@ def test_results_that_differ_end_the_measurement() -> None:
         both.agreement()
 
 
-def test_operations_are_those_of_the_shape() -> None:
+def test_operations_are_those_of_the_shape():
     """Two per weight of a product and token; four per channel, head and visible pair."""
     products, attention = bench.operations(LlamaConfig(**TINY), 100)
     layer = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96
@@ -60,7 +56,7 @@ def test_operations_are_those_of_the_shape() -> None:
     assert attention == 2 * sum(4 * 64 * seen for seen in range(1, 101))
 
 
-def test_rows_of_other_names_stay(tmp_path: Path) -> None:
+def test_rows_of_other_names_stay(tmp_path):
     """The page is that of the numbers: the first machine measured both rows, the second one."""
     one = bench.row("one", "peer", "s", [2.0], [1.0], 1.5, "equal")
     other = bench.row("other", "peer", "ms", [1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
@@ -77,7 +73,7 @@ def test_rows_of_other_names_stay(tmp_path: Path) -> None:
     assert "| start | other | 2 ms | peer: 2 ms | 1 (0.5 – 1.5) |  |  | 2" in text
 
 
-def test_committed_tables_are_those_of_their_numbers() -> None:
+def test_committed_tables_are_those_of_their_numbers():
     """Each page is what its CSV file gives, and no page was edited."""
     files = list(bench.RESULTS.glob("*.csv"))
     assert files

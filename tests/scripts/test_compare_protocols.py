@@ -18,7 +18,7 @@ class Unigram(torch.nn.Module):
         return SimpleNamespace(logits=torch.tensor([0.5, 0.4, 0.1]).log().expand(*tokens.shape, 3))
 
 
-def test_windows_weigh_alike_whatever_they_score() -> None:
+def test_windows_weigh_alike_whatever_they_score():
     """The first window scores 2 strides of one token, the second 44 of another: each is a half."""
     text = [0] * (2 * STRIDE) + [1] * 44
     by_window, by_token = yarn_script(Unigram(), [text], 2, 2 * STRIDE + 1)
@@ -28,7 +28,7 @@ def test_windows_weigh_alike_whatever_they_score() -> None:
     assert by_token == pytest.approx(math.exp(total), rel=1e-6)
 
 
-def test_a_window_of_a_stride_scores_every_token_once() -> None:
+def test_a_window_of_a_stride_scores_every_token_once():
     """Where the window is no longer than the stride, all tokens but those between are scored."""
     text = [0, 1] * STRIDE
     _, by_token = yarn_script(Unigram(), [text], 2, STRIDE + 1)

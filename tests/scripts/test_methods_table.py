@@ -11,13 +11,13 @@ from tests import ROOT
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_the_page_of_methods_is_what_their_files_say() -> None:
+def test_the_page_of_methods_is_what_their_files_say():
     assert (ROOT / "scaling/methods.md").read_text(encoding="utf-8") == page()
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_every_method_has_a_row_with_what_is_known_of_it() -> None:
+def test_every_method_has_a_row_with_what_is_known_of_it():
     """Looked up by hand: what it changes, where it acts, who serves it."""
     table = method_table().set_index("method")
     assert list(table.index) == names("method")

@@ -54,9 +54,7 @@ def recipe(scripts: Any) -> Any:
     return scripts.Recipe(steps=4, window=300, rows=2, vocabulary=300, width=128, layers=1, mlp=32)
 
 
-def test_a_killed_training_goes_on_to_the_same_weights(
-    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_training_goes_on_to_the_same_weights(scripts, tmp_path, monkeypatch):
     whole = recipe(scripts)
     scripts.train(whole, documents(), tmp_path / "whole", every=2)
     with stopping_at(3, monkeypatch):
@@ -65,9 +63,7 @@ def test_a_killed_training_goes_on_to_the_same_weights(
     check_equal(tmp_path / "whole", tmp_path / "killed")
 
 
-def test_a_training_whose_loss_is_no_number_ends_there(
-    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_whose_loss_is_no_number_ends_there(scripts, tmp_path, monkeypatch):
     import _training
 
     step = _training.Training.step
@@ -108,9 +104,7 @@ def check_equal(one: Path, other: Path) -> None:
     assert all(torch.equal(found[name], wanted[name]) for name in found)
 
 
-def test_the_models_of_the_laboratory_are_trained_alike(
-    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_models_of_the_laboratory_are_trained_alike(scripts, tmp_path, monkeypatch):
     """Two encodings by one command, killed and gone on with: the weights of an undisturbed run."""
     import train_encodings
 
@@ -141,7 +135,7 @@ def test_the_models_of_the_laboratory_are_trained_alike(
         train_encodings.main(encodings=["rop"], out=tmp_path / "new")
 
 
-def test_a_changed_file_is_not_taken_for_the_trained_one(scripts: Any, tmp_path: Path) -> None:
+def test_a_changed_file_is_not_taken_for_the_trained_one(scripts, tmp_path):
     import train_encodings
 
     del scripts
@@ -154,14 +148,14 @@ def test_a_changed_file_is_not_taken_for_the_trained_one(scripts: Any, tmp_path:
         train_encodings.main(encodings=[str(file)], out=out)
 
 
-def test_a_checkpoint_of_another_recipe_is_not_gone_on_with(scripts: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_recipe_is_not_gone_on_with(scripts, tmp_path):
     short = scripts.Recipe(**{**vars(recipe(scripts)), "steps": 1})
     scripts.train(short, documents(), tmp_path, every=1)
     with pytest.raises(UserError, match="holds a run of another recipe"):
         scripts.train(recipe(scripts), documents(), tmp_path)
 
 
-def test_the_study_has_the_record_of_every_model() -> None:
+def test_the_study_has_the_record_of_every_model():
     study = ROOT / "results" / "encodings"
     models = set(pd.read_csv(study / "training.csv")["model"])
     assert {file.stem for file in study.glob("training/*.json")} == models

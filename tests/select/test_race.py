@@ -76,7 +76,7 @@ def raced(
 
 
 @pytest.mark.parametrize("documents", [1, 3, 4, 6, 7, 20, 23, 50, 1000])
-def test_rounds_grow_to_all_documents(documents: int) -> None:
+def test_rounds_grow_to_all_documents(documents):
     standing = rounds(documents)
     assert standing[-1] == documents
     assert sorted(set(standing)) == list(standing)
@@ -84,7 +84,7 @@ def test_rounds_grow_to_all_documents(documents: int) -> None:
     assert rounds(100) == (4, 6, 9, 14, 20, 30, 46, 68, 100)
 
 
-def test_the_best_by_far_wins_early_and_its_rivals_are_eliminated() -> None:
+def test_the_best_by_far_wins_early_and_its_rivals_are_eliminated():
     standing, race, reports = raced({"none": 2.0, "yarn": 0.0, "ntk": 1.0})
     assert (standing.ended, standing.recommended, standing.possible) == (WINNER, "yarn", ("yarn",))
     assert standing.documents < 10
@@ -94,7 +94,7 @@ def test_the_best_by_far_wins_early_and_its_rivals_are_eliminated() -> None:
     assert sum(race.planned.values()) <= 0.05
 
 
-def test_equal_methods_end_within_the_margin_and_the_plainest_is_recommended() -> None:
+def test_equal_methods_end_within_the_margin_and_the_plainest_is_recommended():
     names = ("none", "yarn:factor=4,beta=2", "ntk:factor=4", "pi:factor=4")
     standing, _, _ = raced(dict(zip(names, (1.0, 0.0, 0.0, 0.0), strict=True)))
     assert standing.ended == MARGIN
@@ -104,14 +104,14 @@ def test_equal_methods_end_within_the_margin_and_the_plainest_is_recommended() -
     assert plainness("pi:factor=4") < plainness("ntk:factor=4")
 
 
-def test_among_equals_the_lower_cost_inside_the_window_comes_first() -> None:
+def test_among_equals_the_lower_cost_inside_the_window_comes_first():
     costs = {"pi:factor=4": 0.005, "ntk:factor=4": 0.001}
     standing, race, _ = raced({"none": 1.0, "ntk:factor=4": 0.0, "pi:factor=4": 0.0}, costs=costs)
     assert standing.recommended == "ntk:factor=4"
     assert race.cost_documents == dict.fromkeys(costs, standing.documents)
 
 
-def test_a_method_that_costs_too_much_inside_the_window_is_never_raced() -> None:
+def test_a_method_that_costs_too_much_inside_the_window_is_never_raced():
     standing, race, _ = raced(
         {"none": 1.0, "pi": -3.0, "yarn": 0.0}, costs={"pi": 0.3, "yarn": 0.001}
     )
@@ -120,13 +120,13 @@ def test_a_method_that_costs_too_much_inside_the_window_is_never_raced() -> None
     assert (FAR, "pi") not in race.field.requested
 
 
-def test_where_every_candidate_fails_no_method_is_recommended() -> None:
+def test_where_every_candidate_fails_no_method_is_recommended():
     with pytest.raises(UserError, match="every candidate failed or has no number"):
         raced({"none": 1.0, "yarn": 0.0}, lost={"none": 0, "yarn": 0})
 
 
 @pytest.mark.parametrize("last", [2, 5, 19])
-def test_those_whom_a_failed_method_eliminated_come_back(last: int) -> None:
+def test_those_whom_a_failed_method_eliminated_come_back(last):
     means = {"none": 2.0, "broken": -0.1, "other": -0.1, "yarn": 0.0, "ntk": 0.0005}
     standing, race, reports = raced(means, lost={"broken": last, "other": last}, spread=0.02)
     assert race.failed == {"broken": "not finite", "other": "not finite"}
@@ -136,7 +136,7 @@ def test_those_whom_a_failed_method_eliminated_come_back(last: int) -> None:
     assert last < 19 or any("yarn" not in one.possible for one in reports)
 
 
-def test_a_servable_method_is_recommended_though_another_is_better() -> None:
+def test_a_servable_method_is_recommended_though_another_is_better():
     means = {"none": 2.0, "rerope": -1.0, "yarn": 0.0, "ntk": 0.004}
     standing, _, _ = raced(means, servable=("none", "yarn", "ntk"), spread=0.01)
     assert standing.recommended in ("yarn", "ntk")
@@ -145,7 +145,7 @@ def test_a_servable_method_is_recommended_though_another_is_better() -> None:
     assert standing.seen["rerope"] < standing.documents
 
 
-def test_a_bound_needs_three_documents() -> None:
+def test_a_bound_needs_three_documents():
     means = {"none": 12.0, "yarn": 2.0}
     two, _, _ = raced(means, documents=2)
     assert (two.recommended, two.ended, two.regret) == ("yarn", DOCUMENTS, {})
@@ -157,9 +157,7 @@ def test_a_bound_needs_three_documents() -> None:
 
 @settings(max_examples=30)
 @given(st.integers(3, 60), st.integers(2, 12), st.floats(1, 900))
-def test_a_budget_is_never_exceeded_and_the_least_one_suffices(
-    documents: int, count: int, budget: float
-) -> None:
+def test_a_budget_is_never_exceeded_and_the_least_one_suffices(documents, count, budget):
     means = {f"m{place:02}": 0.001 * place for place in range(count)}
     costs = dict.fromkeys(list(means)[1:], 0.001)
     try:
@@ -175,7 +173,7 @@ def test_a_budget_is_never_exceeded_and_the_least_one_suffices(
     assert standing.ended in (BUDGET, DOCUMENTS, MARGIN, WINNER)
 
 
-def test_a_small_budget_leaves_out_the_last_candidates() -> None:
+def test_a_small_budget_leaves_out_the_last_candidates():
     means = dict.fromkeys(("none", "yarn", "ntk", "pi", "llama3", "mr_rope"), 0.0)
     standing, race, _ = raced(means, budget=44.0, spread=0.1)
     assert standing.names == ("none", "yarn", "ntk", "pi", "llama3")
@@ -189,7 +187,7 @@ def test_a_small_budget_leaves_out_the_last_candidates() -> None:
 @pytest.mark.parametrize(
     ("means", "documents"), [("a realistic spread", 23), ("one better by 2 %", 10)]
 )
-def test_the_recommended_method_is_within_its_bound(shape: str, means: str, documents: int) -> None:
+def test_the_recommended_method_is_within_its_bound(shape, means, documents):
     """Of a few races of each shape none is wrong; ``results/races.md`` has them in full."""
     standing = race(shape, means, documents, races=5, seed=documents)
     assert standing.within == 1

@@ -34,9 +34,7 @@ def recommend(
 
 
 @pytest.mark.slow
-def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(
-    recommend: Callable[..., Outcome], tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(recommend, tmp_path, ropewalk):
     done = recommend("--out", tmp_path / "race", "--budget", "all")
     assert done.status == 0, done.err
     text = " ".join(done.out.split())
@@ -66,9 +64,7 @@ def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(
 
 
 @pytest.mark.slow
-def test_a_race_goes_on_where_it_stopped(
-    recommend: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_race_goes_on_where_it_stopped(recommend, tmp_path, monkeypatch):
     monkeypatch.setattr("harness.select.recommend.save_figure", lambda *_: [])
     short = recommend("--out", tmp_path / "short", "--budget", "30")
     assert short.status == 0, short.err
@@ -86,9 +82,7 @@ def test_a_race_goes_on_where_it_stopped(
     assert few.items() <= read_samples(tmp_path / "short").items()
 
 
-def test_a_budget_that_is_too_small_names_the_least(
-    recommend: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_a_budget_that_is_too_small_names_the_least(recommend, tmp_path):
     done = recommend("--out", tmp_path / "race", "--budget", "3")
     assert done.status == 2
     message = " ".join(done.err.split())
@@ -103,9 +97,7 @@ def test_a_budget_that_is_too_small_names_the_least(
     assert not (tmp_path / "race" / SAMPLES).exists()
 
 
-def test_an_engine_has_the_candidates_that_it_expresses(
-    recommend: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_an_engine_has_the_candidates_that_it_expresses(recommend, tmp_path):
     done = recommend("--out", tmp_path / "race", "--to", "vllm", "--dry-run")
     text = " ".join(done.err.split())
     assert "1 method is left out. `self_extend`: vllm cannot serve self_extend" in text
@@ -125,7 +117,7 @@ def plan(tiny: Path, docs: Path) -> Callable[..., Any]:
     return of
 
 
-def test_equal_methods_are_one_candidate_under_the_plainest_name(plan: Callable[..., Any]) -> None:
+def test_equal_methods_are_one_candidate_under_the_plainest_name(plan):
     """A base that follows the length is, at the target, the NTK-aware one, which a server keeps."""
     names = ("none", "dynamic_ntk", "layerwise:factor=4", "ntk:factor=4", "pi:factor=4")
     result = coinciding(plan(*names), names)
@@ -136,7 +128,7 @@ def test_equal_methods_are_one_candidate_under_the_plainest_name(plan: Callable[
     }
 
 
-def test_what_no_engine_reads_is_named_with_the_reason(plan: Callable[..., Any]) -> None:
+def test_what_no_engine_reads_is_named_with_the_reason(plan):
     names = ("none", "yarn:factor=4", "rerope")
     made = plan(*names)
     assert unserved(made, names, None).keys() == {"rerope"}
@@ -145,9 +137,7 @@ def test_what_no_engine_reads_is_named_with_the_reason(plan: Callable[..., Any])
 
 
 @pytest.mark.slow
-def test_a_method_without_a_number_is_left_out(
-    ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_a_method_without_a_number_is_left_out(ropewalk, tiny, docs, tmp_path):
     """Its reason is printed, and in the table, and the others race."""
     broken = tmp_path / "broken.py"
     broken.write_text(
@@ -176,15 +166,13 @@ def test_a_method_without_a_number_is_left_out(
         (["--task", "passkey"], "Unknown option"),
     ],
 )
-def test_what_is_asked_wrongly_is_one_sentence(
-    recommend: Callable[..., Outcome], words: list[str], text: str
-) -> None:
+def test_what_is_asked_wrongly_is_one_sentence(recommend, words, text):
     """Before any weight is read, with exit status 2."""
     done = recommend(*words)
     assert (done.status, text in done.err) == (2, True)
 
 
-def test_a_budget_is_a_time_or_a_number() -> None:
+def test_a_budget_is_a_time_or_a_number():
     """In words it is rounded up, so that what is named as the least suffices."""
     assert read_budget("2h", 300) == Budget(7200, timed=True)
     assert read_budget("1.5min", 300) == Budget(90, timed=True)
@@ -195,7 +183,7 @@ def test_a_budget_is_a_time_or_a_number() -> None:
         read_budget("2 days", 900)
 
 
-def test_the_usual_candidates_have_the_factor_of_the_target() -> None:
+def test_the_usual_candidates_have_the_factor_of_the_target():
     result = default_candidates(4)
     assert result[0] == "none"
     assert result[1] == "yarn:factor=4"
@@ -204,9 +192,7 @@ def test_the_usual_candidates_have_the_factor_of_the_target() -> None:
     assert not {"native", "abf", "p_rope"} & {name.partition(":")[0] for name in result}
 
 
-def test_what_a_checkpoint_ships_is_a_candidate(
-    ropewalk: Ropewalk, docs: Path, tmp_path: Path
-) -> None:
+def test_what_a_checkpoint_ships_is_a_candidate(ropewalk, docs, tmp_path):
     """Else another method is recommended to whom the model as it is would serve best."""
     yarn = {
         "rope_type": "yarn",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +34,7 @@ def bowl(optimum: Sequence[float]) -> tuple[Space, Callable[[Sequence[Trial]], l
 
 
 @pytest.mark.parametrize("optimum", [(0.8,), (0.1, 0.9), (0.3, 0.6, 0.2, 0.75)])
-def test_a_planted_optimum_is_recovered(optimum: tuple[float, ...]) -> None:
+def test_a_planted_optimum_is_recovered(optimum):
     """Of one number, which CMA-ES does not take, as of several."""
     space, measure = bowl(optimum)
     done = search(space, 300, 0, measure)
@@ -45,7 +44,7 @@ def test_a_planted_optimum_is_recovered(optimum: tuple[float, ...]) -> None:
     assert found == pytest.approx(optimum, abs=0.02)
 
 
-def test_a_search_goes_on_as_if_it_had_not_stopped() -> None:
+def test_a_search_goes_on_as_if_it_had_not_stopped():
     """Given the stored scores again it asks for the same points, bit for bit, then for new ones."""
     space, measure = bowl((0.2, 0.7))
 
@@ -67,7 +66,7 @@ def test_a_search_goes_on_as_if_it_had_not_stopped() -> None:
     assert search(space, 40, 4, holed) != whole
 
 
-def test_a_method_is_searched_where_its_options_say() -> None:
+def test_a_method_is_searched_where_its_options_say():
     space = of_options("yarn", ROPE, 1024)
     ends = [space.method([x] * 3, 1) for x in (0.0, 1.0)]
     assert ends == [
@@ -78,7 +77,7 @@ def test_a_method_is_searched_where_its_options_say() -> None:
     assert space.method(space.start, 1).endswith("beta_fast=32,beta_slow=1")
 
 
-def test_given_ranges_are_searched_alone() -> None:
+def test_given_ranges_are_searched_alone():
     """LOW..HIGH in place of a value; what has a value keeps it, whole numbers stay whole."""
     space = of_options("yarn:factor=4,beta_fast=16..64", ROPE, 1024)
     assert len(space.start) == 1
@@ -97,7 +96,7 @@ def test_given_ranges_are_searched_alone() -> None:
     assert long.method([0.0], 1) == "jet_long:window=1048576"
 
 
-def test_a_users_method_declares_its_own(tmp_path: Path) -> None:
+def test_a_users_method_declares_its_own(tmp_path):
     """By the same annotation, and any method by LOW..HIGH."""
     mine = tmp_path / "mine.py"
     mine.write_text(
@@ -125,7 +124,7 @@ def test_a_users_method_declares_its_own(tmp_path: Path) -> None:
         ("channels:knots=5", "has no option 'knots'"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(given: str, words: str, tmp_path: Path) -> None:
+def test_what_cannot_be_searched_is_refused(given, words, tmp_path):
     begin = yarn.frequencies(ROPE, 1024)
     with pytest.raises(UserError, match=words):
         _ = (
@@ -135,14 +134,14 @@ def test_what_cannot_be_searched_is_refused(given: str, words: str, tmp_path: Pa
         )
 
 
-def test_rising_shares_are_their_own_numbers_again() -> None:
+def test_rising_shares_are_their_own_numbers_again():
     shares = [0.0, 0.1, 0.1, 0.5, 0.98]
     assert rising(independent(shares)) == pytest.approx(shares)
     assert np.all(np.diff(rising(np.random.default_rng(0).random(20).tolist())) >= 0)
 
 
 @pytest.mark.parametrize("given", ["spline:knots=4", "spline", "channels"])
-def test_a_point_of_factors_is_a_file_that_a_run_reads(given: str, tmp_path: Path) -> None:
+def test_a_point_of_factors_is_a_file_that_a_run_reads(given, tmp_path):
     """It begins near the method it is given, rises with the channel, and is 1 in the window."""
     begin = yarn.frequencies(ROPE, 1024)
     space = of_factors(given, ROPE, 1024, begin, tmp_path / "factors")

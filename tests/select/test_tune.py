@@ -46,9 +46,7 @@ def plan_of(tiny: Path, docs: Path, task: str) -> Plan:
 
 
 @pytest.mark.slow
-def test_a_search_is_a_run_whose_found_method_scaling_reads(
-    tune: Tune, ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_a_search_is_a_run_whose_found_method_scaling_reads(tune, ropewalk, tiny, docs, tmp_path):
     folder = tmp_path / "out"
     done = tune(folder)
     assert done.status == 0, done.err
@@ -87,9 +85,7 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scaling", ["layerwise:first=0,last=1..2", "self_extend:window=4..8"])
-def test_the_next_line_serves_what_was_found(
-    scaling: str, tune: Tune, ropewalk: Ropewalk, tmp_path: Path
-) -> None:
+def test_the_next_line_serves_what_was_found(scaling, tune, ropewalk, tmp_path):
     done = tune(tmp_path / "out", scaling=scaling, trials="2", against="p_rope:p=0.1")
     (line,) = (line for line in done.out.splitlines() if line.startswith("To serve"))
     assert line.endswith("--to hf-code")
@@ -98,9 +94,7 @@ def test_the_next_line_serves_what_was_found(
 
 
 @pytest.mark.slow
-def test_a_search_that_was_interrupted_is_the_same(
-    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_that_was_interrupted_is_the_same(tune, tmp_path, monkeypatch):
     """Stopped after 5 samples and begun again: the same trials, samples, and found method."""
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     assert tune(whole).status == 0
@@ -129,9 +123,7 @@ def test_a_search_that_was_interrupted_is_the_same(
     ("given", "closed", "served"),
     [("spline:knots=4", "pi", "none pi:factor=2"), ("channels", "none", "none")],
 )
-def test_free_factors_are_found(
-    tune: Tune, given: str, closed: str, served: str, tmp_path: Path
-) -> None:
+def test_free_factors_are_found(tune, given, closed, served, tmp_path):
     """The file is a table of LongRoPE's factors, one per channel, that a server reads too."""
     folder = tmp_path / "out"
     done = tune(folder, scaling=given, trials="1", against=closed)
@@ -146,7 +138,7 @@ def test_free_factors_are_found(
 
 
 @pytest.mark.slow
-def test_answers_are_searched_by_their_probability(tune: Tune, tmp_path: Path) -> None:
+def test_answers_are_searched_by_their_probability(tune, tmp_path):
     done = tune(tmp_path, task="passkey:depths=2,trials=2", length="4x", trials="2")
     text = " ".join(done.out.split())
     assert "perplexity of the answers" in text, done.err
@@ -154,7 +146,7 @@ def test_answers_are_searched_by_their_probability(tune: Tune, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_key_tokens_are_those_of_the_plain_model(tune: Tune, tmp_path: Path) -> None:
+def test_key_tokens_are_those_of_the_plain_model(tune, tmp_path):
     """It reads its own two windows for them; random weights may make no token clear, and say so."""
     done = tune(tmp_path, "--key-tokens", task="perplexity:tail=8", trials="2")
     text = " ".join((done.out + done.err).split())
@@ -164,7 +156,7 @@ def test_key_tokens_are_those_of_the_plain_model(tune: Tune, tmp_path: Path) -> 
     assert len({sign for length, sign in measured if length < 128}) == 1
 
 
-def test_both_halves_need_a_key_token(tiny: Path, docs: Path) -> None:
+def test_both_halves_need_a_key_token(tiny, docs):
     """Else the search would find that only at its end, and of none held out stop without a word."""
     given = {"model": str(tiny), "docs": str(docs), "scaling": "none", "task": TASK}
     plan = make_plan(parse(None, {**given, "length": ["0.5x", "1x"]}))
@@ -183,7 +175,7 @@ def test_both_halves_need_a_key_token(tiny: Path, docs: Path) -> None:
             key_masks(plan, clear, split)
 
 
-def test_a_task_without_a_loss_is_refused(tiny: Path, docs: Path) -> None:
+def test_a_task_without_a_loss_is_refused(tiny, docs):
     with pytest.raises(UserError, match="across the ends of documents"):
         kind_of(plan_of(tiny, docs, "perplexity:protocol=overlap"), key_tokens=False)
     assert kind_of(plan_of(tiny, docs, TASK), key_tokens=True) == "key tokens"
@@ -193,7 +185,7 @@ def test_a_task_without_a_loss_is_refused(tiny: Path, docs: Path) -> None:
         kind_of(plan_of(tiny, docs, "perplexity:protocol=prefix"), key_tokens=True)
 
 
-def test_the_halves_share_no_document(tiny: Path, docs: Path, tmp_path: Path) -> None:
+def test_the_halves_share_no_document(tiny, docs, tmp_path):
     plan = plan_of(tiny, docs, "passkey:depths=3,trials=4")
     drawn = {Split.of(plan, seed).search for seed in range(4)}
     assert len(drawn) > 1
@@ -218,16 +210,14 @@ def test_the_halves_share_no_document(tiny: Path, docs: Path, tmp_path: Path) ->
         ({}, "pip install 'ropewalk[tune]'"),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    tune: Tune, more: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_one_sentence(tune, more, message, tmp_path, monkeypatch):
     monkeypatch.setattr("harness.select.tune.find_spec", lambda _: None)
     done = tune(tmp_path / "out", **more)
     assert (done.status, message in done.err) == (2, True)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_found_method_among_the_closed_form_ones_is_compared_with_another() -> None:
+def test_a_found_method_among_the_closed_form_ones_is_compared_with_another():
     nats: dict[str, float] = {"group=5": 1.0, "group=4": 1.5, "plain": 1.2}
     spread = {"a": 0.0, "b": 0.01, "c": -0.01, "d": 0.02, "e": 0.0, "f": 0.01}
     tuning: Any = SimpleNamespace(
@@ -247,7 +237,7 @@ def test_a_found_method_among_the_closed_form_ones_is_compared_with_another() ->
     assert "no number" not in text
 
 
-def test_a_dry_run_measures_nothing(tune: Tune, tmp_path: Path) -> None:
+def test_a_dry_run_measures_nothing(tune, tmp_path):
     done = tune(tmp_path / "out", "--dry-run")
     assert (done.status, (tmp_path / "out").exists()) == (0, False)
     assert "Cost: about" in done.err
@@ -256,9 +246,7 @@ def test_a_dry_run_measures_nothing(tune: Tune, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_base_that_a_model_was_trained_with_is_found(
-    ropewalk: Ropewalk, tmp_path: Path
-) -> None:
+def test_the_base_that_a_model_was_trained_with_is_found(ropewalk, tmp_path):
     """The reference model with a config that says 500 for its base: the search finds 10000.
 
     Inside the trained window, where the base of training is the best.

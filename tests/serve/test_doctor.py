@@ -60,9 +60,7 @@ def examined(ropewalk: Ropewalk, tmp_path: Path, docs: Path) -> Callable[..., Ou
 @pytest.mark.parametrize("keys", [
     {}, {"rope_parameters": YARN, "max_position_embeddings": 256}, {"rope_parameters": LONGROPE},
 ])  # fmt: skip
-def test_a_healthy_model_has_three_lines(
-    keys: dict[str, Any], examined: Callable[..., Outcome]
-) -> None:
+def test_a_healthy_model_has_three_lines(keys, examined):
     """Config, layers and cache, one line each, and status 0."""
     done = examined(**keys)
     assert done.status == 0, done.out
@@ -88,9 +86,7 @@ def test_a_healthy_model_has_three_lines(
     ({"rope_parameters": YARN, "rope_scaling": {**YARN, "factor": 8.0}}, "differ in factor"),
     ({"rope_parameters": YARN, "rope_theta": 5e5}, "one or the other"),
 ])  # fmt: skip
-def test_a_config_that_means_something_else(
-    keys: dict[str, Any], words: str, tiny: Path, tmp_path: Path
-) -> None:
+def test_a_config_that_means_something_else(keys, words, tiny, tmp_path):
     shutil.copy(tiny / "config.json", tmp_path)
     config = AutoConfig.from_pretrained(written(tmp_path, keys))
     found = config_findings(str(tmp_path), None, config, trusted=False)
@@ -98,7 +94,7 @@ def test_a_config_that_means_something_else(
     assert words in " ".join(one.text for one in found)
 
 
-def test_a_bound_of_a_ramp_that_is_past_its_end_is_read(tiny: Path, tmp_path: Path) -> None:
+def test_a_bound_of_a_ramp_that_is_past_its_end_is_read(tiny, tmp_path):
     """In a window of 64 tokens no channel turns 4 times, so beta_fast is the same from there on."""
     shutil.copy(tiny / "config.json", tmp_path)
     folder = written(tmp_path, {"rope_parameters": {**YARN, "beta_fast": 32.0, "beta_slow": 1.0}})
@@ -107,7 +103,7 @@ def test_a_bound_of_a_ramp_that_is_past_its_end_is_read(tiny: Path, tmp_path: Pa
     assert found.verdict == "passed", found.text
 
 
-def test_a_base_under_the_name_of_its_class_is_read(tmp_path: Path) -> None:
+def test_a_base_under_the_name_of_its_class_is_read(tmp_path):
     """GPT-NeoX (Pythia) writes rotary_emb_base, and transformers takes the base from it."""
     told = {"model_type": "gpt_neox", "hidden_size": 32, "num_attention_heads": 2,
             "num_hidden_layers": 2, "rotary_emb_base": 25_000, "rotary_pct": 0.5}  # fmt: skip
@@ -119,9 +115,7 @@ def test_a_base_under_the_name_of_its_class_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
-def test_keys_of_an_older_base_are_found_in_the_cache(
-    kind: str, examined: Callable[..., Outcome]
-) -> None:
+def test_keys_of_an_older_base_are_found_in_the_cache(kind, examined):
     parameters = {**LONGROPE, "rope_type": kind, "long_factor": [4.0] * 8}
     done = examined(rope_parameters=parameters)
     assert (done.status, "✗ config" in done.out) == (1, True)
@@ -141,17 +135,13 @@ def test_keys_of_an_older_base_are_found_in_the_cache(
     ({"max_position_embeddings": 4096}, (),
      "past the trained window of 4,096 tokens nothing was compared: the first document of --docs"),
 ])  # fmt: skip
-def test_the_cache_is_checked_past_the_window_or_it_is_said_where_not(
-    keys: dict[str, Any], words: tuple[str, ...], told: str, examined: Callable[..., Outcome]
-) -> None:
+def test_the_cache_is_checked_past_the_window_or_it_is_said_where_not(keys, words, told, examined):
     """A type that changes at 1024 tokens is found there; 48 tokens said that all is well."""
     assert told in examined(*words, **{"max_position_embeddings": 1024, **keys}).out
 
 
 @pytest.mark.slow
-def test_a_stateful_method_is_examined_and_not_the_model_without_it(
-    examined: Callable[..., Outcome], tiny: Path, docs: Path
-) -> None:
+def test_a_stateful_method_is_examined_and_not_the_model_without_it(examined, tiny, docs):
     """The plain model was called the patched one; its cache is sound, that of the type is not."""
     served = ("--scaling", "dynamic_ntk:mode=transformers", "--length", "4x")
     done = examined(*served)
@@ -176,9 +166,7 @@ def test_a_stateful_method_is_examined_and_not_the_model_without_it(
     (("--scaling", "yarn", "--length", "4x"), "✓ layers  yarn acts on 2 of 2"),
     (("--scaling", "yarn:factor=4"), "✓ layers  yarn:factor=4 acts on 2 of 2"),
 ])  # fmt: skip
-def test_a_method_that_changes_nothing_at_its_length_does_not_act(
-    words: tuple[str, ...], told: str, examined: Callable[..., Outcome]
-) -> None:
+def test_a_method_that_changes_nothing_at_its_length_does_not_act(words, told, examined):
     """At a factor of 1 it is the plain model, on which the patch was said to act."""
     done = examined(*words)
     assert done.status == 0, done.out
@@ -186,9 +174,7 @@ def test_a_method_that_changes_nothing_at_its_length_does_not_act(
     assert ("acts on" in done.out) == ("✓ layers  yarn" in told), done.out
 
 
-def test_layers_that_see_far_without_a_rotary_embedding(
-    ropewalk: Ropewalk, docs: Path, tmp_path: Path
-) -> None:
+def test_layers_that_see_far_without_a_rotary_embedding(ropewalk, docs, tmp_path):
     config = AutoConfig.for_model(
         "cohere2", hidden_size=32, intermediate_size=48, num_hidden_layers=2, vocab_size=300,
         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=WINDOW,
@@ -276,9 +262,7 @@ ASKED = ("--scaling", "yarn:factor=4", "--length", "4x", "--server")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("style", ["echo", "vllm", "llama.cpp"])
-def test_a_server_that_computes_what_was_asked(
-    style: str, tiny: Path, docs: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_server_that_computes_what_was_asked(style, tiny, docs, ropewalk):
     with serving(Engine(tiny, style)) as url:
         done = ropewalk("doctor", tiny, "--docs", docs, *ASKED, url)
     assert done.status == 0, done.out
@@ -291,9 +275,7 @@ def test_a_server_that_computes_what_was_asked(
     ({"bos": True}, "they match those of yarn:factor=4 with a begin token"),
     ({"scaling": "pi:factor=2"}, "no known cause explains them"),
 ])  # fmt: skip
-def test_a_server_that_computes_something_else(
-    change: dict[str, Any], words: str, tiny: Path, docs: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_server_that_computes_something_else(change, words, tiny, docs, ropewalk):
     """Where the losses part, by how much, and what explains it: status 1."""
     with serving(Engine(tiny, "echo", **change)) as url:
         done = ropewalk("doctor", tiny, "--docs", docs, *ASKED, url)
@@ -302,9 +284,7 @@ def test_a_server_that_computes_something_else(
 
 
 @pytest.mark.slow
-def test_a_server_is_compared_at_the_length_that_is_meant(
-    docs: Path, ropewalk: Ropewalk, tmp_path: Path
-) -> None:
+def test_a_server_is_compared_at_the_length_that_is_meant(docs, ropewalk, tmp_path):
     """The checkpoint's own longrope has another list beyond the window: that one is meant at 4x."""
     shipped = {**LONGROPE, "long_factor": [4.0] * 8}
     folder = save_tiny(tmp_path / "m", rope_parameters=shipped)
@@ -314,7 +294,7 @@ def test_a_server_is_compared_at_the_length_that_is_meant(
 
 
 @pytest.mark.slow
-def test_a_server_with_other_tokens(tiny: Path, docs: Path, ropewalk: Ropewalk) -> None:
+def test_a_server_with_other_tokens(tiny, docs, ropewalk):
     engine = Engine(tiny, "echo")
 
     class Halved:
@@ -327,7 +307,7 @@ def test_a_server_with_other_tokens(tiny: Path, docs: Path, ropewalk: Ropewalk) 
     assert (done.status, "other tokens" in done.out) == (1, True)
 
 
-def test_a_mistake_is_one_sentence(tiny: Path, ropewalk: Ropewalk, tmp_path: Path) -> None:
+def test_a_mistake_is_one_sentence(tiny, ropewalk, tmp_path):
     """No server, an address that is none, too few tokens for a cache: exit status 2."""
     (tmp_path / "one.txt").write_text("a")
     (tmp_path / "none.txt").write_text("")
@@ -395,9 +375,7 @@ def without_end(caller: socket.socket) -> None:
         (without_end, "replies with more than 1 MiB"),
     ],
 )  # fmt: skip
-def test_a_hostile_server_is_one_sentence(
-    reply: Callable[[socket.socket], Any], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hostile_server_is_one_sentence(reply, words, monkeypatch):
     monkeypatch.setattr("harness.serve._server.MAX_BYTES", 2**20)
     if "0.5 seconds" in words:
         monkeypatch.setattr("harness.serve._server.SECONDS", 0.5)
@@ -426,7 +404,7 @@ replies = logs | st.fixed_dictionaries(
 )
 
 
-def test_a_reply_of_any_values_has_finite_losses_or_is_one_sentence() -> None:
+def test_a_reply_of_any_values_has_finite_losses_or_is_one_sentence():
     """Whatever types and numbers it has where log-probabilities are expected."""
     told: list[Any] = [None]
 
@@ -451,9 +429,7 @@ def test_a_reply_of_any_values_has_finite_losses_or_is_one_sentence() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_without_a_rotary_embedding_is_examined(
-    tmp_path: Path, docs: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_model_without_a_rotary_embedding_is_examined(tmp_path, docs, ropewalk):
     config = AutoConfig.for_model(
         "gpt2", n_embd=32, n_layer=2, n_head=2, vocab_size=300, n_positions=WINDOW,
         bos_token_id=0, eos_token_id=0,
@@ -470,7 +446,7 @@ def test_a_model_without_a_rotary_embedding_is_examined(
     assert (done.status, "no rotary embedding that yarn could change" in done.err) == (2, True)
 
 
-def test_a_text_shorter_than_the_places_that_are_asked_is_compared() -> None:
+def test_a_text_shorter_than_the_places_that_are_asked_is_compared():
 
     def answer(path: str, asked: dict[str, Any]) -> Any:
         if path == "/v1/models":
@@ -483,7 +459,7 @@ def test_a_text_shorter_than_the_places_that_are_asked_is_compared() -> None:
         assert Server(url).losses("a b", [5, 5, 5]) == ({1: 1.5, 2: 1.5}, None)
 
 
-def test_where_a_server_parts_is_where_it_differs() -> None:
+def test_where_a_server_parts_is_where_it_differs():
     """Where all differences are small, the first of the largest; without a shared token, none."""
     nothing = server_finding("none", {"none": {1: 2.0}}, {}, (2, None))
     assert (nothing.verdict, "gives no log-probability" in nothing.text) == ("failed", True)
@@ -495,7 +471,7 @@ def test_where_a_server_parts_is_where_it_differs() -> None:
     assert "they match those of none" in found.text
 
 
-def test_what_bfloat16_rounds_is_no_fault_of_a_server() -> None:
+def test_what_bfloat16_rounds_is_no_fault_of_a_server():
     """Of a small model bfloat16 moves a loss by 0.05 on average, and a server rounds too."""
     known = {"yarn": dict.fromkeys(range(64), 2.0), "none": dict.fromkeys(range(64), 2.3)}
     asked = "yarn", known, dict.fromkeys(range(64), 2.07), (64, None)
@@ -504,7 +480,7 @@ def test_what_bfloat16_rounds_is_no_fault_of_a_server() -> None:
     assert server_finding("none", *asked[1:], torch.bfloat16).verdict == "failed"
 
 
-def test_a_server_whose_losses_are_as_near_to_another_reading() -> None:
+def test_a_server_whose_losses_are_as_near_to_another_reading():
     """A server that drops a scaling is not called right where 16 bits hide the difference."""
     known = {"native": {1: 2.0, 2: 3.0}, "none": {1: 2.01, 2: 3.01}, "same": {1: 2.0, 2: 3.0}}
     found = server_finding("native", known, {1: 2.02, 2: 3.02}, (2, None))

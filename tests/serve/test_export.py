@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
@@ -31,7 +30,6 @@ from scaling import none
 from scaling.types import Rope
 from tests import ROOT, families
 from tests.banded import heads_of
-from tests.command_line import Ropewalk
 from tests.quantized import save_gguf
 from tests.tiny import WINDOW, save_tiny, tiny_config
 
@@ -81,9 +79,7 @@ def measured(model: Any, found: Any) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scaling", [*METHODS, "mine"])
-def test_transformers_reloads_what_was_measured(
-    scaling: str, tiny: Path, model: Any, mine: str, tmp_path: Path
-) -> None:
+def test_transformers_reloads_what_was_measured(scaling, tiny, model, mine, tmp_path):
     """A folder with the changed config has the losses of the patch: to the bit, or to rounding."""
     given = mine if scaling == "mine" else scaling
     found = rw.export(tiny, scaling=given, length="4x", to="transformers", out=tmp_path / "out")
@@ -105,7 +101,7 @@ def test_transformers_reloads_what_was_measured(
     ("dynamic_ntk:mode=transformers", "dynamic", "transformers"),
     ("yarn:factor=4", "yarn", "vllm"), ("yarn:factor=2", "longrope", "vllm"),
 ])  # fmt: skip
-def test_the_plainest_form_is_taken(scaling: str, form: str, to: str, tiny: Path) -> None:
+def test_the_plainest_form_is_taken(scaling, form, to, tiny):
     """A method that the engine has by name, or that is another base, is written so.
 
     vLLM's yarn has angles for factor times window only, and reads beyond them without an error.
@@ -114,7 +110,7 @@ def test_the_plainest_form_is_taken(scaling: str, form: str, to: str, tiny: Path
 
 
 @pytest.mark.parametrize("case", SERVED, ids=lambda case: f"{case['engine']} {case['scaling']}")
-def test_the_classes_of_the_servers_give_the_same(case: dict[str, Any]) -> None:
+def test_the_classes_of_the_servers_give_the_same(case):
     """Frequencies and factor of the rotary classes of the wheels, from the config that we write.
 
     ``data/served.json`` was made by the files of the wheels vllm 0.33.0 (``get_rope`` of
@@ -146,9 +142,8 @@ def test_the_classes_of_the_servers_give_the_same(case: dict[str, Any]) -> None:
     ("tensorrt", "yarn", "known: gguf, hf_code"),
 ])  # fmt: skip
 def test_what_an_engine_cannot_express_is_refused(
-    to: str, scaling: str, words: str, tiny: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, ropewalk: Ropewalk,
-) -> None:  # fmt: skip
+    to, scaling, words, tiny, tmp_path, monkeypatch, ropewalk
+):
     """One sentence has the reason and the nearest thing; the exit status is 2."""
     monkeypatch.chdir(tmp_path)
     Path("shrunk.py").write_text(MINE.replace("1.25", "0.5"))
@@ -174,8 +169,8 @@ def test_what_an_engine_cannot_express_is_refused(
     ("gemma2", "mlx", "mr_rope", "not known to read"),
 ])  # fmt: skip
 def test_a_class_that_does_not_read_a_scaling_is_not_given_one(
-    family: str, to: str, scaling: str, words: str, tmp_path: Path
-) -> None:
+    family, to, scaling, words, tmp_path
+):
     """Some model classes of the servers read a base alone, truncate it, or build their own yarn.
 
     So do the wheels vllm 0.33.0 (``vllm/model_executor/models``) and sglang 0.5.23
@@ -189,7 +184,7 @@ def test_a_class_that_does_not_read_a_scaling_is_not_given_one(
 
 
 @pytest.mark.parametrize("scaling", ["yarn:factor=4", "pi:factor=4"])
-def test_a_form_that_the_config_class_refuses_is_not_written(scaling: str, tmp_path: Path) -> None:
+def test_a_form_that_the_config_class_refuses_is_not_written(scaling, tmp_path):
     """Phi 3's config takes default and longrope alone, so every engine is given the carrier."""
     families.tiny("phi3").save_pretrained(tmp_path)
     for to in ("transformers", "vllm", "sglang"):
@@ -197,9 +192,7 @@ def test_a_form_that_the_config_class_refuses_is_not_written(scaling: str, tmp_p
         assert (found.form, found.distance.close) == ("longrope", True)
 
 
-def test_a_method_of_ones_own_may_be_called_yarn(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_method_of_ones_own_may_be_called_yarn(tiny, tmp_path, monkeypatch):
     (tmp_path / "ours").mkdir()
     (tmp_path / "ours" / "yarn.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -217,9 +210,7 @@ def test_a_method_of_ones_own_may_be_called_yarn(
     )),
     ("cohere", "ms_poe:heads={heads}"), ("qwen2", "dpe:g1=2,g4=3,heads={heads},top=3"),
 ])  # fmt: skip
-def test_a_modelling_file_computes_what_was_measured(
-    family: str, scaling: str, saved: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_modelling_file_computes_what_was_measured(family, scaling, saved, tmp_path):
     """Any tool that trusts the folder's code has the losses measured, whole and with a cache."""
     model = AutoModelForCausalLM.from_pretrained(saved(family), dtype=torch.float32).eval()
     rope = rope_of(model.config)
@@ -246,16 +237,14 @@ def test_a_modelling_file_computes_what_was_measured(
 @pytest.mark.parametrize(("family", "changes"), [
     ("mistral", {}), ("gemma2", {"layer_types": ["sliding_attention", "full_attention"]}),
 ])  # fmt: skip
-def test_sliding_layers_are_no_part_of_the_modelling_file(
-    family: str, changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_sliding_layers_are_no_part_of_the_modelling_file(family, changes, tmp_path):
     model = save_tiny(tmp_path / "m", family, sliding_window=32, **changes)
     with pytest.raises(UserError, match="sliding layers, which see 32 tokens"):
         rw.export(model, scaling="rerope", length="4x", to="hf-code")
 
 
 @pytest.mark.slow
-def test_a_gguf_file_is_rewritten(tmp_path: Path) -> None:
+def test_a_gguf_file_is_rewritten(tmp_path):
     from gguf import GGUFReader
 
     file = save_gguf(tmp_path / "tiny.gguf", "Q4_1")
@@ -275,7 +264,7 @@ def test_a_gguf_file_is_rewritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_gguf_file_becomes_a_folder(tmp_path: Path) -> None:
+def test_a_gguf_file_becomes_a_folder(tmp_path):
     """Its weights are written in float32, where they are exact; kept weights are the same."""
     file = save_gguf(tmp_path / "tiny.gguf", "Q4_1")
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.float32).eval()
@@ -289,8 +278,8 @@ def test_a_gguf_file_becomes_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scaling", ["mine", "p_rope"])
 def test_a_folder_for_mlx_is_read_back_with_its_trained_window(
-    scaling: str, tiny: Path, model: Any, mine: str, tmp_path: Path
-) -> None:
+    scaling, tiny, model, mine, tmp_path
+):
     """mlx-lm's longrope has a window that makes the factor (34.8 tokens of 64); ours is beside."""
     given = mine if scaling == "mine" else scaling
     found = rw.export(tiny, scaling=given, length="4x", to="mlx", out=tmp_path / "out")
@@ -307,9 +296,7 @@ def test_a_folder_for_mlx_is_read_back_with_its_trained_window(
 @pytest.mark.parametrize(
     "scaling", ["none", "pi", "ntk", "yarn:factor=4", "p_rope", "llama3", "mine"]
 )
-def test_mlx_gives_the_losses(
-    scaling: str, tiny: Path, model: Any, mine: str, tmp_path: Path
-) -> None:
+def test_mlx_gives_the_losses(scaling, tiny, model, mine, tmp_path):
     """mlx-lm on a CPU reads the folder and has the mean loss measured to 1e-4, relatively."""
     import mlx.core as mx
     from mlx_lm.utils import load_model
@@ -322,7 +309,7 @@ def test_mlx_gives_the_losses(
     assert float(nll) == pytest.approx(float(measured(model, found).mean()), rel=1e-4)
 
 
-def test_a_folder_says_the_same_to_older_readers(tiny: Path, tmp_path: Path) -> None:
+def test_a_folder_says_the_same_to_older_readers(tiny, tmp_path):
     """rope_scaling and rope_theta stand beside rope_parameters; the tokenizer admits the length."""
     rw.export(tiny, scaling="yarn", length="4x", to="vllm", out=tmp_path / "out", copy=True)
     told = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -332,7 +319,7 @@ def test_a_folder_says_the_same_to_older_readers(tiny: Path, tmp_path: Path) -> 
     assert not (tmp_path / "out" / "model.safetensors").is_symlink()
 
 
-def test_the_command_prints_config_distance_and_line(tiny: Path, ropewalk: Ropewalk) -> None:
+def test_the_command_prints_config_distance_and_line(tiny, ropewalk):
     """What is printed can be pasted: JSON of the keys, and the line that serves it."""
     words = ("export", tiny, "--scaling", "yarn:factor=4", "--length", "4x", "--to", "vllm")
     done = ropewalk(*words)
@@ -344,9 +331,7 @@ def test_the_command_prints_config_distance_and_line(tiny: Path, ropewalk: Ropew
 
 
 @pytest.mark.parametrize("to", ["transformers", "vllm", "sglang"])
-def test_the_command_serves_the_revision_that_was_asked_for(
-    to: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_serves_the_revision_that_was_asked_for(to, monkeypatch):
     """Without it a server takes the newest weights, not those of the branch, tag or commit."""
     opened = ("owner/name", "c0ffee", tiny_config())
     monkeypatch.setattr("harness.serve._export.open_config", lambda *_: opened)
@@ -357,7 +342,7 @@ def test_the_command_serves_the_revision_that_was_asked_for(
 
 
 @pytest.mark.parametrize("to", ["transformers", "vllm", "sglang"])
-def test_a_config_inside_of_another_is_changed_in_a_folder_alone(to: str, tmp_path: Path) -> None:
+def test_a_config_inside_of_another_is_changed_in_a_folder_alone(to, tmp_path):
     """As that of Qwen 3.5: keys beside a command go to the outer one, and no one reads them."""
     text = {**tiny_config("qwen3").to_dict(), "model_type": "qwen3_5_text"}
     text["layer_types"] = ["full_attention"] * 2
@@ -372,7 +357,7 @@ def test_a_config_inside_of_another_is_changed_in_a_folder_alone(to: str, tmp_pa
     ("transformers", ", trust_remote_code=True)"), ("vllm", " --trust-remote-code"),
     ("sglang", " --trust-remote-code"), ("mlx", " --trust-remote-code"),
 ])  # fmt: skip
-def test_a_model_with_its_own_code_is_served_with_it(to: str, flag: str, tiny: Path) -> None:
+def test_a_model_with_its_own_code_is_served_with_it(to, flag, tiny):
     for trusted in (True, False):
         found = rw.export(tiny, scaling="yarn", length="4x", to=to, trust_remote_code=trusted)
         for place in (None, Path("written")):
@@ -392,9 +377,7 @@ def test_a_model_with_its_own_code_is_served_with_it(to: str, flag: str, tiny: P
     ("qwen3_moe", "self_extend", "no command serves it: hf-code cannot serve self_extend at 256 "
      "tokens (the file is checked for cohere"),
 ])  # fmt: skip
-def test_a_line_to_type_next_is_one_that_runs(
-    family: str, scaling: str, told: str, saved: Callable[[str], Path]
-) -> None:
+def test_a_line_to_type_next_is_one_that_runs(family, scaling, told, saved):
     folder = saved(family)
     spec = parse(None, {"model": str(folder)})
     found = resolve(load("method", scaling), Rope(16, 1e4, WINDOW, {}, 2), LENGTH)
@@ -403,7 +386,7 @@ def test_a_line_to_type_next_is_one_that_runs(
     assert line == ("" if words.startswith("no command") else words)
 
 
-def test_a_line_to_type_next_serves_no_model_without_its_adapter(tiny: Path) -> None:
+def test_a_line_to_type_next_serves_no_model_without_its_adapter(tiny):
     spec = parse(None, {"model": str(tiny), "adapter": "lora", "trust_remote_code": True})
     rotation = none.frequencies(Rope(16, 1e4, WINDOW), LENGTH)
     line, words = serving_command(spec, "none", rotation, LENGTH)
@@ -412,7 +395,7 @@ def test_a_line_to_type_next_serves_no_model_without_its_adapter(tiny: Path) -> 
     assert line.startswith("ropewalk export MERGED --trust-remote-code --scaling none ")
 
 
-def test_a_model_with_slots_is_served_by_transformers(tmp_path: Path) -> None:
+def test_a_model_with_slots_is_served_by_transformers(tmp_path):
     """The full-attention entry of Gemma 3 is scaled; for servers that is an error: unchecked."""
     config = {
         "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 16,
@@ -431,7 +414,7 @@ def test_a_model_with_slots_is_served_by_transformers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["transformers", "vllm", "sglang", "mlx"])
-def test_a_yarn_that_is_shipped_says_all_that_an_engine_reads(to: str, tmp_path: Path) -> None:
+def test_a_yarn_that_is_shipped_says_all_that_an_engine_reads(to, tmp_path):
     shipped = {
         "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "mscale": 1.0,
         "mscale_all_dim": 1.0, "original_max_position_embeddings": WINDOW,
@@ -447,7 +430,7 @@ def test_a_yarn_that_is_shipped_says_all_that_an_engine_reads(to: str, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("xllamacpp"), reason="xllamacpp is not installed")
-def test_llama_cpp_gives_the_losses(mine: str, tmp_path: Path) -> None:
+def test_llama_cpp_gives_the_losses(mine, tmp_path):
     """Its server's next-token probabilities of a rewritten file are those measured, to 1e-4."""
     import xllamacpp
 
@@ -480,7 +463,7 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def test_another_scaling_of_a_dual_chunk_checkpoint_takes_its_key_away(tmp_path: Path) -> None:
+def test_another_scaling_of_a_dual_chunk_checkpoint_takes_its_key_away(tmp_path):
     """vLLM and SGLang would build a rotary class of dual chunk attention from it."""
     table = {"chunk_size": 64, "local_size": 16, "original_max_position_embeddings": 64}
     model = save_tiny(tmp_path / "m", "qwen2", dual_chunk_attention_config=table)

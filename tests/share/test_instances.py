@@ -88,9 +88,7 @@ def of(lines: Lines, task: str) -> Lines:
     return [line for line in lines if line["evaluation_name"] == task]
 
 
-def test_samples_are_of_the_schema_and_read_back_to_the_scores(
-    published: Callable[..., tuple[Any, Lines]], tmp_path: Path
-) -> None:
+def test_samples_are_of_the_schema_and_read_back_to_the_scores(published, tmp_path):
     """The mean of a cell's lines is its score to the last bit, their number its n."""
     whole, lines = published()
     schema("every_eval_ever").validate(whole)
@@ -118,9 +116,7 @@ def test_samples_are_of_the_schema_and_read_back_to_the_scores(
     }  # fmt: skip
 
 
-def test_a_line_has_the_question_that_the_model_read(
-    published: Callable[..., tuple[Any, Lines]], docs: Path
-) -> None:
+def test_a_line_has_the_question_that_the_model_read(published, docs):
     """Its text has as many tokens as the prompt, the key twice, and the documents around it."""
     _, lines = published()
     texts = [file.read_text() for file in docs.iterdir()]
@@ -143,9 +139,7 @@ def test_a_line_has_the_question_that_the_model_read(
     assert set(hashes) == {f"depth {d} trial 0/{n}" for d in ("0.00", "1.00") for n in LENGTHS}
 
 
-def test_a_generated_text_is_the_output(
-    published: Callable[..., tuple[Any, Lines]], run: Path
-) -> None:
+def test_a_generated_text_is_the_output(published, run):
     rows = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
     long = iter(row["facts"] for row in rows if row["task"] == TEXT)
     kept = ["x" * 399, "x" * 400, shown("x" * 401)]
@@ -172,7 +166,7 @@ def test_a_generated_text_is_the_output(
         )  # fmt: skip
 
 
-def test_in_a_chat_the_question_is_the_message(published: Callable[..., tuple[Any, Lines]]) -> None:
+def test_in_a_chat_the_question_is_the_message(published):
     """``formatted`` is what the template makes of it, with the beginning of the reply."""
     for line in of(published()[1], CHAT):
         asked = line["input"]
@@ -181,18 +175,14 @@ def test_in_a_chat_the_question_is_the_message(published: Callable[..., tuple[An
         assert line["metadata"]["chat_template"] == "applied"
 
 
-def test_without_the_option_no_text_is_published(
-    run: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_without_the_option_no_text_is_published(run, tmp_path, ropewalk):
     gone = changed(run, tmp_path / "gone", lambda r: r["asked"].update(model="gone", docs="gone"))
     assert ropewalk("publish", gone, "--to", "every-eval-ever", "--out", tmp_path / "a").status == 0
     assert [file.name for file in (tmp_path / "a").iterdir()] == ["evaluation.json"]
     assert "detailed_evaluation_results" not in (tmp_path / "a/evaluation.json").read_text()
 
 
-def test_a_question_that_is_another_now_is_an_error(
-    run: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_question_that_is_another_now_is_an_error(run, docs, tmp_path, ropewalk):
     other = Path(shutil.copytree(docs, tmp_path / "other"))
     for file in other.iterdir():
         file.write_text(f"more {file.read_text()}")
@@ -205,9 +195,7 @@ def test_a_question_that_is_another_now_is_an_error(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_tokenizer_is_enough(
-    published: Callable[..., tuple[Any, Lines]], run: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_a_tokenizer_is_enough(published, run, docs, tmp_path):
     """Model and documents may lie elsewhere, and the model without its weights."""
     model = Path(json.loads((run / RUN).read_text())["asked"]["model"])
     left = shutil.ignore_patterns("*.safetensors")
@@ -216,9 +204,7 @@ def test_a_tokenizer_is_enough(
     assert published("--model", moved, "--docs", docs, of=gone)[1]
 
 
-def test_names_of_the_machine_are_left_out(
-    published: Callable[..., tuple[Any, Lines]], run: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_names_of_the_machine_are_left_out(published, run, docs, tmp_path):
     secret = changed(run, tmp_path / "secret", private)
     lines = (secret / SAMPLES).read_text().replace('"said": "', '"said": "/home/jane/')
     (secret / SAMPLES).write_text(lines)
@@ -228,9 +214,7 @@ def test_names_of_the_machine_are_left_out(
             assert word not in file.read_text()
 
 
-def test_your_own_task_runs_when_it_is_named(
-    tiny: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_your_own_task_runs_when_it_is_named(tiny, tmp_path, ropewalk, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(Path(passkey.__file__).read_text())
     words = ("--task", "./mine.py:depths=1,trials=2", "--length", "640")
@@ -244,16 +228,14 @@ def test_your_own_task_runs_when_it_is_named(
         assert line["input"]["reference"] == [line["metadata"]["key"]]
 
 
-def test_a_record_makes_no_code_run(run: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+def test_a_record_makes_no_code_run(run, tmp_path, ropewalk):
     coded = changed(run, tmp_path / "coded", lambda r: r["asked"].update(trust_remote_code=True))
     done = ropewalk("publish", coded, *WORDS, "--out", tmp_path / "out")
     assert (done.status, "add --run-code" in " ".join(done.err.split())) == (2, True)
     assert not (tmp_path / "out").exists()
 
 
-def test_what_has_no_samples_to_publish_is_said(
-    small: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_what_has_no_samples_to_publish_is_said(small, tmp_path, ropewalk):
     for words, told in (
         (("--to", "card", "--samples"), "by --to every-eval-ever alone, not by 'card'"),
         (("--to", "every-eval-ever", "--docs", "books"), "go with --samples"),
@@ -264,7 +246,7 @@ def test_what_has_no_samples_to_publish_is_said(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_answers_of_ruler_are_those_of_its_parts() -> None:
+def test_the_answers_of_ruler_are_those_of_its_parts():
     one = Loglikelihood([1, 2], 1, doc_id="unit", metadata={"answer": "a, b"})
     other = Loglikelihood([1, 2], 1, doc_id="unit", metadata={"answer": "a, b\nc", "query": "?"})
     source: Any = None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -33,7 +31,6 @@ from harness.share.clean import (
 from harness.share.public import PublicRun
 from harness.stats.cells import CELL, SCORE, cells
 from tests import ROOT
-from tests.command_line import Ropewalk
 from tests.frames import PASSKEY, PERPLEXITY, sweep
 from tests.small_runs import PRIVATE, changed, private
 
@@ -45,7 +42,7 @@ def table(run: Path) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_a_card_reads_back_to_the_table(small: Path, tmp_path: Path) -> None:
+def test_a_card_reads_back_to_the_table(small, tmp_path):
     """Every score, interval, n and status of the metadata is that of the table, to the last bit."""
     frame = sweep(scalings=("none", "pi", "mine"))
     card.write(PublicRun(read_run(small), [], frame, Paper(), ""), tmp_path)
@@ -65,7 +62,7 @@ def test_a_card_reads_back_to_the_table(small: Path, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read[COLUMNS], scored, check_dtype=False, check_exact=True)
 
 
-def test_every_eval_ever_reads_back_to_the_table(small: Path, tmp_path: Path) -> None:
+def test_every_eval_ever_reads_back_to_the_table(small, tmp_path):
     """The JSON is of the published schema, and has every score and interval to the last bit."""
     frame = sweep(scalings=("none", "pi", "mine"))
     every_eval_ever.write(PublicRun(read_run(small), [], frame, Paper(), ""), tmp_path)
@@ -89,7 +86,7 @@ def test_every_eval_ever_reads_back_to_the_table(small: Path, tmp_path: Path) ->
     ("given", "passkey"),
     [("books", ("passkey", [])), ({PERPLEXITY: "books", "passkey": "essays"}, ("essays", ["c"]))],
 )
-def test_a_task_has_the_documents_that_it_read(given: Any, passkey: tuple[str, list[str]]) -> None:
+def test_a_task_has_the_documents_that_it_read(given, passkey):
     read = [{"name": "document 0", "sha256": "a"}, {"name": "not asked", "sha256": "b"}]
     if isinstance(given, dict):
         read = [{**one, "docs": "books"} for one in read]
@@ -100,9 +97,7 @@ def test_a_task_has_the_documents_that_it_read(given: Any, passkey: tuple[str, l
     assert card.data_set(PASSKEY, source) == passkey
 
 
-def test_a_metric_of_your_own_that_is_an_exponential_is_lower_better(
-    small: Path, tmp_path: Path
-) -> None:
+def test_a_metric_of_your_own_that_is_an_exponential_is_lower_better(small, tmp_path):
     """Where reports take the lowest as the best, the JSON says so too."""
     frame = sweep().replace({"metric": {"perplexity": "surprise"}})
     every_eval_ever.write(PublicRun(read_run(small), [], frame, Paper(), ""), tmp_path)
@@ -114,7 +109,7 @@ def test_a_metric_of_your_own_that_is_an_exponential_is_lower_better(
 @pytest.mark.slow
 @pytest.mark.usefixtures("scored")
 @pytest.mark.usefixtures("real_page")
-def test_a_folder_is_a_run_with_a_page(small: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+def test_a_folder_is_a_run_with_a_page(small, tmp_path, ropewalk):
     """Its CSV, and the reports that anyone makes of its files, have the numbers of the run."""
     out = tmp_path / "site"
     assert ropewalk("publish", small, "--to", "folder", "--out", out).status == 0
@@ -126,9 +121,7 @@ def test_a_folder_is_a_run_with_a_page(small: Path, tmp_path: Path, ropewalk: Ro
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", TARGETS)
-def test_nothing_of_machine_or_user_is_published(
-    small: Path, tmp_path: Path, ropewalk: Ropewalk, to: str
-) -> None:
+def test_nothing_of_machine_or_user_is_published(small, tmp_path, ropewalk, to):
     run, out = changed(small, tmp_path / "run", private), tmp_path / "public"
     assert ropewalk("publish", run, "--to", to, "--out", out).status == 0
     for file in out.rglob("*.*"):
@@ -160,9 +153,7 @@ def test_nothing_of_machine_or_user_is_published(
     (fact, "x=/home/jane/x", LEFT_OUT),
     (fact, 1.5, 1.5),
 ])  # fmt: skip
-def test_a_name_is_published_and_no_place(
-    kind: Callable[[Any], Any], given: Any, left: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_is_published_and_no_place(kind, given, left, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert kind(given) == left
 
@@ -174,7 +165,7 @@ places = st.builds("{}{}jane{}{}{}.txt".format, st.sampled_from(
 
 
 @given(places, st.data())
-def test_no_place_in_any_field_is_published(small: Path, place: str, data: st.DataObject) -> None:
+def test_no_place_in_any_field_is_published(small, place, data):
     record, (sample, *_) = read_run(small), read_samples(small).values()
     told = f"it failed: {place}"
     mine = f"mine:file={place.replace(',', '')}"
@@ -201,9 +192,7 @@ def test_no_place_in_any_field_is_published(small: Path, place: str, data: st.Da
     assert not [word for word in ("jane", "node17") if word in public]
 
 
-def test_documents_that_differ_by_folder_alone_are_not_merged(
-    run: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_documents_that_differ_by_folder_alone_are_not_merged(run, tmp_path, ropewalk):
     lines = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
     moved = [{**line, "unit": f"/{place}/same.txt"} for place, line in enumerate(lines)]
     (run / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in moved))
@@ -212,7 +201,7 @@ def test_documents_that_differ_by_folder_alone_are_not_merged(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_cannot_be_published_is_said_first(run: Path, ropewalk: Ropewalk) -> None:
+def test_what_cannot_be_published_is_said_first(run, ropewalk):
     for words, told in (
         ([run, "--to", "cards"], "did you mean 'card'?"),
         ([run, "--to", "card", "--out", run], "exists"),

@@ -22,7 +22,7 @@ from harness.runs.store import read_run
 from harness.share.trackers import written_at
 from harness.share.trackers._follow import Follower, follow, scores, settings
 from tests import ROOT
-from tests.command_line import Ropewalk, samples, sweep
+from tests.command_line import samples, sweep
 from tests.frames import sweep as made_up
 from tests.small_runs import changed
 
@@ -115,7 +115,7 @@ def sent(
 # What is sent.
 
 
-def test_scores_are_steps_and_ends_are_metrics() -> None:
+def test_scores_are_steps_and_ends_are_metrics():
     """One metric per task and method, with the length as its step; incomplete cells wait."""
     found = scores(made_up(scalings=("none", "pi", "mine"), lengths=(256, 2048)))
     assert sorted(found) == [256, 2048]
@@ -132,7 +132,7 @@ def test_scores_are_steps_and_ends_are_metrics() -> None:
         scores(frame.assign(scaling=frame["scaling"].replace(names)))
 
 
-def test_settings_are_those_of_the_record_without_places(small: Path, tmp_path: Path) -> None:
+def test_settings_are_those_of_the_record_without_places(small, tmp_path):
 
     def private(record: dict[str, Any]) -> None:
         record["asked"] |= {"docs": "/home/jane/my books", "cluster": "10.0.0.7:6379"}
@@ -152,7 +152,7 @@ def test_settings_are_those_of_the_record_without_places(small: Path, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("scored")
-def test_a_run_is_sent_once_and_continued(small: Path, tmp_path: Path, fake: Path) -> None:
+def test_a_run_is_sent_once_and_continued(small, tmp_path, fake):
     run = Path(shutil.copytree(small, tmp_path / "run"))
     whole, told = sent(run, fake)
     assert (whole, told) == (True, ["fake: a new run: nowhere"])
@@ -169,7 +169,7 @@ def test_a_run_is_sent_once_and_continued(small: Path, tmp_path: Path, fake: Pat
     assert told == ["fake: continues the run: nowhere"]
 
 
-def test_what_was_not_sent_is_sent_later(small: Path, tmp_path: Path, fake: Path) -> None:
+def test_what_was_not_sent_is_sent_later(small, tmp_path, fake):
     run = Path(shutil.copytree(small, tmp_path / "run"))
     (fake.parent / "scores").touch()
     whole, told = sent(run, fake)
@@ -182,15 +182,13 @@ def test_what_was_not_sent_is_sent_later(small: Path, tmp_path: Path, fake: Path
     assert [call[0] for call in calls(fake)] == ["begin", "scores", "files", "end"]
 
 
-def test_a_killed_measurement_is_a_stopped_run(small: Path, tmp_path: Path, fake: Path) -> None:
+def test_a_killed_measurement_is_a_stopped_run(small, tmp_path, fake):
     run = Path(shutil.copytree(small, tmp_path / "run"))
     assert sent(run, fake, "")[0]
     assert [call[0] for call in calls(fake)] == ["begin", "scores", "end"]
 
 
-def test_a_refused_run_sends_nothing_of_what_its_folder_had(
-    small: Path, tmp_path: Path, fake: Path
-) -> None:
+def test_a_refused_run_sends_nothing_of_what_its_folder_had(small, tmp_path, fake):
     run = Path(shutil.copytree(small, tmp_path / "run"))
     assert sent(run, fake, "stopped\n", written_at(run)) == (True, [])
     assert not (fake.parent / "calls.jsonl").exists()
@@ -201,9 +199,7 @@ def test_a_refused_run_sends_nothing_of_what_its_folder_had(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("scored")
-def test_a_tracker_that_raises_costs_no_sample(
-    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_tracker_that_raises_costs_no_sample(tiny, docs, tmp_path, ropewalk):
     """Every sample, the reports and exit status 0, beside one line of warning."""
     (tmp_path / "raising.py").write_text(RAISING)
     words = sweep(tiny, docs, tmp_path / "run", scaling=["pi"], task=["perplexity:tail=16"])
@@ -217,9 +213,7 @@ def test_a_tracker_that_raises_costs_no_sample(
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_sent_by_publish(
-    run: Path, fake: Path, ropewalk: Ropewalk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_run_is_sent_by_publish(run, fake, ropewalk, tmp_path, monkeypatch):
     (tmp_path / "shlex.py").write_text("raise SystemExit('run')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -228,7 +222,7 @@ def test_a_finished_run_is_sent_by_publish(
     assert [call[0] for call in calls(fake)] == ["begin", "scores", "files", "end"]
 
 
-def test_what_was_not_sent_is_an_exit_status(small: Path, fake: Path, ropewalk: Ropewalk) -> None:
+def test_what_was_not_sent_is_an_exit_status(small, fake, ropewalk):
     (fake.parent / "begin").touch()
     done = ropewalk("publish", small, "--to", fake)
     assert (done.status, "the server is gone" in done.err) == (1, True)
@@ -238,7 +232,7 @@ def test_what_was_not_sent_is_an_exit_status(small: Path, fake: Path, ropewalk: 
     ("given", "word"),
     [("mlfow", "did you mean 'mlflow'"), ("wandb:projet=x", "project"), ("absent.py", "exist")],
 )
-def test_a_wrong_tracker_is_one_sentence(ropewalk: Ropewalk, given: str, word: str) -> None:
+def test_a_wrong_tracker_is_one_sentence(ropewalk, given, word):
     done = ropewalk("run", "--model", "absent", "--track", given)
     assert (done.status, word in done.err) == (2, True), done.err
 
@@ -265,7 +259,7 @@ def by_library(name: str, tmp_path: Path, **environment: str) -> list[str]:
     return [first, lost]
 
 
-def test_mlflow_has_params_steps_and_artefacts(tmp_path: Path) -> None:
+def test_mlflow_has_params_steps_and_artefacts(tmp_path):
     """A run whose settings changed, which MLflow forbids, has them as tags; a lost one is new."""
     store = tmp_path / "store"
     first, lost = by_library(
@@ -286,7 +280,7 @@ def test_mlflow_has_params_steps_and_artefacts(tmp_path: Path) -> None:
     assert (run / "artifacts/reports/curves.png").exists()
 
 
-def test_trackio_has_config_steps_and_artefacts(tmp_path: Path) -> None:
+def test_trackio_has_config_steps_and_artefacts(tmp_path):
     first, lost = by_library("trackio", tmp_path, TRACKIO_DIR=str(tmp_path / "store"))
     assert lost != first
     with closing(sqlite3.connect(tmp_path / "store/ropewalk.db")) as base:
@@ -302,7 +296,7 @@ def test_trackio_has_config_steps_and_artefacts(tmp_path: Path) -> None:
     assert {one["path"] for one in json.loads(manifest)} == {"index.html", "reports/curves.png"}
 
 
-def test_wandb_offline_has_config_steps_and_artefacts(tmp_path: Path) -> None:
+def test_wandb_offline_has_config_steps_and_artefacts(tmp_path):
     """Two offline parts of one run, which ``wandb sync`` joins; no name of the machine."""
     first, _ = by_library("wandb", tmp_path, WANDB_MODE="offline", WANDB_DIR=str(tmp_path))
     parts = sorted(tmp_path.glob(f"wandb/offline-run-*/run-{first}.wandb"))

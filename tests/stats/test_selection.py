@@ -34,18 +34,18 @@ def error(rounds: int) -> float:
 
 
 @pytest.mark.parametrize("shape", MODERATE)
-def test_two_equal_methods_seldom_have_a_winner(shape: str) -> None:
+def test_two_equal_methods_seldom_have_a_winner(shape):
     """In at most 5 % of samples from 8 documents on, in the committed simulation."""
     assert max(WINNER[shape].values()) <= 5 + error(2000)
 
 
 @pytest.mark.parametrize("shape", [*EXTREME, "lognormal, sigma 0.75; longer is harder"])
-def test_extreme_shapes_are_told_with_their_rates(shape: str) -> None:
+def test_extreme_shapes_are_told_with_their_rates(shape):
     """At most 8 % from 12 documents on."""
     assert max(rate for n, rate in WINNER[shape].items() if n >= 12) <= 8 + error(2000)
 
 
-def test_many_equal_methods_have_a_winner_no_more_often_than_two() -> None:
+def test_many_equal_methods_have_a_winner_no_more_often_than_two():
     """The reason why the winner needs no correction for the number of rivals."""
     for row, rates in FALSE.items():
         shape, _, rest = row.partition("; ")
@@ -53,7 +53,7 @@ def test_many_equal_methods_have_a_winner_no_more_often_than_two() -> None:
             assert max(rates.values()) <= 5 + error(200)
 
 
-def test_the_bounds_cover_as_often_as_they_say() -> None:
+def test_the_bounds_cover_as_often_as_they_say():
     """94 % from 8 documents on for every shape that is not extreme, with few and many methods."""
     for row, rates in COVERED.items():
         if row.partition("; ")[0] in MODERATE:
@@ -62,7 +62,7 @@ def test_the_bounds_cover_as_often_as_they_say() -> None:
     assert {row.partition("; ")[2].split()[0] for row in COVERED} == set(map(str, METHODS))
 
 
-def test_a_lead_is_found() -> None:
+def test_a_lead_is_found():
     """A lead of one standard deviation on 20 documents, and how tight the bound is there."""
     assert POWER["normal; lead 1, 5 methods"][20] >= 85
     assert POWER["normal; lead 1, 25 methods"][20] >= 65
@@ -71,14 +71,14 @@ def test_a_lead_is_found() -> None:
 
 
 @pytest.mark.slow
-def test_the_committed_rates_are_those_of_this_code() -> None:
+def test_the_committed_rates_are_those_of_this_code():
     """One cell of the table of coverage, simulated again."""
     rate = COVERED["exponential; 5 methods, unequal spreads"][8]
     again = many("exponential", 5, 8, lead=LEAD, unequal=True)
     assert 100 * again.covered == pytest.approx(rate, abs=0.3)
 
 
-def test_a_clear_winner_and_hopeless_methods() -> None:
+def test_a_clear_winner_and_hopeless_methods():
     """A lead of ten standard deviations wins, has no regret, and leaves no other possible."""
     rng = np.random.default_rng(0)
     costs = 0.1 * rng.standard_normal((10, 4)) + [0.0, 1.0, 2.0, 3.0]
@@ -90,7 +90,7 @@ def test_a_clear_winner_and_hopeless_methods() -> None:
     assert selection.needed(0.01) == 10
 
 
-def test_two_methods_have_their_paired_interval() -> None:
+def test_two_methods_have_their_paired_interval():
     """With one rival the bound is the end of the interval of the difference, from either side."""
     rng = np.random.default_rng(1)
     costs = rng.exponential(1, (12, 2))
@@ -102,7 +102,7 @@ def test_two_methods_have_their_paired_interval() -> None:
     assert selection.winner == less.significant()
 
 
-def test_normal_differences_give_nearly_dunnett() -> None:
+def test_normal_differences_give_nearly_dunnett():
     """The bound on one of three rivals is near Dunnett's one-sided comparison by SciPy."""
     ratios = []
     for seed in range(20):
@@ -116,9 +116,7 @@ def test_normal_differences_give_nearly_dunnett() -> None:
 
 @settings(max_examples=20)
 @given(st.permutations(range(9)), st.permutations(range(4)), st.integers(0, 99))
-def test_the_order_of_documents_and_methods_changes_nothing(
-    rows: list[int], columns: list[int], seed: int
-) -> None:
+def test_the_order_of_documents_and_methods_changes_nothing(rows, columns, seed):
     """The same documents in another order give the same bounds, to rounding."""
     rng = np.random.default_rng(seed)
     costs, weights = rng.standard_normal((9, 4)), rng.integers(50, 200, 9).astype(float)
@@ -129,21 +127,21 @@ def test_the_order_of_documents_and_methods_changes_nothing(
     assert other.possible.tolist() == one.possible[columns].tolist()
 
 
-def test_what_all_methods_share_changes_nothing() -> None:
+def test_what_all_methods_share_changes_nothing():
     """A document's own difficulty is in all differences, and cancels."""
     rng = np.random.default_rng(2)
     costs, hard = rng.standard_normal((15, 5)), 100 * rng.exponential(1, (15, 1))
     assert selected(costs + hard).regret == pytest.approx(selected(costs).regret, rel=1e-6)
 
 
-def test_fewer_candidates_left_have_less_of_the_error() -> None:
+def test_fewer_candidates_left_have_less_of_the_error():
     """The bounds of survivors are wider if they were chosen from more."""
     costs = np.random.default_rng(3).standard_normal((12, 3))
     few, some = select_means(costs, np.ones(12)), select_means(costs, np.ones(12), candidates=20)
     assert (some.regret > few.regret).all()
 
 
-def test_two_documents_give_no_bound_and_equal_ones_no_width() -> None:
+def test_two_documents_give_no_bound_and_equal_ones_no_width():
     """Nothing can be concluded of two documents; methods equal on every document have regret 0."""
     assert select_means(np.zeros((2, 3)), np.ones(2)) is None
     for methods in (2, 3):
@@ -153,7 +151,7 @@ def test_two_documents_give_no_bound_and_equal_ones_no_width() -> None:
     assert selected(np.ones((5, 1))).regret.tolist() == [0]
 
 
-def test_hits_have_no_interval_of_width_zero() -> None:
+def test_hits_have_no_interval_of_width_zero():
     """Five of five for all: no method is worse, and none surely as good."""
     selection = select_shares(np.ones((5, 3)))
     assert (selection.regret > 0.3).all()
@@ -163,7 +161,7 @@ def test_hits_have_no_interval_of_width_zero() -> None:
     assert less.low == pytest.approx(-less.high if less.high else None)
 
 
-def test_hits_of_six_trials_win() -> None:
+def test_hits_of_six_trials_win():
     """All of 6 trials against none is a winner among three methods; 4 of 6 against 2 is not."""
     trials = np.array([[1.0, 0.0, 0.0]] * 6)
     selection = select_shares(trials)
@@ -174,7 +172,7 @@ def test_hits_of_six_trials_win() -> None:
     assert not again.winner
 
 
-def test_the_bound_narrows_as_it_is_said() -> None:
+def test_the_bound_narrows_as_it_is_said():
     """At the number of documents that is needed, the bound is near the margin."""
     rng = np.random.default_rng(4)
     costs = rng.standard_normal((20, 3))
@@ -192,7 +190,7 @@ def against(losses: Array) -> tuple[list[Difference], list[float | None]]:
     return selection, adjusted(differences, np.ones(len(losses)), selection, shares=False)
 
 
-def test_comparisons_with_a_baseline_err_together_in_one_of_twenty() -> None:
+def test_comparisons_with_a_baseline_err_together_in_one_of_twenty():
     """Six equal methods against a seventh on the same documents."""
     rng = np.random.default_rng(5)
     wrong = 0
@@ -202,7 +200,7 @@ def test_comparisons_with_a_baseline_err_together_in_one_of_twenty() -> None:
     assert wrong / 200 <= 0.065
 
 
-def test_correlated_methods_lose_less_than_by_holm() -> None:
+def test_correlated_methods_lose_less_than_by_holm():
     """Ten copies of one method with a little noise are nearly one comparison."""
     rng = np.random.default_rng(6)
     worse = rng.normal(0.5, 0.7, (30, 1)) + rng.normal(0, 0.01, (30, 10))
@@ -212,7 +210,7 @@ def test_correlated_methods_lose_less_than_by_holm() -> None:
     assert all((p or 0) >= (one.p or 0) for one, p in zip(selection, corrected, strict=True))
 
 
-def test_a_swapped_difference_is_the_inverse() -> None:
+def test_a_swapped_difference_is_the_inverse():
     """20 % lower is 25 % higher from the other side."""
     selection = Difference(-0.2, -0.5, 0.25, 0.1, 10, 7, 3)
     turned = selection.swapped(relative=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from harness.sweep import plan
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import LONGEST, parse
 from tasks import perplexity
-from tasks._protocols import PROTOCOLS, Layout, Protocol, count, fitting
+from tasks._protocols import PROTOCOLS, Layout, count, fitting
 from tasks.types import Document, Loglikelihood, TaskContext
 
 
@@ -24,13 +23,13 @@ def refused(**given: Any) -> str:
 
 
 @pytest.mark.parametrize("length", ["999999999999", "1000000x"])
-def test_a_length_has_a_bound(tiny: Path, length: str) -> None:
+def test_a_length_has_a_bound(tiny, length):
     told = refused(model=str(tiny), task=("passkey",), length=(length,))
     assert length in told
     assert f"{LONGEST:,}" in told
 
 
-def test_cells_have_a_bound() -> None:
+def test_cells_have_a_bound():
     """Methods x tasks x lengths are counted before a model is opened."""
     grid = tuple(f"pi:factor={factor}" for factor in range(1, 1001))
     lengths = tuple(str(length) for length in range(1, 101))
@@ -38,14 +37,14 @@ def test_cells_have_a_bound() -> None:
     assert "1,000 methods x 2 tasks x 100 lengths are 200,000 cells" in told
 
 
-def test_questions_have_a_bound(tiny: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_have_a_bound(tiny, docs, monkeypatch):
     monkeypatch.setattr(plan, "QUESTIONS", 50)
     task = ("perplexity:protocol=overlap,stride=1",)
     assert "more than 50 questions" in refused(model=str(tiny), docs=str(docs), task=task)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_windows_are_counted_before_they_are_made(protocol: Protocol) -> None:
+def test_windows_are_counted_before_they_are_made(protocol):
     """The count is that of the windows there are, of any protocol, with and without a begin."""
     texts = [Document(str(size), range(size)) for size in (200, 256, 321)]
     for opening, length, stride in product(((), (0,)), (64, 199), (1, 7, 64)):
@@ -55,14 +54,14 @@ def test_windows_are_counted_before_they_are_made(protocol: Protocol) -> None:
         assert count(protocol, found, length, layout) == len(many)
 
 
-def test_windows_a_token_apart_are_refused_at_once() -> None:
+def test_windows_a_token_apart_are_refused_at_once():
     book = Document("book", range(1_000_000))
     source = TaskContext(lambda _: [], lambda _: "", 0, 512, lambda: [book])
     with pytest.raises(ValueError, match="999,488 windows .* at most 300,000"):
         next(perplexity.ask(source, [512], protocol="overlap", stride=1))
 
 
-def test_tokens_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_that_are_kept_have_a_bound(monkeypatch):
     """Windows on one text count its tokens once, prompts each their own."""
     monkeypatch.setattr(plan, "TOKENS", 100)
     text, tally = Document("book", range(90)).tokens, plan.Tally()

@@ -18,7 +18,6 @@ from harness.sweep.eta import ETA, initial_eta, keep_rates
 from harness.sweep.measure import Session
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.spec import parse
-from tests.command_line import Ropewalk
 
 GIVEN: dict[str, Any] = {
     "scaling": ["none", "rerope"],
@@ -58,7 +57,7 @@ def answered(eta: ETA, plan: Plan, clock: list[float]) -> Iterator[float]:
         yield seconds(eta)
 
 
-def test_the_time_left_is_that_of_the_operations_left(plan: Plan, clock: list[float]) -> None:
+def test_the_time_left_is_that_of_the_operations_left(plan, clock):
     """After every method was measured it is right, though one forward answers many samples."""
     eta = ETA(plan, plan.work(set()), {})
     whole = seconds(eta)
@@ -68,7 +67,7 @@ def test_the_time_left_is_that_of_the_operations_left(plan: Plan, clock: list[fl
     assert eta.share() == pytest.approx(1)
 
 
-def test_speeds_are_kept_for_the_next_sweep(plan: Plan, clock: list[float]) -> None:
+def test_speeds_are_kept_for_the_next_sweep(plan, clock):
     eta = ETA(plan, plan.work(set()), {})
     whole = seconds(eta)
     assert eta.seconds_left() is None
@@ -80,7 +79,7 @@ def test_speeds_are_kept_for_the_next_sweep(plan: Plan, clock: list[float]) -> N
     assert initial_eta(plan, plan.work(set()), "another machine").seconds_left() is None
 
 
-def test_a_long_sample_has_a_time_left(plan: Plan, clock: list[float]) -> None:
+def test_a_long_sample_has_a_time_left(plan, clock):
     eta = ETA(plan, plan.work(set()), {})
     eta.begin()
     clock[0] += 40
@@ -92,7 +91,7 @@ def test_a_long_sample_has_a_time_left(plan: Plan, clock: list[float]) -> None:
 
 
 @pytest.mark.slow
-def test_a_log_has_times_and_a_repeat_is_complete(plan: Plan, tmp_path: Path) -> None:
+def test_a_log_has_times_and_a_repeat_is_complete(plan, tmp_path):
     for wanted in (r"^\d\d:\d\d:\d\d Loading the weights", r"^\d\d:\d\d:\d\d Complete: nothing"):
         text = io.StringIO()
         progress = Measuring(Lines(file=text, width=200), "test")
@@ -106,9 +105,7 @@ def test_a_log_has_times_and_a_repeat_is_complete(plan: Plan, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_dry_run_says_how_long(
-    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_says_how_long(tiny, docs, tmp_path, ropewalk, monkeypatch):
     monkeypatch.setattr(eta.constants, "HF_ASSETS_CACHE", str(tmp_path / "no speeds"))
     words = f"run --model {tiny} --docs {docs} --length 1x --scaling none --task perplexity:tail=16"
     run = [*words.split(), "--out", tmp_path / "run"]

@@ -40,7 +40,7 @@ def statuses() -> dict[tuple[str, int], str]:
     return {(row.scaling, row.length): row.status for row in table.itertuples()}
 
 
-def test_a_method_that_fails_at_one_length_fails_there_alone(run: Callable[..., Any]) -> None:
+def test_a_method_that_fails_at_one_length_fails_there_alone(run):
     Path("mine.py").write_text(PICKY)
     changes = {"scaling": ["none", "./mine.py:factor=2"]}
     told = (
@@ -69,7 +69,7 @@ def test_a_method_that_fails_at_one_length_fails_there_alone(run: Callable[..., 
 
 
 @pytest.mark.usefixtures("weightless")
-def test_a_method_that_fails_at_every_length_is_refused(run: Callable[..., Any]) -> None:
+def test_a_method_that_fails_at_every_length_is_refused(run):
     Path("mine.py").write_text(PICKY)
     done = run(scaling=["none", "./mine.py"], length=["5x"])
     assert done.status == 2
@@ -84,7 +84,7 @@ def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any]) -> None:
+def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run):
     names = write_task(
         lambda text: text.replace(
             "    each =", '    1 / (request.doc_id != "document-1.txt")\n    each ='
@@ -106,7 +106,7 @@ def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any
     assert len((Path("run") / SAMPLES).read_text().splitlines()) == len(lines) + 2
 
 
-def test_a_grade_that_is_no_number_is_a_failure(run: Callable[..., Any]) -> None:
+def test_a_grade_that_is_no_number_is_a_failure(run):
     values = "{'document-0.txt': math.nan, 'document-1.txt': math.inf}.get(request.doc_id, 'x')"
     names = write_task(
         lambda text: text.replace("doc_id, math.fsum(response.nll),", f"doc_id, {values},")
@@ -118,9 +118,7 @@ def test_a_grade_that_is_no_number_is_a_failure(run: Callable[..., Any]) -> None
     assert [one["status"] for one in lost] == ["failed"] * 6
 
 
-def test_a_task_that_cannot_score_fails_its_cells_alone(
-    run: Callable[..., Any], ropewalk: Ropewalk
-) -> None:
+def test_a_task_that_cannot_score_fails_its_cells_alone(run, ropewalk):
     before = "    return Score(*ratio"
     names = write_task(lambda text: text.replace(before, f"    1 / 0\n{before}"))
     for done in (run(task=names), ropewalk("report", "run", "--task", "./mine.py")):
@@ -132,9 +130,7 @@ def test_a_task_that_cannot_score_fails_its_cells_alone(
     assert {record["status"] for record in samples(Path("run")).values()} == {"ok"}
 
 
-def test_a_model_that_fails_on_one_input_fails_there_alone(
-    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_fails_on_one_input_fails_there_alone(run, monkeypatch):
     answers = machine.answers
 
     def fails(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
@@ -155,9 +151,7 @@ def test_a_model_that_fails_on_one_input_fails_there_alone(
     assert run().status == 0
 
 
-def test_a_record_says_whether_a_sample_was_shared(
-    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_says_whether_a_sample_was_shared(run, monkeypatch):
     answers = machine.answers
 
     def fails(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
@@ -172,9 +166,7 @@ def test_a_record_says_whether_a_sample_was_shared(
     assert sorted(shared) == [False, False, True]
 
 
-def test_a_task_is_graded_with_its_own_documents(
-    tiny: Path, docs: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_task_is_graded_with_its_own_documents(tiny, docs, ropewalk):
     grade = '"tokens": len(response.nll), **losses}'
     named = grade.replace("}", ', "read": context.documents()[0].name}')
     write_task(lambda text: text.replace(grade, named))

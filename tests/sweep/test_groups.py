@@ -39,7 +39,7 @@ def together(plan: Plan) -> Answers:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [3, 100])
-def test_batches_change_no_bit(workers: int, plan: Plan, together: Answers) -> None:
+def test_batches_change_no_bit(workers, plan, together):
     """Few batches or many: every question has one answer, and it is the same bit for bit."""
     model, apart = ready(plan.checkpoint), {}
     for batch in split(plan.work(set()), workers):

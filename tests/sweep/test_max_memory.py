@@ -10,7 +10,6 @@ from harness.runs.store import read_samples
 from harness.sweep.memory import estimate
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import parse
-from tests.command_line import Ropewalk
 
 
 def sweep(model: Path, docs: Path) -> tuple[str, ...]:
@@ -19,9 +18,7 @@ def sweep(model: Path, docs: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-def test_less_memory_gives_the_same_numbers(
-    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_less_memory_gives_the_same_numbers(tiny, docs, tmp_path, ropewalk):
     """A sweep held to little memory records the values of one without a limit, bit for bit."""
     words = (*sweep(tiny, docs), "--scaling", "none", "pi")
     values = []
@@ -32,16 +29,14 @@ def test_less_memory_gives_the_same_numbers(
     assert values[0] == values[1]
 
 
-def test_too_little_memory_is_refused_before_weights_are_read(
-    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_too_little_memory_is_refused_before_weights_are_read(tiny, docs, tmp_path, ropewalk):
     words = ("--max-memory", "100KB", "--out", tmp_path, "--dry-run")
     done = ropewalk(*sweep(tiny, docs), *words)
     assert done.status == 2
     assert "--max-memory 100KB is too little: the weights and the longest question need" in done.err
 
 
-def test_loading_in_another_dtype_counts_the_files_beside_the_weights(docs: Path) -> None:
+def test_loading_in_another_dtype_counts_the_files_beside_the_weights(docs):
     """Of a bfloat16 file read as float32 both are in memory; of equal dtypes only the weights."""
     at_peak = {}
     for dtype in ("float32", "bfloat16"):

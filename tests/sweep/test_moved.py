@@ -32,7 +32,7 @@ def moved(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
-def test_inside_the_window_what_changes_nothing_is_measured_once(moved: Path) -> None:
+def test_inside_the_window_what_changes_nothing_is_measured_once(moved):
     """At 1x Self-Extend and LM-Infinite are the plain embedding; ReRoPE and STRING are not."""
     frame = make_frame([moved])
     at = frame[frame["length"] == WINDOW].groupby("scaling")["frequencies"].first()
@@ -40,7 +40,7 @@ def test_inside_the_window_what_changes_nothing_is_measured_once(moved: Path) ->
     assert len({at["none"], at["rerope"], at["dual_chunk"], at["string"]}) == 4
 
 
-def test_the_record_tells_what_was_moved(moved: Path) -> None:
+def test_the_record_tells_what_was_moved(moved):
     run = json.loads((moved / RUN).read_text())
     cells = {(cell["scaling"], cell["length"]): cell["frequencies"] for cell in run["cells"]}
     told = run["frequencies"][cells["rerope", 320]]
@@ -51,7 +51,7 @@ def test_the_record_tells_what_was_moved(moved: Path) -> None:
 
 
 @pytest.mark.slow
-def test_modes_of_dynamic_ntk_are_measured_apart(tiny: Path, docs: Path, tmp_path: Path) -> None:
+def test_modes_of_dynamic_ntk_are_measured_apart(tiny, docs, tmp_path):
     modes = [
         "dynamic_ntk",
         *(f"dynamic_ntk:mode={m},block=8" for m in ("per_query", "transformers")),
@@ -63,7 +63,7 @@ def test_modes_of_dynamic_ntk_are_measured_apart(tiny: Path, docs: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_half_the_distance_is_interpolation(tiny: Path, docs: Path, tmp_path: Path) -> None:
+def test_half_the_distance_is_interpolation(tiny, docs, tmp_path):
     """Bands that halve every position are Position Interpolation by 2, to rounding."""
     file = tmp_path / "half.py"
     file.write_text(

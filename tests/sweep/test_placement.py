@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from harness.models import weights
 from harness.sweep.backend import ready
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
-from tests.command_line import Ropewalk, samples, sweep
+from tests.command_line import samples, sweep
 
 ROOM = 0.75  # of a model's bytes, for which there is memory
 SETTINGS = {
@@ -45,10 +44,7 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
-def test_layers_on_disk_change_no_bit(
-    family: str, saved: Callable[[str], Path], docs: Path, tmp_path: Path, ropewalk: Ropewalk,
-    spread: list[Any],
-) -> None:  # fmt: skip
+def test_layers_on_disk_change_no_bit(family, saved, docs, tmp_path, ropewalk, spread):
     settings = {**SETTINGS, "scaling": SETTINGS["scaling"][: 3 if family == "llama" else 2]}
     words = sweep(saved(family), docs, tmp_path / "plain", **settings)
     assert ropewalk(*words).status == 0
@@ -64,15 +60,13 @@ def test_layers_on_disk_change_no_bit(
     assert samples(tmp_path / "spread") == samples(tmp_path / "plain")
 
 
-def test_what_fits_one_device_is_left_whole(tiny: Path, docs: Path) -> None:
+def test_what_fits_one_device_is_left_whole(tiny, docs):
     spec = Spec(model=str(tiny), docs=str(docs), device_map="auto", length=("1x",), scaling=("pi",))
     model = ready(make_plan(spec.model_copy(update={"task": ("perplexity:tail=16",)})).checkpoint)
     assert not hasattr(model, "_hf_hook")
 
 
-def test_folders_that_a_kill_left_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_that_a_kill_left_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     held = Path(weights.spread()["offload_folder"])
     left, new, linked = (tmp_path / f"{weights.PREFIX}{n}" for n in ("left", "new", "linked"))

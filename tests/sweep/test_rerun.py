@@ -34,16 +34,14 @@ def rerun(tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch) -
     return rerun
 
 
-def test_a_run_is_measured_again_to_the_same_bits(run: Path, rerun: Rerun, tmp_path: Path) -> None:
+def test_a_run_is_measured_again_to_the_same_bits(run, rerun, tmp_path):
     status, told, _ = rerun(run)
     assert status == 0
     assert "3 of 3 samples are equal bit for bit: reproduced." in told
     assert (tmp_path / "results" / "reproduce-run" / SAMPLES).exists()
 
 
-def test_samples_that_were_there_before_are_not_taken_for_measured_again(
-    run: Path, rerun: Rerun, tmp_path: Path
-) -> None:
+def test_samples_that_were_there_before_are_not_taken_for_measured_again(run, rerun, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
     status, told, _ = rerun(run, "--out", copy)
     assert "3 of 3 samples were in" in told
@@ -54,9 +52,7 @@ def test_samples_that_were_there_before_are_not_taken_for_measured_again(
     assert "samples were in" not in rerun(run, "--out", tmp_path / "new")[1]
 
 
-def test_a_folder_of_another_sweep_is_told_before_anything_is_measured(
-    run: Path, rerun: Rerun, tmp_path: Path
-) -> None:
+def test_a_folder_of_another_sweep_is_told_before_anything_is_measured(run, rerun, tmp_path):
 
     def wider(record: dict[str, Any]) -> None:
         record["cells"].append({**record["cells"][0], "scaling": "none"})
@@ -70,9 +66,7 @@ def test_a_folder_of_another_sweep_is_told_before_anything_is_measured(
     assert (status, "has another sweep, with other seeds" in told) == (2, True)
 
 
-def test_other_weights_documents_and_questions_are_named(
-    run: Path, rerun: Rerun, docs: Path, tmp_path: Path
-) -> None:
+def test_other_weights_documents_and_questions_are_named(run, rerun, docs, tmp_path):
     other = save_tiny(tmp_path / "elsewhere" / "llama", seed=5)
     status, _, told = rerun(run, "--model", other)
     assert status == 2
@@ -90,9 +84,7 @@ def test_other_weights_documents_and_questions_are_named(
     assert (status, "tasks.perplexity:tail=16.version is 1, the record has 0." in told) == (2, True)
 
 
-def test_moved_files_are_found_by_their_content(
-    run: Path, rerun: Rerun, tiny: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_moved_files_are_found_by_their_content(run, rerun, tiny, docs, tmp_path):
     model = shutil.copytree(tiny, tmp_path / "moved" / "weights")
     texts = shutil.copytree(docs, tmp_path / "moved" / "texts")
     asked = {"model": "gone", "docs": "gone", "device": "cuda:7"}
@@ -104,9 +96,7 @@ def test_moved_files_are_found_by_their_content(
     assert (status, "3 of 3 samples are equal bit for bit" in told) == (0, True)
 
 
-def test_documents_of_one_of_two_tasks_may_move(
-    rerun: Rerun, tiny: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_documents_of_one_of_two_tasks_may_move(rerun, tiny, docs, tmp_path):
     texts, embedded = shutil.copytree(docs, tmp_path / "texts"), "embedded:limit=1,max_chars=2000"
     given = {
         "model": str(tiny),
@@ -127,9 +117,7 @@ def test_documents_of_one_of_two_tasks_may_move(
     assert (status, "the run has documents in 2 (" in told) == (2, True)
 
 
-def test_samples_that_differ_are_counted_and_the_furthest_named(
-    run: Path, rerun: Rerun, tmp_path: Path
-) -> None:
+def test_samples_that_differ_are_counted_and_the_furthest_named(run, rerun, tmp_path):
     """One value a thousandth off, one sample missing: not reproduced, exit status 1."""
     altered = Path(shutil.copytree(run, tmp_path / "altered"))
     lines = [json.loads(line) for line in (altered / SAMPLES).read_text().splitlines()]
@@ -149,9 +137,7 @@ def test_samples_that_differ_are_counted_and_the_furthest_named(
     ("scaling", ["none", "./mine.py"]), ("task", ["some.module:option=1"]),
     ("trust_remote_code", True), ("allow_pickle", True),
 ])  # fmt: skip
-def test_a_record_makes_no_code_run(
-    key: str, value: Any, run: Path, rerun: Rerun, tmp_path: Path
-) -> None:
+def test_a_record_makes_no_code_run(key, value, run, rerun, tmp_path):
     folder = shutil.copytree(run, tmp_path / "theirs")
     record = json.loads((folder / RUN).read_text())
     record["asked"][key] = value
@@ -162,7 +148,7 @@ def test_a_record_makes_no_code_run(
     assert "--run-code" in told
 
 
-def test_nothing_in_a_record_is_run_or_contacted(run: Path, rerun: Rerun, tmp_path: Path) -> None:
+def test_nothing_in_a_record_is_run_or_contacted(run, rerun, tmp_path):
     own = tmp_path / "evil.py"
     own.write_text("from pathlib import Path\nPath('ran').touch()\ndef begin(*_): ...\n")
     for track in (str(own), "mlflow:uri=http://127.0.0.1:9", 5):
@@ -178,7 +164,7 @@ def test_nothing_in_a_record_is_run_or_contacted(run: Path, rerun: Rerun, tmp_pa
     assert not Path("ran").exists()
 
 
-def test_a_model_of_the_hub_is_that_of_the_recorded_commit() -> None:
+def test_a_model_of_the_hub_is_that_of_the_recorded_commit():
     record = {"asked": {"model": "a/b", "revision": "main"}, "model": {"revision": "c0ffee"}}
     assert recorded_settings(record, {}) == {"model": "a/b", "revision": "c0ffee"}
     assert recorded_settings({**record, "model": {"revision": None}}, {})["revision"] == "main"

@@ -25,7 +25,7 @@ def sweep(tmp_path: Path) -> Path:
     return tmp_path / "sweep.yaml"
 
 
-def test_nothing_asked_is_the_whole_default() -> None:
+def test_nothing_asked_is_the_whole_default():
     spec = parse(None, {})
     assert (spec.model, spec.docs, spec.seed) == ("reference", "embedded", 0)
     assert (spec.scaling, spec.task, spec.length) == (SCALING, TASKS, LENGTHS)
@@ -41,14 +41,12 @@ def test_nothing_asked_is_the_whole_default() -> None:
         (("2x", "64", "1k", "512", "1x"), (64, 256, 512, 1024)),
     ],
 )
-def test_lengths_are_tokens_ascending_each_once(
-    given: tuple[str, ...], tokens: tuple[int, ...]
-) -> None:
+def test_lengths_are_tokens_ascending_each_once(given, tokens):
     """512 is tokens, 4k and 4K are 4096, 1.5x is one trained window and a half."""
     assert Spec(length=given).lengths(trained_length=256) == tokens
 
 
-def test_a_sweep_file_has_the_flags_names(sweep: Path) -> None:
+def test_a_sweep_file_has_the_flags_names(sweep):
     sweep.write_text("scaling: [none, 'yarn:factor=8']\nlength: [512, 2x]\nseed: 7\nout: here\n")
     spec = parse(sweep, {})
     assert spec.scaling == ("none", "yarn:factor=8")
@@ -57,13 +55,13 @@ def test_a_sweep_file_has_the_flags_names(sweep: Path) -> None:
     assert spec.task == TASKS
 
 
-def test_flags_win_over_the_sweep_file(sweep: Path) -> None:
+def test_flags_win_over_the_sweep_file(sweep):
     sweep.write_text("scaling: [none, pi]\nseed: 7\n")
     spec = parse(sweep, {"scaling": ("yarn",)})
     assert (spec.scaling, spec.seed) == (("yarn",), 7)
 
 
-def test_what_was_asked_can_be_told_from_defaults(sweep: Path) -> None:
+def test_what_was_asked_can_be_told_from_defaults(sweep):
     sweep.write_text("seed: 0\n")
     spec = parse(sweep, {"device": "cpu"})
     assert spec.model_dump(exclude_unset=True) == {"seed": 0, "device": "cpu"}
@@ -72,26 +70,26 @@ def test_what_was_asked_can_be_told_from_defaults(sweep: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["512k1", "k", "0", "0k", "0.0x", "-1", "1.5", ".5x", "", " 5", "1e3"]
 )
-def test_what_is_no_length_is_refused(text: str) -> None:
+def test_what_is_no_length_is_refused(text):
     assert refused(None, {"length": (text,)}).startswith(f"length: {text!r} is not a length;")
 
 
 @pytest.mark.parametrize("text", ["", "- none\n- pi\n", "yarn\n"])
-def test_a_sweep_file_that_is_no_mapping_is_refused(sweep: Path, text: str) -> None:
+def test_a_sweep_file_that_is_no_mapping_is_refused(sweep, text):
     sweep.write_text(text)
     assert refused(sweep, {}) == (
         f"sweep file {sweep} must hold settings (model: …, scaling: […], …)."
     )
 
 
-def test_a_missing_sweep_file_is_named(sweep: Path) -> None:
+def test_a_missing_sweep_file_is_named(sweep):
     assert refused(sweep, {}) == f"sweep file {sweep} does not exist."
     assert refused(sweep.parent, {}) == (
         f"sweep file {sweep.parent} cannot be read: it is a folder, not a regular file."
     )
 
 
-def test_one_thing_stands_for_a_list_of_one(tmp_path: Path) -> None:
+def test_one_thing_stands_for_a_list_of_one(tmp_path):
     """`scaling: yarn` and `seed: 010`, which is 8 in YAML, mean what they look like."""
     file = tmp_path / "sweep.yaml"
     file.write_text(
@@ -102,13 +100,13 @@ def test_one_thing_stands_for_a_list_of_one(tmp_path: Path) -> None:
     assert (spec.seed, spec.out, spec.offline) == (10, None, True)
 
 
-def test_a_size_is_exact() -> None:
+def test_a_size_is_exact():
     """A limit of memory is a number of bytes of at most 18 digits and a unit."""
     assert Spec(max_memory="1.5KiB").memory == 1536
     assert "is not a size" in refused(None, {"max_memory": "9" * 5000 + "TB"})
 
 
-def test_a_next_line_opens_the_same_model() -> None:
+def test_a_next_line_opens_the_same_model():
     asked = Spec(model="org/name", revision="abc", trust_remote_code=True, offline=True)
     switches = ["--trust-remote-code", "--offline"]
     assert asked.opened == ["org/name", "--revision", "abc", *switches]
@@ -123,9 +121,7 @@ def test_a_next_line_opens_the_same_model() -> None:
         ({"length": ["2x", "4q"]}, "4q"),
     ],
 )
-def test_a_wrong_name_is_told_before_documents_are_read(
-    wrong: dict[str, Any], told: str, tiny: Path
-) -> None:
+def test_a_wrong_name_is_told_before_documents_are_read(wrong, told, tiny):
     """Reading them may take minutes."""
 
     def documents() -> Iterator[tuple[str, str]]:

@@ -27,7 +27,7 @@ from harness.runs.store import SAMPLES, append, read_samples, writing
 from harness.sweep import backend, measure, plan
 from tests import ROOT
 from tests.child import in_child, mapped
-from tests.command_line import MANY, Ropewalk, samples, sweep
+from tests.command_line import MANY, samples, sweep
 from tests.tiny import save_tiny
 
 
@@ -79,9 +79,7 @@ def _slowly(file: Any, record: Any) -> None:
 
 
 @pytest.mark.slow
-def test_kills_at_random_moments_change_no_bit(
-    many: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_kills_at_random_moments_change_no_bit(many, tiny, docs, tmp_path, ropewalk):
     """Killed again and again, the same command ends with the undisturbed samples, each once."""
     folder = tmp_path / "run"
     done = in_child(run_and_kill, folder, sweep(tiny, docs, folder, **MANY))
@@ -130,9 +128,8 @@ def disturbed(place: str, words: list[str], error: OSError | None) -> None:
     ids=["export", "hf-code", "card", "folder"],
 )  # fmt: skip
 def test_what_is_written_for_others_is_whole_or_not_there(
-    place: str, words: tuple[str, ...], *, there: bool, tiny: Path, small: Path, tmp_path: Path,
-    ropewalk: Ropewalk,
-) -> None:  # fmt: skip
+    place, words, *, there, tiny, small, tmp_path, ropewalk
+):
     out = tmp_path / "out"
     if there:
         out.mkdir()
@@ -153,7 +150,7 @@ def test_what_is_written_for_others_is_whole_or_not_there(
 class TestDisk:
     """A disk that takes no more ends the run in one sentence, and loses nothing."""
 
-    def test_a_disk_that_fills_up_while_a_pdf_is_written(self, small: Path, tmp_path: Path) -> None:
+    def test_a_disk_that_fills_up_while_a_pdf_is_written(self, small, tmp_path):
         """Of Matplotlib's error, which hides it, no trace; the file of before stays."""
         own = tmp_path / "drawn.py"
         own.write_text(
@@ -173,9 +170,8 @@ class TestDisk:
 
     @pytest.mark.slow
     def test_a_disk_that_fills_up_keeps_what_was_measured(
-        self, many: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
+        self, many, tiny, docs, tmp_path, ropewalk, monkeypatch
+    ):
 
         def limited(file: Any, record: Any) -> None:
             # A file may grow to 2000 bytes: as on a full disk, the last write is cut short.
@@ -201,7 +197,7 @@ class TestDisk:
         assert (tmp_path / SAMPLES).read_bytes().startswith(left)
         assert samples(tmp_path) == samples(many)
 
-    def test_a_last_line_without_its_letters_is_torn(self, tmp_path: Path) -> None:
+    def test_a_last_line_without_its_letters_is_torn(self, tmp_path):
         record = {"cell": "c", "question": "q", "status": "ok"}
         with writing(tmp_path) as file:
             append(file, record)
@@ -214,9 +210,7 @@ class TestDisk:
 
 
 @pytest.mark.slow
-def test_a_batch_systems_end_is_an_interrupt(
-    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_systems_end_is_an_interrupt(tiny, docs, tmp_path, ropewalk, monkeypatch):
     """SIGTERM keeps what was measured, says so and ends with exit status 130."""
 
     def ended(file: Any, record: Any) -> None:
@@ -237,9 +231,8 @@ def test_a_batch_systems_end_is_an_interrupt(
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_an_end_before_anything_is_measured_is_an_interrupt(
-    name: str, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    name, tiny, docs, tmp_path, ropewalk, monkeypatch
+):
     planned = plan.make_plan
 
     def ended(*words: Any, **more: Any) -> Any:
@@ -272,14 +265,14 @@ class TestScreen:
 
     @pytest.mark.slow
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-    def test_a_log_on_a_full_disk(self) -> None:
+    def test_a_log_on_a_full_disk(self):
         """Stdout that takes nothing is a sentence; stderr that takes nothing is silence."""
         told = "ropewalk: [Errno 28] No space left on device.\n"
         assert self.ended("list >/dev/full") == (2, told)
         assert self.ended("list >/dev/full 2>/dev/full") == (2, "")
 
     @pytest.mark.slow
-    def test_a_reader_that_is_gone(self) -> None:
+    def test_a_reader_that_is_gone(self):
         assert self.ended("list | true") == (130, "")
 
 
@@ -316,8 +309,8 @@ def run_limited(mib: int, words: list[str]) -> None:
 
 @pytest.mark.slow
 def test_too_little_memory_is_tried_again_then_told_and_never_wrong(
-    docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    docs, tmp_path, ropewalk, monkeypatch
+):
     """A cell that fits in no chunks has a status and what it needs, and the others are measured."""
     model = save_tiny(tmp_path / "broad", intermediate_size=40_000)
     changes = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["1x", "8x"]}
@@ -355,9 +348,7 @@ def test_too_little_memory_is_tried_again_then_told_and_never_wrong(
     }
 
 
-def test_of_several_models_one_is_in_memory(
-    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_several_models_one_is_in_memory(tiny, docs, tmp_path, ropewalk, monkeypatch):
     seen: list[weakref.ref[Any]] = []
     ready = backend.ready
 

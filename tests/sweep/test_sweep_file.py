@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from harness.errors import UserError
 from harness.plugins import split_options
 from harness.sweep.spec import bundled, expand, parse, parse_all
-from tests.command_line import Ropewalk, status
+from tests.command_line import status
 from tests.tiny import save_tiny
 
 SWEEPS = Path(__file__).parent.parent.parent / "harness" / "published" / "sweeps"
@@ -63,20 +63,18 @@ def refused(file: Path, **flags: Any) -> str:
         ("seed: 99999999999999999999\n", 1, "seed: it must be less than"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(
-    sheet: Callable[[str], Path], text: str, line: int, message: str
-) -> None:
+def test_a_mistake_is_told_with_its_line(sheet, text, line, message):
     file = sheet(text)
     assert refused(file).startswith(f"{file}, line {line}: {message}")
 
 
-def test_a_flag_that_wins_is_blamed_alone(sheet: Callable[[str], Path]) -> None:
+def test_a_flag_that_wins_is_blamed_alone(sheet):
     file = sheet("seed: often\nlength: [4q]\n")
     assert parse(file, {"seed": 1, "length": ("1x",)}).seed == 1
     assert refused(file, seed=1, length=("x",)).startswith("length: 'x' is not a length")
 
 
-def test_a_grid_is_every_combination() -> None:
+def test_a_grid_is_every_combination():
     wanted = [f"yarn:factor={f},ramp=paper,beta_fast={b}" for f in (4, 8) for b in (16, 32)]
     assert expand("yarn:factor=[4, 8],ramp=paper,beta_fast=[16,32]") == wanted
     assert expand("./odd[1].py:factor=[2]") == ["./odd[1].py:factor=2"]
@@ -87,7 +85,7 @@ values = st.text("0123456789.", min_size=1, max_size=4)
 
 
 @given(st.dictionaries(names, st.lists(values, min_size=1, max_size=3), min_size=1, max_size=3))
-def test_grids_expand_to_the_product_of_their_options(options: dict[str, list[str]]) -> None:
+def test_grids_expand_to_the_product_of_their_options(options):
     written = ",".join(f"{key}=[{','.join(chosen)}]" for key, chosen in options.items())
     found = [split_options("yarn", entry.partition(":")[2]) for entry in expand(f"yarn:{written}")]
     assert found == [
@@ -95,7 +93,7 @@ def test_grids_expand_to_the_product_of_their_options(options: dict[str, list[st
     ]
 
 
-def test_grids_are_taken_from_flags_and_files(sheet: Callable[[str], Path]) -> None:
+def test_grids_are_taken_from_flags_and_files(sheet):
     wanted = ("none", "yarn:factor=4", "yarn:factor=8")
     file = sheet("scaling:\n- none\n- yarn:factor=[4,8]\n")
     assert parse(file, {}).scaling == wanted
@@ -105,7 +103,7 @@ def test_grids_are_taken_from_flags_and_files(sheet: Callable[[str], Path]) -> N
         parse(None, {"scaling": (f"yarn:factor=[{numbers}],beta_fast=[{numbers}]",)})
 
 
-def test_models_come_one_spec_each(sheet: Callable[[str], Path]) -> None:
+def test_models_come_one_spec_each(sheet):
     file = sheet("model: [own/one, own/two@v2, ./here@home]\nseed: 3\n")
     specs = parse_all(file, {})
     assert [(s.model, s.revision, s.seed) for s in specs] == [
@@ -119,9 +117,7 @@ def test_models_come_one_spec_each(sheet: Callable[[str], Path]) -> None:
 
 @pytest.mark.usefixtures("scored")
 @pytest.mark.slow
-def test_several_models_are_measured_and_reported_together(
-    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_several_models_are_measured_and_reported_together(tiny, docs, tmp_path, ropewalk):
     other = save_tiny(tmp_path / "other", seed=7)
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--scaling", "none", "--length", "1x"]
     words = ["--model", tiny, other, *words]
@@ -139,9 +135,7 @@ def test_several_models_are_measured_and_reported_together(
 
 
 @pytest.mark.slow
-def test_a_refused_model_costs_the_others_nothing(
-    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_refused_model_costs_the_others_nothing(tiny, docs, tmp_path, ropewalk):
     """One is refused by its config, one by its weights: the other is measured, status 1."""
     unlike, hollow = tmp_path / "unlike", save_tiny(tmp_path / "hollow")
     save_tiny(unlike, max_position_embeddings=-1)
@@ -155,7 +149,7 @@ def test_a_refused_model_costs_the_others_nothing(
     assert done.status == 2
 
 
-def test_two_models_of_one_name_are_refused(docs: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+def test_two_models_of_one_name_are_refused(docs, tmp_path, ropewalk):
     models = [save_tiny(tmp_path / place / "same") for place in "ab"]
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
     done = ropewalk("run", "--model", *models, *words, "--out", tmp_path / "runs")
@@ -164,9 +158,7 @@ def test_two_models_of_one_name_are_refused(docs: Path, tmp_path: Path, ropewalk
 
 
 @pytest.mark.slow
-def test_a_task_may_have_documents_of_its_own(
-    tiny: Path, docs: Path, tmp_path: Path, sheet: Callable[[str], Path]
-) -> None:
+def test_a_task_may_have_documents_of_its_own(tiny, docs, tmp_path, sheet):
     (tmp_path / "filler.txt").write_text("The rope is long. " * 40, encoding="utf-8")
     file = sheet(
         f"model: {tiny}\nlength: 320\nscaling: none\nout: {tmp_path / 'run'}\n"
@@ -197,14 +189,12 @@ def test_a_task_may_have_documents_of_its_own(
     ("length: 1x\ndocs: embedded:cout=3", "line 2: --docs embedded has no option 'cout'; did"),
     ("published: lceg_pg19", "line 1: no published table is called 'lceg_pg19'; did you mean"),
 ])  # fmt: skip
-def test_a_name_in_a_file_is_refused_on_its_line(
-    text: str, told: str, sheet: Callable[[str], Path]
-) -> None:
+def test_a_name_in_a_file_is_refused_on_its_line(text, told, sheet):
     with pytest.raises(UserError, match=re.escape(told)):
         parse_all(sheet(text), {})
 
 
-def test_a_name_of_any_length_is_quoted_in_part(sheet: Callable[[str], Path]) -> None:
+def test_a_name_of_any_length_is_quoted_in_part(sheet):
     """Three names of 5000 letters make a message that a person can read."""
     name = "x" * 5000
     with pytest.raises(UserError) as raised:
@@ -212,14 +202,12 @@ def test_a_name_of_any_length_is_quoted_in_part(sheet: Callable[[str], Path]) ->
     assert len(str(raised.value)) < 3000
 
 
-def test_a_key_without_a_name_is_refused_on_its_line(sheet: Callable[[str], Path]) -> None:
+def test_a_key_without_a_name_is_refused_on_its_line(sheet):
     with pytest.raises(UserError, match=r"sweep.*\.yaml, line 2: no setting is called 'None'"):
         parse_all(sheet("seed: 1\n? \n"), {})
 
 
-def test_all_mistakes_are_told_at_once(
-    tiny: Path, sheet: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_mistakes_are_told_at_once(tiny, sheet, capsys):
     text = f"model: {tiny}\nscaling: [none, yran]\ntask: [niah, qa, passkey]\nlength: [1x, 4q]\n"
     file = sheet(text)
     assert status("run", file, "--dry-run") == 2
@@ -238,9 +226,7 @@ def test_all_mistakes_are_told_at_once(
 
 
 @pytest.mark.slow
-def test_a_carried_sweep_is_run_by_its_name_and_flags_win(
-    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_carried_sweep_is_run_by_its_name_and_flags_win(tiny, docs, tmp_path, capsys):
     """The published settings of PI, on a model and texts that are here."""
     text = docs / "document-0.txt"
     words = ["pi_paper", "--model", tiny, "--docs", text, "--length", "300", "600"]
@@ -259,9 +245,7 @@ def test_a_carried_sweep_is_run_by_its_name_and_flags_win(
     assert "Warning" not in capsys.readouterr().err
 
 
-def test_an_unknown_sweep_is_answered_with_those_bundled(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_unknown_sweep_is_answered_with_those_bundled(capsys):
     assert status("run", "pi_papper") == 2
     told = capsys.readouterr().err
     assert (

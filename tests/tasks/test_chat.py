@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from string import printable
 from typing import Any
 
@@ -15,7 +14,6 @@ from transformers import PreTrainedTokenizerFast
 from harness.data.corpus import make_context
 from tasks import passkey
 from tasks.types import Request, TaskContext
-from tests.command_line import Ropewalk
 from tests.tiny import save_tiny, tiny_tokenizer
 
 TEMPLATE = (
@@ -35,7 +33,7 @@ def asked(source: TaskContext, lengths: Sequence[int] = (600,), **options: Any) 
     return list(passkey.ask(source, lengths, depths=2, trials=1, **options))
 
 
-def test_a_chat_prompt_is_the_template_s_own_text_and_has_the_exact_length() -> None:
+def test_a_chat_prompt_is_the_template_s_own_text_and_has_the_exact_length():
     tokenizer = chatting()
     for question in asked(make_context(tokenizer, list, 512), (600, 700), chat=True):
         assert len(question.tokens) == question.length
@@ -52,7 +50,7 @@ def test_a_chat_prompt_is_the_template_s_own_text_and_has_the_exact_length() -> 
 
 
 @pytest.mark.parametrize("reply", [" {{ m['content'] }} </s>", "</s>", "{{ raise_exception('') }}"])
-def test_a_chat_has_the_template_s_spaces(reply: str) -> None:
+def test_a_chat_has_the_template_s_spaces(reply):
     words = {word: place for place, word in enumerate(["<s>", "▁", *printable])}
     inner = Tokenizer(models.BPE(vocab=words, merges=[]))
     inner.normalizer = normalizers.Sequence(
@@ -73,7 +71,7 @@ def test_a_chat_has_the_template_s_spaces(reply: str) -> None:
     assert list(question.tokens) == whole
 
 
-def test_a_chat_and_raw_text_have_the_same_keys() -> None:
+def test_a_chat_and_raw_text_have_the_same_keys():
     source = make_context(chatting(), list, 512)
     raw, chat = asked(source), asked(source, chat=True)
     assert [q.metadata["key"] for q in raw] == [q.metadata["key"] for q in chat]
@@ -95,9 +93,8 @@ def test_a_chat_and_raw_text_have_the_same_keys() -> None:
     ("{% macro more() %}{{ more() }}{% endmacro %}{{ more() }}", "fails: maximum recursion"),
 ])  # fmt: skip
 def test_a_template_that_cannot_hold_the_message_is_an_error(
-    template: str | None, words: str, tmp_path: Path, ropewalk: Ropewalk,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    template, words, tmp_path, ropewalk, monkeypatch
+):
     monkeypatch.setattr("harness.files.SECONDS", 1)
     model = save_tiny(tmp_path / "model")
     tokenizer = tiny_tokenizer() if template is None else chatting(template)
@@ -110,9 +107,7 @@ def test_a_template_that_cannot_hold_the_message_is_an_error(
 
 @pytest.mark.usefixtures("scored")
 @pytest.mark.slow
-def test_the_record_and_the_terminal_say_where_the_template_is_applied(
-    tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_the_record_and_the_terminal_say_where_the_template_is_applied(tmp_path, ropewalk):
     model = save_tiny(tmp_path / "model")
     chatting().save_pretrained(model)
     tasks = ["passkey:depths=1,trials=1,chat=true", "passkey:depths=1,trials=1"]

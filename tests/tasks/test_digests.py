@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import ropewalk
 import tasks
 from harness.runs.store import read_samples
 from tasks.types import Divergence, Generate, Group, Loglikelihood, Request, Sample
-from tests.command_line import Ropewalk
 
 TOKENS = tuple(range(1, 41))
 SHORT = Loglikelihood(TOKENS[:20], 18, doc_id="request")
@@ -43,7 +41,7 @@ KNOWN: dict[str, tuple[Request, list[str]]] = {
 
 
 @pytest.mark.parametrize("digest", KNOWN)
-def test_a_request_has_the_digest_of_earlier_versions(digest: str) -> None:
+def test_a_request_has_the_digest_of_earlier_versions(digest):
     request, parts = KNOWN[digest]
     assert request.digest == digest
     assert [part.digest for part in request.model_requests] == (parts or [digest])
@@ -67,7 +65,7 @@ def deprecated(name: str) -> Callable[..., Any]:
         (TURNS, ("set 0", 50, TOKENS, 40, {}, 0, 10, (), 0, TURNS.parts)),
     ],
 )
-def test_a_question_of_earlier_versions_is_the_same_request(request_: Any, given: Any) -> None:
+def test_a_question_of_earlier_versions_is_the_same_request(request_, given):
     old: Any = deprecated("Question")(*given)
     assert old == request_
     assert (old.unit, old.length, tuple(old.tokens), old.start) == (*given[:2], TOKENS, given[3])
@@ -78,7 +76,7 @@ def test_a_question_of_earlier_versions_is_the_same_request(request_: Any, given
         assert bool(getattr(old, name)) is isinstance(old, kind)
 
 
-def test_an_answer_of_earlier_versions_has_its_attributes() -> None:
+def test_an_answer_of_earlier_versions_has_its_attributes():
     answer = deprecated("Answer")
     assert answer((0.5,), (1, 2)).text == ""
     text = answer((0.5,), (7,), " yes")
@@ -115,9 +113,7 @@ def score(samples) -> Score:
 
 @pytest.mark.filterwarnings("ignore:tasks:DeprecationWarning")
 @pytest.mark.slow
-def test_a_task_file_of_earlier_versions_runs(
-    ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_a_task_file_of_earlier_versions_runs(ropewalk, tiny, docs, tmp_path):
     (tmp_path / "mine.py").write_text(OLD_TASK)
     done = ropewalk(
         "run", "--model", tiny, "--docs", docs, "--task", tmp_path / "mine.py",

@@ -29,7 +29,6 @@ from tasks.types import (
     TaskContext,
 )
 from tests.asking import forwarded
-from tests.command_line import Ropewalk
 from tests.tiny import BOS, tiny_tokenizer
 
 TEXT = "".join(f"This is sentence {n} of a tale. Was there  one\nbefore it? " for n in range(300))
@@ -58,9 +57,7 @@ def model(tiny: Path) -> Any:
 
 @pytest.mark.parametrize("form", ["text", "argmax"])
 @pytest.mark.parametrize("preset", VALUES)
-def test_each_prompt_is_rulers_for_its_key_after_one_haystack(
-    source: TaskContext, preset: str, form: str
-) -> None:
+def test_each_prompt_is_rulers_for_its_key_after_one_haystack(source, preset, form):
     given: dict[str, Any] = {"preset": preset, "form": form, "in_turn": 4, "new": 50}
     for asked in niah.ask(source, [1800, 2503], depths=2, trials=2, **given):
         wanted = str(asked.metadata["answer"]).split(", ")
@@ -94,7 +91,7 @@ def test_each_prompt_is_rulers_for_its_key_after_one_haystack(
                 assert set(filler.split("\n")[:-2]) == {"#"}
 
 
-def test_one_key_in_turn_is_the_question_without_the_option(source: TaskContext) -> None:
+def test_one_key_in_turn_is_the_question_without_the_option(source):
     plain = list(niah.ask(source, [2000], preset="multikey_1", depths=0, trials=3))
     assert (
         list(niah.ask(source, [2000], preset="multikey_1", in_turn=1, depths=0, trials=3)) == plain
@@ -107,9 +104,7 @@ def test_one_key_in_turn_is_the_question_without_the_option(source: TaskContext)
 
 
 @pytest.mark.parametrize("preset", ["multikey_1", "multikey_2"])
-def test_one_prefill_answers_all_keys_of_a_haystack(
-    source: TaskContext, model: Any, preset: str
-) -> None:
+def test_one_prefill_answers_all_keys_of_a_haystack(source, model, preset):
     given: dict[str, Any] = {"preset": preset, "in_turn": 4, "depths": 1, "trials": 1}
     (asked,) = niah.ask(source, [1500], form="argmax", **given)
     parts = list(asked.parts)
@@ -130,7 +125,7 @@ def test_one_prefill_answers_all_keys_of_a_haystack(
         ]
 
 
-def test_a_haystack_has_the_mean_of_its_answers(source: TaskContext) -> None:
+def test_a_haystack_has_the_mean_of_its_answers(source):
     """Two texts of three have the value: a trial of two thirds, and one of the interval's n."""
     prompts = tuple(Generate([1] * 3, 10, doc_id="q", metadata={"answer": a}) for a in "abc")
     asked = Group(prompts, doc_id="q", metadata={"answer": "a, b, c"})
@@ -142,7 +137,7 @@ def test_a_haystack_has_the_mean_of_its_answers(source: TaskContext) -> None:
     assert (found.n, found.low, found.high) == (2, *proportion(4 / 3, 2))
 
 
-def test_more_keys_than_are_hidden_are_refused(source: TaskContext) -> None:
+def test_more_keys_than_are_hidden_are_refused(source):
     for given, told in (
         ({"in_turn": 2}, "in_turn=2 is more than the keys that are hidden, 1"),
         ({"preset": "multikey_1", "in_turn": 5}, "are hidden, 4"),
@@ -158,7 +153,7 @@ def test_more_keys_than_are_hidden_are_refused(source: TaskContext) -> None:
     assert len(list(niah.ask(source, [least], **given))) == 1
 
 
-def test_a_search_weighs_all_answers_of_a_haystack(source: TaskContext) -> None:
+def test_a_search_weighs_all_answers_of_a_haystack(source):
     given: dict[str, Any] = {"preset": "multikey_2", "in_turn": 3, "depths": 1, "trials": 1}
     (asked,) = niah.ask(source, [1500], form="argmax", **given)
     counts = [part.length - part.start for part in asked.parts]
@@ -170,7 +165,7 @@ def test_a_search_weighs_all_answers_of_a_haystack(source: TaskContext) -> None:
     assert found == {asked.doc_id: (pytest.approx(sum(counts) / 2), sum(counts))}
 
 
-def test_a_run_has_a_sample_a_haystack(ropewalk: Ropewalk, tiny: Path, tmp_path: Path) -> None:
+def test_a_run_has_a_sample_a_haystack(ropewalk, tiny, tmp_path):
     task = "niah:preset=multikey_2,in_turn=2,depths=1,trials=3,new=4"
     done = ropewalk(
         "run", "--model", tiny, "--task", task,

@@ -23,18 +23,18 @@ COVERED = committed("The 95 % interval covers the mean")
 
 
 @pytest.mark.slow
-def test_the_committed_simulations_are_those_of_this_code() -> None:
+def test_the_committed_simulations_are_those_of_this_code():
     worst = min((share, name, n) for name in CASES for n, share in COVERED[name].items())
     share, name, documents = worst
     assert 100 * single(CASES[name], documents).covered == pytest.approx(share, abs=0.3)
 
 
-def test_what_no_document_shows_no_interval_covers() -> None:
+def test_what_no_document_shows_no_interval_covers():
     """5 % of documents lost by 3 nats: eight documents hold none of them in 66 % of samples."""
     assert COVERED["5 % lost by 3 nats, noise 0.05"][8] <= 100 * (1 - 0.95**8) + 5
 
 
-def test_too_few_documents_get_no_interval() -> None:
+def test_too_few_documents_get_no_interval():
     assert ratio([2.0, 3.0], [1, 1]).interval() == (None, None)
     assert ratio([200.0, 3.0, 1.0], [100, 1, 1]).interval() == (None, None)
     made = means([2.0, 3.0], [1.0, 1.0], [1, 1])
@@ -43,7 +43,7 @@ def test_too_few_documents_get_no_interval() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(0.1, 9), st.integers(50, 200)), min_size=3, max_size=30))
-def test_the_interval_lies_around_the_weighted_mean(pairs: list[tuple[float, int]]) -> None:
+def test_the_interval_lies_around_the_weighted_mean(pairs):
     sums, counts = [rate * n for rate, n in pairs], [n for _, n in pairs]
     found = ratio(sums, counts)
     assert found.value == pytest.approx(sum(sums) / sum(counts))
@@ -52,7 +52,7 @@ def test_the_interval_lies_around_the_weighted_mean(pairs: list[tuple[float, int
     assert lower <= low <= high <= higher
 
 
-def test_wilson_covers_95_percent_over_all_rates() -> None:
+def test_wilson_covers_95_percent_over_all_rates():
     """Exactly, by summing over all outcomes, on average over rates of 0 to 1."""
     for n in (10, 25, 100):
         ends = np.array([proportion(hits, n) for hits in range(n + 1)])
@@ -64,7 +64,7 @@ def test_wilson_covers_95_percent_over_all_rates() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trials", [10, 25, 60])
-def test_a_difference_of_shares_covers_at_least_93_percent(trials: int) -> None:
+def test_a_difference_of_shares_covers_at_least_93_percent(trials):
     """Exactly, over all outcomes: never less than 93 % and on average up to 97 %.
 
     Where two methods hardly ever differ no interval of so few outcomes can be as narrow as 95 %.
@@ -89,7 +89,7 @@ def test_a_difference_of_shares_covers_at_least_93_percent(trials: int) -> None:
     assert np.mean(shares) <= 0.97
 
 
-def test_symmetric_differences_give_little_more_than_the_paired_t_test() -> None:
+def test_symmetric_differences_give_little_more_than_the_paired_t_test():
     one = stats.norm.ppf(np.arange(1, 31) / 31)
     found = means(one.tolist(), [0.1] * 30, [1] * 30)
     interval = stats.ttest_rel(one, np.full(30, 0.1)).confidence_interval()
@@ -97,7 +97,7 @@ def test_symmetric_differences_give_little_more_than_the_paired_t_test() -> None
     assert 1 <= wider <= 1.17
 
 
-def test_pairing_sees_what_two_intervals_hide() -> None:
+def test_pairing_sees_what_two_intervals_hide():
     rng = np.random.default_rng(4)
     hard = rng.normal(3, 1, 20)
     one, other = hard * 100, (hard + 0.01 + rng.normal(0, 0.005, 20)) * 100
@@ -107,7 +107,7 @@ def test_pairing_sees_what_two_intervals_hide() -> None:
     assert -0.02 < found.low < -0.01 < found.high < 0
 
 
-def test_holm_by_hand() -> None:
+def test_holm_by_hand():
     """0.01 x 3, then 0.03 x 2, then no less than before; what has no probability counts not."""
     assert holm([0.01, 0.04, None, 0.03]) == pytest.approx([0.03, 0.06, None, 0.06])
     assert holm([]) == []
@@ -115,7 +115,7 @@ def test_holm_by_hand() -> None:
 
 
 @pytest.mark.slow
-def test_one_family_in_twenty_at_most_holds_a_false_claim() -> None:
+def test_one_family_in_twenty_at_most_holds_a_false_claim():
     rng = np.random.default_rng(5)
     wrong = 0
     for _ in range(400):

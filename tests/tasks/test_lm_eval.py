@@ -17,7 +17,7 @@ from harness.stats.measure import LOWER
 from tasks import _lm_eval
 from tasks import lm_eval as lm_eval_task
 from tests import ROOT
-from tests.command_line import Ropewalk, samples, status
+from tests.command_line import samples, status
 from tests.conftest import WORDS
 from tests.tiny import save_tiny, tiny_tokenizer
 
@@ -125,7 +125,7 @@ def plain(own: Path, reference: tuple[Any, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", MINE)
-def test_none_is_the_plain_evaluation(name: str, run: Path, plain: dict[str, Any]) -> None:
+def test_none_is_the_plain_evaluation(name, run, plain):
     frame = make_frame([run])
     rows = frame[(frame["scaling"] == "none") & frame["task"].str.contains(name)].set_index("doc")
     metric = {"own_text": "exact_match", "own_choice": "acc", "own_page": "word_perplexity"}[name]
@@ -151,7 +151,7 @@ def test_none_is_the_plain_evaluation(name: str, run: Path, plain: dict[str, Any
     assert rows["low"].iloc[0] < score < rows["high"].iloc[0] or score in (0, 1)
 
 
-def test_the_record_names_versions_and_hashes(run: Path, plain: dict[str, Any]) -> None:
+def test_the_record_names_versions_and_hashes(run, plain):
     record = json.loads((run / "run.json").read_text())
     (task,) = (found for label, found in record["tasks"].items() if "own_choice" in label)
     about = task["lm_eval"]
@@ -163,18 +163,14 @@ def test_the_record_names_versions_and_hashes(run: Path, plain: dict[str, Any]) 
     assert about["task_hashes"] == {str(LENGTH): lm_eval.utils.hash_string(every)}
 
 
-def test_a_metric_named_for_a_length_is_recall(
-    own: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_metric_named_for_a_length_is_recall(own, tmp_path, ropewalk):
     ropewalk(*words(own, tmp_path / "run", "own_lengths,limit=2"))
     table = retrieval.make(make_frame([tmp_path / "run"]))
     assert set(table["metric"]) == {"recall"}
     assert set(table["score"]) == {0.5}
 
 
-def test_what_is_measured_is_not_measured_again(
-    own: Path, run: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_measured_is_not_measured_again(own, run, ropewalk, monkeypatch):
     before = samples(run)
     assert len(before) == 2 * len(MINE) * DOCUMENTS
     ended = ropewalk(*words(own, run, "+".join(MINE)))
@@ -185,9 +181,7 @@ def test_what_is_measured_is_not_measured_again(
     assert f"{2 * DOCUMENTS} samples" in ended.out
 
 
-def test_a_prompt_that_does_not_fit_is_a_status(
-    own: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_prompt_that_does_not_fit_is_a_status(own, tmp_path, ropewalk):
     task = words(own, tmp_path / "run", "own_text+own_choice", length=20)
     ended = ropewalk(*task)
     assert (ended.status, "too long" in ended.err) == (1, True)
@@ -221,9 +215,7 @@ def samples_of(folder: Path) -> list[dict[str, Any]]:
         ("own_choice,filter=strict", ["no filter strict", "none"]),
     ],
 )
-def test_what_cannot_be_asked_is_refused_when_planned(
-    tasks: str, told: list[str], own: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_what_cannot_be_asked_is_refused_when_planned(tasks, told, own, tmp_path, ropewalk):
     """One sentence, status 2, and no folder."""
     ended = ropewalk(*words(own, tmp_path / "run", tasks, "--offline", "--dry-run"))
     assert ended.status == 2
@@ -232,20 +224,16 @@ def test_what_cannot_be_asked_is_refused_when_planned(
     assert "Traceback" not in sentence
 
 
-def test_a_record_that_names_a_folder_of_tasks_names_code(
-    run: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_record_that_names_a_folder_of_tasks_names_code(run, tmp_path, ropewalk):
     ended = ropewalk("reproduce", run, "--out", tmp_path / "again")
     assert (ended.status, "--run-code" in ended.err) == (2, True)
 
 
-def test_reports_know_the_direction_of_every_metric_that_may_be_asked() -> None:
+def test_reports_know_the_direction_of_every_metric_that_may_be_asked():
     assert _lm_eval.LOWER <= LOWER
 
 
-def test_the_loop_of_another_program_in_ten_lines(
-    own: Path, reference: tuple[Any, Any], plain: dict[str, Any]
-) -> None:
+def test_the_loop_of_another_program_in_ten_lines(own, reference, plain):
     text = (ROOT / "docs/how-to/lm-eval.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(lines.splitlines()) <= 10
@@ -264,7 +252,7 @@ def test_the_loop_of_another_program_in_ten_lines(
 
 
 @pytest.mark.parametrize("bos", ["<s>", None])
-def test_a_tokenizer_needs_no_end_token(own: Path, bos: str | None) -> None:
+def test_a_tokenizer_needs_no_end_token(own, bos):
     tokenizer = tiny_tokenizer()
     tokenizer.bos_token = bos
     tokenizer.chat_template = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}"
@@ -287,9 +275,7 @@ def test_a_tokenizer_needs_no_end_token(own: Path, bos: str | None) -> None:
         next(page)
 
 
-def test_published_samples_have_choices_and_the_right_one(
-    run: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_published_samples_have_choices_and_the_right_one(run, tmp_path, ropewalk):
     words = ("publish", run, "--to", "every-eval-ever", "--samples", "--out", tmp_path / "out")
     assert "add --run-code" in " ".join(ropewalk(*words).err.split())
     assert ropewalk(*words, "--run-code").status == 0
@@ -310,9 +296,7 @@ def test_published_samples_have_choices_and_the_right_one(
         assert line["evaluation"]["is_correct"] == (odds.index(max(odds)) == doc["gold"])
 
 
-def test_a_published_chat_has_all_turns_of_the_user_and_the_right_choice(
-    own: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_published_chat_has_all_turns_of_the_user_and_the_right_choice(own, tmp_path, ropewalk):
     model = save_tiny(tmp_path / "model")
     tokenizer = tiny_tokenizer()
     tokenizer.eos_token = "<s>"

@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM
 
 from harness.data.corpus import make_context
 from harness.engine import answers
-from harness.models.checkpoint import Checkpoint
 from harness.reports import scores
 from tasks import passkey
 from tasks.passkey import INTRODUCTION, NEEDLE, QUESTION, REPLY, prompt
@@ -50,9 +49,7 @@ def blind(question: Request) -> Response:
     key=st.integers(10_000, 99_999),
     filler=st.sampled_from(["standard", "documents"]),
 )
-def test_a_prompt_has_the_exact_length_and_the_key_at_its_depth(
-    length: int, depth: float, key: int, filler: Any
-) -> None:
+def test_a_prompt_has_the_exact_length_and_the_key_at_its_depth(length, depth, key, filler):
     source = make_context(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
     made = prompt(source, length, key, depth, filler=filler, draw=Random(1))
     tokens, start = made.tokens, made.start
@@ -69,7 +66,7 @@ def test_a_prompt_has_the_exact_length_and_the_key_at_its_depth(
     assert text.endswith(f"{QUESTION}{REPLY} {key}")
 
 
-def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source: TaskContext) -> None:
+def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source):
     asked = list(passkey.ask(source, [400, 800], seed=3, depths=3, trials=4))
     assert len(asked) == 2 * 3 * 4
     keys = {n: [q.metadata["key"] for q in asked if q.length == n] for n in (400, 800)}
@@ -86,13 +83,13 @@ def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source: Tas
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("depths", "name"), [(5, "depth 0.25 trial 0"), (300, "depth 0.003")])
-def test_every_trial_has_a_name_of_its_own(source: TaskContext, depths: int, name: str) -> None:
+def test_every_trial_has_a_name_of_its_own(source, depths, name):
     units = [q.doc_id for q in passkey.ask(source, [400], depths=depths, trials=2)]
     assert len(set(units)) == 2 * depths
     assert units[2].startswith(name)
 
 
-def test_a_prompt_that_cannot_fit_names_the_least_length(source: TaskContext) -> None:
+def test_a_prompt_that_cannot_fit_names_the_least_length(source):
     with pytest.raises(ValueError, match="^a prompt needs at least ") as caught:
         list(passkey.ask(source, [100]))
     assert str(caught.value).endswith("; --length 100 is too short")
@@ -102,7 +99,7 @@ def test_a_prompt_that_cannot_fit_names_the_least_length(source: TaskContext) ->
         list(passkey.ask(source, [least - 1]))
 
 
-def test_filler_from_documents_needs_one_long_enough() -> None:
+def test_filler_from_documents_needs_one_long_enough():
     short = make_context(tiny_tokenizer(), lambda: [("note", "short")], 512)
     with pytest.raises(
         ValueError, match="no document holds .* tokens of filler; the longest has 5"
@@ -112,7 +109,7 @@ def test_filler_from_documents_needs_one_long_enough() -> None:
         list(passkey.ask(short, [400], depths=0))
 
 
-def test_a_perfect_model_scores_one_and_a_blind_one_zero(source: TaskContext) -> None:
+def test_a_perfect_model_scores_one_and_a_blind_one_zero(source):
     """The ends of the scale, with Wilson intervals worked by hand: z = 1.96, n = 6."""
     asked = list(passkey.ask(source, [400], depths=3, trials=2))
     best = passkey.score([passkey.grade(q, perfect(q), source) for q in asked])
@@ -124,7 +121,7 @@ def test_a_perfect_model_scores_one_and_a_blind_one_zero(source: TaskContext) ->
     assert worst.high == pytest.approx(1 - 0.6097, abs=1e-4)
 
 
-def test_a_key_that_goes_on_is_wrong(source: TaskContext) -> None:
+def test_a_key_that_goes_on_is_wrong(source):
     """12345 followed by another digit is another number; a space and a digit is the next one."""
     (asked,) = passkey.ask(source, [400], depths=1, trials=1)
     key = asked.tokens[asked.start :]
@@ -150,9 +147,7 @@ def test_a_key_that_goes_on_is_wrong(source: TaskContext) -> None:
         (" 12345", "6", "wrong"),
     ],
 )
-def test_the_grade_says_what_was_wrong_in_kind(
-    source: TaskContext, said: str, after: str, kind: str
-) -> None:
+def test_the_grade_says_what_was_wrong_in_kind(source, said, after, kind):
     before = source.encode("The pass key is")
     tokens = (*before, *source.encode(" 12345"))
     asked = Loglikelihood(tokens, len(before), doc_id="a")
@@ -161,7 +156,7 @@ def test_the_grade_says_what_was_wrong_in_kind(
     assert (sample.metadata["found"], sample.value) == (kind, float(kind == "exact"))
 
 
-def test_a_lenient_score_stands_beside_the_strict_one() -> None:
+def test_a_lenient_score_stands_beside_the_strict_one():
     rows = [
         {
             "run": "r", "model": "m", "task": "passkey", "scaling": scaling, "length": 512,
@@ -184,7 +179,7 @@ def test_a_lenient_score_stands_beside_the_strict_one() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_score_is_what_greedy_generate_gives(source: TaskContext, seed: int) -> None:
+def test_the_score_is_what_greedy_generate_gives(source, seed):
     """A trial is a hit exactly when the library's greedy decoding says the key and stops there.
 
     Random models never find a key, so half of them are asked for the key they do say.
@@ -215,9 +210,7 @@ def generate(model: Any, prompt: tuple[int, ...], new: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_the_reference_checkpoint_says_what_it_is_scored_for(
-    reference: tuple[Checkpoint, Any],
-) -> None:
+def test_the_reference_checkpoint_says_what_it_is_scored_for(reference):
     checkpoint, model = reference
     source = make_context(checkpoint.tokenizer, list, checkpoint.rope.trained_length)
     asked = list(passkey.ask(source, [200, 1024], depths=2, trials=1))

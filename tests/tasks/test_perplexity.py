@@ -25,7 +25,7 @@ from harness.sweep.spec import parse
 from tasks import perplexity
 from tasks._protocols import PROTOCOLS, Layout
 from tasks.types import Document, Loglikelihood, LoglikelihoodResponse, Sample, TaskContext
-from tests.command_line import Ropewalk, status
+from tests.command_line import status
 from tests.tiny import tiny_tokenizer
 
 BOOKS = {n: "".join(Random(n).choices("abcdefghij ", k=n)) for n in (300, 1200, 1600)}
@@ -36,7 +36,7 @@ def books() -> TaskContext:
     return make_context(tiny_tokenizer(), lambda: [(str(n), t) for n, t in BOOKS.items()], 64)
 
 
-def test_tail_scores_the_same_tokens_at_every_length(books: TaskContext) -> None:
+def test_tail_scores_the_same_tokens_at_every_length(books):
     asked = list(perplexity.ask(books, [100, 200, 800], tail=50))
     for unit in ("1200", "1600"):
         short, middle, long = (q for q in asked if q.doc_id == unit)
@@ -50,7 +50,7 @@ def test_tail_scores_the_same_tokens_at_every_length(books: TaskContext) -> None
         assert long.tokens[1:] == text[end - 799 : end]
 
 
-def test_windows_end_evenly_over_the_third_quarter(books: TaskContext) -> None:
+def test_windows_end_evenly_over_the_third_quarter(books):
     """Five windows of a document of 1600 tokens end 80 apart, the last at three quarters of it."""
     asked = [q for q in perplexity.ask(books, [100, 800], tail=50, windows=5) if q.doc_id == "1600"]
     for length in (100, 800):
@@ -73,9 +73,7 @@ def test_windows_end_evenly_over_the_third_quarter(books: TaskContext) -> None:
     tail=st.integers(1, 9),
     windows=st.integers(1, 30),
 )
-def test_windows_have_the_same_targets_at_every_length(
-    sizes: list[int], lengths: list[int], tail: int, windows: int
-) -> None:
+def test_windows_have_the_same_targets_at_every_length(sizes, lengths, tail, windows):
     passages = [Document(str(i), tuple(range(1, n + 1))) for i, n in enumerate(sizes)]
     books = TaskContext(lambda _: [], lambda _: "", 0, 64, lambda: passages)
     assume(max(sizes) * 3 // 4 + 1 >= max(lengths))
@@ -97,7 +95,7 @@ def test_windows_have_the_same_targets_at_every_length(
             assert count == max(1, min(windows, size // 4 // tail))
 
 
-def test_all_windows_open_with_the_begin_token_where_there_is_one(books: TaskContext) -> None:
+def test_all_windows_open_with_the_begin_token_where_there_is_one(books):
     without = TaskContext(books.encode, books.decode, None, 64, books.documents)
     for protocol in ("tail", "prefix"):
         asked = list(perplexity.ask(books, [200], protocol=protocol))
@@ -106,13 +104,13 @@ def test_all_windows_open_with_the_begin_token_where_there_is_one(books: TaskCon
         assert all(books.bos not in q.tokens and len(q.tokens) == 200 for q in bare)
 
 
-def test_a_longer_length_leaves_the_targets_of_the_others_as_they_are(books: TaskContext) -> None:
+def test_a_longer_length_leaves_the_targets_of_the_others_as_they_are(books):
     few = {q.digest for q in perplexity.ask(books, [200, 400])}
     more = {q.digest for q in perplexity.ask(books, [200, 400, 880])}
     assert few < more
 
 
-def test_documents_that_are_all_too_short_are_refused_with_the_longest(books: TaskContext) -> None:
+def test_documents_that_are_all_too_short_are_refused_with_the_longest(books):
     wanted = (
         "no document holds a window of 5000 tokens; the longest that fits is 1201: "
         "ask for shorter lengths or give longer documents"
@@ -124,7 +122,7 @@ def test_documents_that_are_all_too_short_are_refused_with_the_longest(books: Ta
         list(perplexity.ask(books, [64]))
 
 
-def test_perplexity_is_token_weighted() -> None:
+def test_perplexity_is_token_weighted():
     """Two documents of 1 and 3 nats a token over 300 and 100 tokens: e^1.5, not e^2."""
     score = perplexity.score([Sample("a", 300.0, 300), Sample("b", 300.0, 100)])
     assert score.value == pytest.approx(math.exp(1.5))
@@ -133,7 +131,7 @@ def test_perplexity_is_token_weighted() -> None:
     assert (alone.value, alone.low, alone.high, alone.n) == (pytest.approx(math.e), None, None, 1)
 
 
-def test_a_target_needs_context() -> None:
+def test_a_target_needs_context():
     with pytest.raises(ValueError, match=r"the first target 0 is outside 1\.\.2"):
         Loglikelihood((1, 2, 3), 0, doc_id="q")
 
@@ -195,9 +193,7 @@ def slid(model: Any, source: TaskContext, stride: int) -> list[tuple[float, int]
 
 
 @pytest.mark.parametrize(("name", "recorded"), [("sliding", "press"), ("overlapping", "overlap")])
-def test_a_protocol_is_recorded_by_its_old_name(
-    source: TaskContext, name: Any, recorded: Any
-) -> None:
+def test_a_protocol_is_recorded_by_its_old_name(source, name, recorded):
     both = [
         perplexity.ask(source, [LENGTH], protocol=one, stride=STRIDE) for one in (name, recorded)
     ]
@@ -207,15 +203,13 @@ def test_a_protocol_is_recorded_by_its_old_name(
 
 
 @pytest.mark.parametrize(("protocol", "stride"), [("press", STRIDE), ("disjoint", LENGTH - 1)])
-def test_windows_are_those_of_the_sliding_loop(
-    protocol: str, stride: int, model: Any, source: TaskContext
-) -> None:
+def test_windows_are_those_of_the_sliding_loop(protocol, stride, model, source):
     score = perplexity.score(measured(model, source, protocol))
     assert score.value == pytest.approx(perplexity_of(slid(model, source, stride)), rel=1e-5)
     assert score.n == 2
 
 
-def test_overlap_is_the_loop_over_one_stream(model: Any, source: TaskContext) -> None:
+def test_overlap_is_the_loop_over_one_stream(model, source):
     stream = [token for p in source.documents() for token in (source.bos, *p.tokens)]
     starts = list(range(0, len(stream) - LENGTH, STRIDE))
     starts.pop()
@@ -232,9 +226,7 @@ def test_overlap_is_the_loop_over_one_stream(model: Any, source: TaskContext) ->
 
 
 @pytest.mark.parametrize("length", [32, 37])
-def test_overlap_by_its_own_length_is_the_loop_over_windows_side_by_side(
-    model: Any, source: TaskContext, length: int
-) -> None:
+def test_overlap_by_its_own_length_is_the_loop_over_windows_side_by_side(model, source, length):
     """Windows [kL, (k + 1)L) of one stream, the last whole one included, each but its first token.
 
     The stream has 258 tokens: 8 windows of 32 leave 2, 6 windows of 37 leave 36.
@@ -256,14 +248,14 @@ def test_overlap_by_its_own_length_is_the_loop_over_windows_side_by_side(
     assert perplexity.score(samples).value == pytest.approx(naive, rel=1e-5)
 
 
-def test_one_whole_stream_is_a_window(source: TaskContext) -> None:
+def test_one_whole_stream_is_a_window(source):
     assert len(list(perplexity.ask(source, [258], protocol="overlap", stride=258))) == 1
     assert len(list(perplexity.ask(source, [241], protocol="overlap", stride=16))) == 1
     with pytest.raises(ValueError, match="the longest that fits is 258"):
         list(perplexity.ask(source, [259], protocol="overlap", stride=259))
 
 
-def test_prefix_is_one_window_a_document(model: Any, source: TaskContext) -> None:
+def test_prefix_is_one_window_a_document(model, source):
     """The begin token and the first L - 1 tokens of each document, all scored."""
     parts = [
         loss(model, [source.bos, *p.tokens[: LENGTH - 1]], LENGTH - 1) for p in source.documents()
@@ -272,9 +264,7 @@ def test_prefix_is_one_window_a_document(model: Any, source: TaskContext) -> Non
     assert score.value == pytest.approx(perplexity_of(parts), rel=1e-5)
 
 
-def test_slide_is_the_loop_over_windows_cut_to_the_shorter_length(
-    model: Any, source: TaskContext
-) -> None:
+def test_slide_is_the_loop_over_windows_cut_to_the_shorter_length(model, source):
     """The targets of the longest length, by windows of 16 tokens moved on by 2, as by the model."""
     length, longest, targets = 16, LENGTH, 32
     requests = list(perplexity.ask(source, [length, longest], tail=targets, slide=True))
@@ -298,9 +288,7 @@ def test_slide_is_the_loop_over_windows_cut_to_the_shorter_length(
 
 
 @pytest.mark.parametrize(("length", "tail"), [(16, 32), (16, 40), (40, 32), (17, 45)])
-def test_slide_scores_each_target_once_after_most_of_a_window(
-    source: TaskContext, length: int, tail: int
-) -> None:
+def test_slide_scores_each_target_once_after_most_of_a_window(source, length, tail):
     """Whatever the sizes: the same targets at both lengths, with 7/8 of a window before each."""
     scored: dict[int, list[tuple[str, int]]] = {}
     for one in perplexity.ask(source, [length, LENGTH], tail=tail, slide=True):
@@ -322,9 +310,7 @@ passages = st.lists(
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(passages, st.integers(2, 20), st.integers(1, 19), st.booleans())
-def test_press_and_disjoint_score_every_token_once(
-    texts: list[Document], length: int, stride: int, begin: bool
-) -> None:
+def test_press_and_disjoint_score_every_token_once(texts, length, stride, begin):
     opening = (0,) if begin else ()
     for name in ("press", "disjoint"):
         layout = Layout(opening, 1, min(stride, length - 1))
@@ -341,7 +327,7 @@ def test_press_and_disjoint_score_every_token_once(
 
 @settings(max_examples=20)
 @given(st.text(max_size=200))
-def test_bytes_before_tokens_add_up_to_the_text(text: str) -> None:
+def test_bytes_before_tokens_add_up_to_the_text(text):
     """The bytes before each token never fall, begin at 0 and end at the whole text in UTF-8."""
     tokens, ends = tokenize(tiny_tokenizer(), text)
     assert len(ends) == len(tokens) + 1
@@ -351,7 +337,7 @@ def test_bytes_before_tokens_add_up_to_the_text(text: str) -> None:
         assert list(ends) == [*range(len(text) + 1)]  # this tokenizer has one token a byte
 
 
-def test_a_window_knows_the_bytes_it_scores(source: TaskContext) -> None:
+def test_a_window_knows_the_bytes_it_scores(source):
     """In ASCII and one token a byte, the bytes are its targets; an empty row has none."""
     beside: TaskContext = make_context(tiny_tokenizer(), {"empty": "", **TEXTS}.items, 64)
     for protocol, context in (*((one, source) for one in PROTOCOLS), ("overlap", beside)):
@@ -361,7 +347,7 @@ def test_a_window_knows_the_bytes_it_scores(source: TaskContext) -> None:
 
 
 @pytest.mark.slow
-def test_a_new_switch_of_perplexity_keeps_the_keys_of_committed_samples() -> None:
+def test_a_new_switch_of_perplexity_keeps_the_keys_of_committed_samples():
     folder = Path("results/reference")
     record, places = read_run(folder), {}
     asked = {name: value for name, value in record["asked"].items() if name != "out"}
@@ -373,7 +359,7 @@ def test_a_new_switch_of_perplexity_keeps_the_keys_of_committed_samples() -> Non
         assert [question.digest for question in cell.questions] == known
 
 
-def test_documents_are_the_unit_of_the_interval() -> None:
+def test_documents_are_the_unit_of_the_interval():
     windows = [Sample("a", 10.0, 10), Sample("b", 60.0, 20), Sample("a", 30.0, 10)]
     whole = [Sample("a", 40.0, 20), Sample("b", 60.0, 20)]
     assert perplexity.score(windows) == perplexity.score(whole)
@@ -392,15 +378,13 @@ def test_documents_are_the_unit_of_the_interval() -> None:
         ({"tail": 47, "slide": True}, 48, "tail=47 leaves no context in a window of 48 tokens"),
     ],
 )
-def test_what_cannot_be_slid_is_refused(
-    options: dict[str, Any], length: int, words: str, source: TaskContext
-) -> None:
+def test_what_cannot_be_slid_is_refused(options, length, words, source):
     with pytest.raises(ValueError, match=words):
         list(perplexity.ask(source, [length], **options))
 
 
 @pytest.mark.slow
-def test_a_stream_leaves_no_document_out(tiny: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+def test_a_stream_leaves_no_document_out(tiny, tmp_path, ropewalk):
     for name, text in {**TEXTS, "c": "short"}.items():
         (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
     words = ["run", "--model", tiny, "--docs", tmp_path, "--length", "1x", "--dry-run"]
@@ -409,7 +393,7 @@ def test_a_stream_leaves_no_document_out(tiny: Path, tmp_path: Path, ropewalk: R
         assert (done.status, done.out.count("are left out: c.txt")) == (0, told)
 
 
-def test_a_uniform_model_scores_the_vocabulary_in_every_protocol(source: TaskContext) -> None:
+def test_a_uniform_model_scores_the_vocabulary_in_every_protocol(source):
     """ln(300) nats a token is a perplexity of 300, however tokens are counted."""
     for protocol in PROTOCOLS:
         samples = []
@@ -427,7 +411,7 @@ def run(model: Path, docs: Path, out: Path, task: str, *more: str) -> Path:
 
 
 @pytest.mark.slow
-def test_equal_windows_of_a_document_all_count(tiny: Path, tmp_path: Path) -> None:
+def test_equal_windows_of_a_document_all_count(tiny, tmp_path):
     """A refrain of 32 tokens under windows 32 apart: the score is that of the plain loop."""
     verse = "the rope is long and tar is old"
     text = f"{verse}\n" * 9 + "then the strand was cut, and none of it was ever seen again."
@@ -450,7 +434,7 @@ def test_equal_windows_of_a_document_all_count(tiny: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_documents_that_begin_alike_are_each_a_document(tiny: Path, tmp_path: Path) -> None:
+def test_documents_that_begin_alike_are_each_a_document(tiny, tmp_path):
     (tmp_path / "docs").mkdir()
     for index in range(3):
         (tmp_path / "docs" / f"{index}.txt").write_text("the same preface to " * 4 + str(index))

@@ -16,7 +16,6 @@ from harness.runs.frame import make_frame
 from tasks import Generate, Generated, TaskContext, qa, ruler
 from tasks._prompt import around, continued
 from tasks.qa import END, listed, others, read
-from tests.command_line import Ropewalk
 from tests.tiny import tiny_tokenizer
 
 RULER: dict[str, Any] = json.loads((Path(__file__).parent / "ruler_texts.json").read_text())
@@ -39,7 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @BOTH
-def test_the_text_is_rulers(source: TaskContext, files: dict[str, str], name: str) -> None:
+def test_the_text_is_rulers(source, files, name):
     """To the letter, of the same paragraphs in the same order; and the question's own answers."""
     text, data = RULER[name]["text"], read(files[name])
     context = text.removeprefix(qa.BEFORE).partition(qa.TOLD)[0]
@@ -53,7 +52,7 @@ def test_the_text_is_rulers(source: TaskContext, files: dict[str, str], name: st
     assert {*one.paragraphs, *one.article} <= set(paragraphs) <= set(data.paragraphs)
 
 
-def test_questions_without_an_answer_are_left_out(files: dict[str, str]) -> None:
+def test_questions_without_an_answer_are_left_out(files):
     data = read(files["qa_1"])
     assert len(data.questions) == 15
     assert "Who wove the first rope?" not in {one.query for one in data.questions}
@@ -67,7 +66,7 @@ def test_questions_without_an_answer_are_left_out(files: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize("answer", [None, "", " "])
-def test_a_test_set_has_no_question_to_ask(answer: str | None, tmp_path: Path) -> None:
+def test_a_test_set_has_no_question_to_ask(answer, tmp_path):
     """Nothing is in every text, so that all would be found; and None is no answer "none"."""
     row = {"question": "Who?", "answer": answer, "context": [["Title", ["A man. ", "A sea."]]]}
     article = [{"context": "A man.", "qas": [{"question": "Who?", "answers": [{"text": answer}]}]}]
@@ -77,7 +76,7 @@ def test_a_test_set_has_no_question_to_ask(answer: str | None, tmp_path: Path) -
             read(str(tmp_path / "data.json"))
 
 
-def test_an_answer_is_one_line(tmp_path: Path) -> None:
+def test_an_answer_is_one_line(tmp_path):
     """A record has a line an answer: of two lines neither counts alone."""
     row = {"question": "Where?", "answer": "New\nYork", "context": [["Title", ["New York."]]]}
     (tmp_path / "data.json").write_text(json.dumps([row]))
@@ -85,7 +84,7 @@ def test_an_answer_is_one_line(tmp_path: Path) -> None:
     assert one.answers == ("New York",)
 
 
-def test_other_paragraphs_are_those_of_the_article_first(files: dict[str, str]) -> None:
+def test_other_paragraphs_are_those_of_the_article_first(files):
     """Then all others, each once; then all again, as where RULER's paragraphs run out."""
     data = read(files["qa_1"])
     one = data.questions[0]
@@ -95,9 +94,7 @@ def test_other_paragraphs_are_those_of_the_article_first(files: dict[str, str]) 
     assert found[len(data.paragraphs) - 1 :] == [*data.paragraphs, data.paragraphs[0]]
 
 
-def test_other_answers_are_another_question(
-    source: TaskContext, files: dict[str, str], tmp_path: Path
-) -> None:
+def test_other_answers_are_another_question(source, files, tmp_path):
     other = tmp_path / "qa_2.json"
     rows = json.loads(Path(files["qa_2"]).read_text())
     other.write_text(json.dumps([{**row, "answer": "none of these"} for row in rows]))
@@ -134,7 +131,7 @@ def rows(name: str) -> list[dict[str, Any]]:
 
 
 @BOTH
-def test_a_data_set_is_read_as_its_file(files: dict[str, str], name: str, tmp_path: Path) -> None:
+def test_a_data_set_is_read_as_its_file(files, name, tmp_path):
     datasets = pytest.importorskip("datasets")
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -147,9 +144,7 @@ def test_a_data_set_is_read_as_its_file(files: dict[str, str], name: str, tmp_pa
 
 @pytest.mark.slow
 @BOTH
-def test_every_prompt_is_exact_and_shared(
-    source: TaskContext, files: dict[str, str], name: str
-) -> None:
+def test_every_prompt_is_exact_and_shared(source, files, name):
     data = read(files[name])
     for seed in range(3):
         asked = list(qa.ask(source, range(900, 960, 7), seed=seed, data=files[name], trials=3))
@@ -168,7 +163,7 @@ def test_every_prompt_is_exact_and_shared(
 @pytest.mark.parametrize(
     ("said", "value"), [("It is A Sheet Bend.", 1.0), ("hemp, tar", 1.0), ("Hemp", 0.0)]
 )
-def test_any_answer_counts(source: TaskContext, said: str, value: float) -> None:
+def test_any_answer_counts(source, said, value):
     """Case aside, as RULER's string_match_part; a comma divides nothing."""
     asked = Generate(
         [1] * 3, 10, doc_id="q", metadata={"query": "?", "answer": "Hemp, tar\nsheet bend"}
@@ -178,7 +173,7 @@ def test_any_answer_counts(source: TaskContext, said: str, value: float) -> None
 
 
 @pytest.mark.slow
-def test_ruler_has_thirteen_parts_with_the_data(source: TaskContext, files: dict[str, str]) -> None:
+def test_ruler_has_thirteen_parts_with_the_data(source, files):
     """Eleven without, and any of the two that is given; the record says what was read."""
     given = {"squad": files["qa_1"], "hotpotqa": files["qa_2"]}
     parts = [q.metadata["part"] for q in ruler.ask(source, [3500], trials=2, **given)]
@@ -200,9 +195,7 @@ def test_ruler_has_thirteen_parts_with_the_data(source: TaskContext, files: dict
         ("data={qa_2},trials=9", "3 questions"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_when_planned(
-    options: str, told: str, files: dict[str, str], tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_what_cannot_be_asked_is_refused_when_planned(options, told, files, tmp_path, ropewalk):
     """One sentence, status 2, no traceback."""
     (tmp_path / "other.json").write_text('[{"text": "a"}]')
     task = f"qa:{options}".format(other=tmp_path / "other.json", **files).rstrip(":")
@@ -214,9 +207,7 @@ def test_what_cannot_be_asked_is_refused_when_planned(
 
 
 @pytest.mark.slow
-def test_a_run_of_qa_is_recorded(
-    tiny: Path, files: dict[str, str], tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_run_of_qa_is_recorded(tiny, files, tmp_path, ropewalk):
     folder = tmp_path / "run"
     words = ["--model", tiny, "--scaling", "none", "--length", 900, "--out", folder]
     assert not ropewalk("run", *words, "--task", f"qa:data={files['qa_1']},trials=2,new=4").status

@@ -9,14 +9,12 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from harness.data.corpus import make_context
 from harness.engine import answers
-from harness.models.checkpoint import Checkpoint
 from tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
 from tasks._prompt import FILLER, around, continued, inserted, sentences
 from tasks.niah import PRESETS, Hidden, Setting, framed, with_needles
@@ -35,9 +33,7 @@ def source() -> TaskContext:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(
-    source: TaskContext, preset: str
-) -> None:
+def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(source, preset):
     several = PRESETS[preset].answers > 1
     asked = list(niah.ask(source, [1200, 2001], preset=preset, depths=3, trials=2, new=50))
     for one in asked:
@@ -61,9 +57,7 @@ def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("length", [3000, 3001])
-def test_every_prompt_is_exact_and_the_same_again(
-    source: TaskContext, task: ModuleType, length: int
-) -> None:
+def test_every_prompt_is_exact_and_the_same_again(source, task, length):
     one, same, other = (
         [q.digest for q in task.ask(source, [length], seed=seed, trials=2)] for seed in (1, 1, 2)
     )
@@ -75,14 +69,14 @@ def test_every_prompt_is_exact_and_the_same_again(
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_length_that_is_too_short_names_the_least(source: TaskContext, task: ModuleType) -> None:
+def test_a_length_that_is_too_short_names_the_least(source, task):
     with pytest.raises(ValueError, match=r"at least \d+ tokens; --length 60 is|are left for"):
         list(task.ask(source, [60], trials=1))
     with pytest.raises(ValueError, match=r"at least \d+ tokens; --length 480 is"):
         list(niah.ask(source, [480], depths=1, trials=1))  # room for the frame, none for a needle
 
 
-def test_documents_that_are_too_short_are_refused(source: TaskContext) -> None:
+def test_documents_that_are_too_short_are_refused(source):
     with pytest.raises(ValueError, match=r"have \d+ tokens of sentences where 90000 are needed"):
         list(niah.ask(source, [90_000], preset="single_2"))
     with pytest.raises(ValueError, match="preset=multivalue sets haystack"):
@@ -91,7 +85,7 @@ def test_documents_that_are_too_short_are_refused(source: TaskContext) -> None:
         list(niah.ask(source, [2000], preset="multivalue", form="argmax"))
 
 
-def test_sentences_of_a_long_document_are_whole() -> None:
+def test_sentences_of_a_long_document_are_whole():
     texts = ["", *(f"Der Fluß {number} fließt   weiter … Und so\nfort!" for number in range(900))]
     long: TaskContext = make_context(
         tiny_tokenizer(), lambda: [("a", ""), ("b", " ".join(texts))], 512
@@ -102,7 +96,7 @@ def test_sentences_of_a_long_document_are_whole() -> None:
     assert size > 40_000
 
 
-def test_the_text_of_needles_is_rulers(source: TaskContext) -> None:
+def test_the_text_of_needles_is_rulers(source):
     """Of the same keys, values and places, to the letter: repeated filler, needles, two queries."""
     for name, setting in (
         ("repeat", Setting()),
@@ -126,7 +120,7 @@ def test_the_text_of_needles_is_rulers(source: TaskContext) -> None:
         assert hidden.answer == ", ".join(wanted)
 
 
-def test_the_text_of_a_chain_is_rulers(source: TaskContext) -> None:
+def test_the_text_of_a_chain_is_rulers(source):
     """Example, filler and chain, but for the second space before the example's answer."""
     text, wanted = RULER["variable_tracking"]["text"], RULER["variable_tracking"]["answers"]
     example, _, rest = text.rpartition(variable_tracking.BEFORE)
@@ -155,7 +149,7 @@ def test_the_text_of_a_chain_is_rulers(source: TaskContext) -> None:
     assert parts[0] == parts[1]
 
 
-def test_the_text_of_common_and_frequent_words_is_rulers(source: TaskContext) -> None:
+def test_the_text_of_common_and_frequent_words_is_rulers(source):
     """Lists, examples and questions, of RULER's own words in its own order."""
     text, wanted = RULER["common_words"]["text"], RULER["common_words"]["answers"]
     lists = [re.findall(r"\d+\. (\S+)", part) for part in text.split(common_words.BEFORE)[1:]]
@@ -182,9 +176,7 @@ def test_the_text_of_common_and_frequent_words_is_rulers(source: TaskContext) ->
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0])
-def test_the_words_asked_for_are_the_most_frequent_of_the_text(
-    source: TaskContext, alpha: float
-) -> None:
+def test_the_words_asked_for_are_the_most_frequent_of_the_text(source, alpha):
     """Each more often than any other, after the cut, from the least length that is named on."""
     with pytest.raises(ValueError, match=r"at least \d+ tokens; --length 600 is") as refused:
         list(frequent_words.ask(source, [600], alpha=alpha))
@@ -199,7 +191,7 @@ def test_the_words_asked_for_are_the_most_frequent_of_the_text(
         list(frequent_words.ask(source, [2000], alpha=1.0))
 
 
-def test_a_list_has_its_common_words_as_often_as_it_says(source: TaskContext) -> None:
+def test_a_list_has_its_common_words_as_often_as_it_says(source):
     """Whole but for the last words: the same ten six times at 3000 bytes, thirty times at 9000."""
     both = list(common_words.ask(source, [3000, 9000], trials=1))
     assert both[0].metadata["answer"] == both[1].metadata["answer"]
@@ -217,16 +209,14 @@ def test_a_list_has_its_common_words_as_often_as_it_says(source: TaskContext) ->
     (" the number 1234567", 1.0, "format"), (" 12345678", 1.0, "format"),
     (" 1234568", 0.0, "wrong"),
 ])  # fmt: skip
-def test_a_text_is_scored_by_what_it_contains(
-    source: TaskContext, text: str, value: float, found: str
-) -> None:
+def test_a_text_is_scored_by_what_it_contains(source, text, value, found):
     """As RULER does; how the answer stands there is a fact."""
     asked = Generate([1] * 3, 10, doc_id="q", metadata={"answer": "1234567"})
     sample = niah.grade(asked, Generated(text, (5,), (0.1,)), source)
     assert (sample.value, sample.metadata["found"], sample.metadata["said"]) == (value, found, text)
 
 
-def test_several_answers_are_scored_by_their_share(source: TaskContext) -> None:
+def test_several_answers_are_scored_by_their_share(source):
     """Two of four, whatever their case and order; the interval is Wilson's of that share."""
     asked = Generate([1] * 3, 10, doc_id="q", metadata={"answer": "Ab, cd, ef, gh"})
     sample = niah.grade(asked, Generated("cd and ab", (5,), (0.1,)), source)
@@ -237,7 +227,7 @@ def test_several_answers_are_scored_by_their_share(source: TaskContext) -> None:
 
 
 @pytest.mark.slow
-def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint, Any]) -> None:
+def test_argmax_and_generation_agree_on_every_trial(reference):
     """The same prompts of a trained model: a text begins with the value where argmax scores 1."""
     opened, model = reference
     own = make_context(opened.tokenizer, list, 256)
@@ -263,14 +253,14 @@ def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint,
     assert len(scored) == 2
 
 
-def test_a_chain_has_no_more_names_than_there_are(source: TaskContext) -> None:
+def test_a_chain_has_no_more_names_than_there_are(source):
     told = "chains is 1 or more and hops 1 to 17575, got 1 and 17576"
     with pytest.raises(ValueError, match=told):
         next(variable_tracking.ask(source, [3000], hops=26**3))
     assert len(set(variable_tracking.chain(26**3 - 1, 3, Random(0))[1])) == 26**3
 
 
-def test_ruler_draws_where_a_needle_stands(source: TaskContext) -> None:
+def test_ruler_draws_where_a_needle_stands(source):
     """As RULER does, at all depths; `niah` alone has it on a grid, unless its depths are 0."""
     drawn = list(niah.ask(source, [3500], depths=0, trials=20))
     places = [int(str(one.metadata["needle"])) / 3500 for one in drawn]
@@ -282,7 +272,7 @@ def test_ruler_draws_where_a_needle_stands(source: TaskContext) -> None:
     assert [one.tokens for one in single] == [one.tokens for one in alone]
 
 
-def test_ruler_asks_every_part_as_often(source: TaskContext) -> None:
+def test_ruler_asks_every_part_as_often(source):
     asked = list(ruler.ask(source, [3500], trials=2))
     parts = [question.metadata["part"] for question in asked]
     assert {part: parts.count(part) for part in parts} == dict.fromkeys(ruler.PARTS, 2)

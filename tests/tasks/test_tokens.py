@@ -24,7 +24,7 @@ bounds = st.integers(-9, 9)
 
 
 @given(head=st.lists(token, max_size=3), body=st.lists(token, max_size=9), a=bounds, b=bounds)
-def test_tokens_are_as_their_tuple(head: list[int], body: list[int], a: int, b: int) -> None:
+def test_tokens_are_as_their_tuple(head, body, a, b):
     tokens, same = Tokens(Tokens(body), head), (*head, *body)
     assert tokens == same
     assert same == tokens
@@ -49,7 +49,7 @@ def test_tokens_are_as_their_tuple(head: list[int], body: list[int], a: int, b: 
 
 
 @given(st.lists(token, max_size=200), st.lists(token, max_size=200), st.integers(0, 2500))
-def test_tokens_are_ordered_as_their_tuples(one: list[int], other: list[int], same: int) -> None:
+def test_tokens_are_ordered_as_their_tuples(one, other, same):
     first, second = (1,) * same + tuple(one), (1,) * same + tuple(other)
     assert (Tokens(first) < Tokens(second[1:], second[:1])) == (first < second)
     differ = (n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
@@ -62,7 +62,7 @@ def test_tokens_are_ordered_as_their_tuples(one: list[int], other: list[int], sa
 
 
 @pytest.mark.slow
-def test_windows_hold_no_copy_of_the_text() -> None:
+def test_windows_hold_no_copy_of_the_text():
     """2500 windows of a thousand tokens, planned and entered in the gather: no copies of tokens."""
     draw = Random(3)
     text = "".join(draw.choices("abcdefghij ", k=41_000))
@@ -79,7 +79,7 @@ def test_windows_hold_no_copy_of_the_text() -> None:
     assert peak < 7.5e6
 
 
-def test_a_text_is_encoded_once() -> None:
+def test_a_text_is_encoded_once():
     asked: list[str] = []
     tokenizer = tiny_tokenizer()
 

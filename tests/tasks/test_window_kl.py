@@ -21,7 +21,6 @@ from harness.runs.frame import make_frame
 from harness.stats.measure import measure
 from scaling.types import StatefulRope
 from tasks import Divergence, DivergenceResponse, Request, Response, window_kl
-from tests.command_line import Ropewalk
 from tests.tiny import FAMILIES, tiny_config
 
 SIZE, START = 60, 20
@@ -50,7 +49,7 @@ def logs(model: Any) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("family", "name"), [("llama", "none"), *product(FAMILIES, ("yarn", "rerope"))]
 )
-def test_it_is_the_naive_divergence(family: str, name: str) -> None:
+def test_it_is_the_naive_divergence(family, name):
     """Of whole logits in float64, under frequencies and moved positions; none is exactly 0."""
     model = model_of(family)
     rotation = getattr(rw.methods, name)(rw.rope_of(model.config), SIZE, **METHODS[name])
@@ -65,7 +64,7 @@ def test_it_is_the_naive_divergence(family: str, name: str) -> None:
     assert (set(found.divergence) == {0.0}) == (name == "none")
 
 
-def test_chunks_change_nothing() -> None:
+def test_chunks_change_nothing():
     model = model_of("llama")
     rotation = rw.methods.yarn(rw.rope_of(model.config), SIZE, factor=4.0)
     found = []
@@ -76,7 +75,7 @@ def test_chunks_change_nothing() -> None:
     assert len(found[0][1].divergence) == SIZE - 1
 
 
-def test_memory_that_is_too_little_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_too_little_is_tried_again(monkeypatch):
     model = model_of("llama")
     tried: list[Sizes] = []
 
@@ -92,7 +91,7 @@ def test_memory_that_is_too_little_is_tried_again(monkeypatch: pytest.MonkeyPatc
     assert tried == [Sizes(), Sizes().least]
 
 
-def test_a_state_that_follows_what_is_served_is_refused() -> None:
+def test_a_state_that_follows_what_is_served_is_refused():
     model = model_of("llama")
     served = StatefulRope({}, 64, rw.methods.none(rw.rope_of(model.config), SIZE))
     with pytest.raises(UserError, match="served"), comparing(model, served, Sizes()):
@@ -109,9 +108,7 @@ def words(tiny: Path, docs: Path) -> list[object]:
 
 
 @pytest.mark.slow
-def test_a_run_measures_it_inside_the_window(
-    words: list[object], tmp_path: Path, ropewalk: Ropewalk
-) -> None:
+def test_a_run_measures_it_inside_the_window(words, tmp_path, ropewalk):
     """Lengths beyond have no samples; equal frequencies are measured once and are 0."""
     ended = ropewalk(*words, "--out", tmp_path)
     assert not ended.status, ended.err
@@ -133,9 +130,7 @@ def test_a_run_measures_it_inside_the_window(
     assert 0 <= row["low"] < row["difference"] < row["high"]
 
 
-def test_only_lengths_beyond_the_window_are_refused(
-    words: list[object], ropewalk: Ropewalk
-) -> None:
+def test_only_lengths_beyond_the_window_are_refused(words, ropewalk):
     at = words.index("--length")
     ended = ropewalk(*words[: at + 1], "2x", *words[at + 4 :], "--dry-run")
     assert ended.status == 2
@@ -143,9 +138,7 @@ def test_only_lengths_beyond_the_window_are_refused(
 
 
 @pytest.mark.slow
-def test_an_infinite_divergence_is_a_status(
-    words: list[object], tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_infinite_divergence_is_a_status(words, tmp_path, ropewalk, monkeypatch):
 
     def compared(*_: Any) -> Response:
         return DivergenceResponse((*[0.0] * 15, float("inf")))
@@ -158,7 +151,7 @@ def test_an_infinite_divergence_is_a_status(
     assert "the divergence at position" in records[0]["reason"]
 
 
-def test_documents_are_the_unit() -> None:
+def test_documents_are_the_unit():
     """Two windows of a document are one of n."""
     question = Divergence((1, 2, 3, 4), 2, doc_id="a")
     samples = [window_kl.grade(question, DivergenceResponse((0.1, 0.3)), None) for _ in range(2)]
