@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from huggingface_hub import constants
+from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -24,6 +24,7 @@ from huggingface_hub.utils import logging as hub_logging
 from harness.errors import UserError, panicked, reason, words
 
 LOG_IN = "hf auth login"
+UNREACHED = f"the hub ({constants.ENDPOINT}) cannot be reached; --offline reads its cache."
 MISSING = re.compile(r"missing \((.+?)\)")
 WAIT = re.compile(r"(\d+)\S* .*\[Retry (\d+)/(\d+)\]")
 
@@ -67,6 +68,19 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+def check_answers(name: str) -> None:
+    """Ask for a data set once: its reader asks a hub that does not answer for half a minute.
+
+    Raises ConnectionError where nothing answers; what the hub answers is the client's own error.
+    """
+    try:
+        HfApi().dataset_info(name)
+    except HfHubHTTPError:
+        raise
+    except Exception:  # noqa: BLE001  # the client has one of its own for each way
+        raise ConnectionError(UNREACHED) from None
+
+
 def gated(name: str, kind: str) -> str:
     """Return what to do about a repository whose conditions have to be accepted."""
     return (
@@ -86,7 +100,7 @@ def _message(error: Any, name: str, kind: str) -> str:
             missing = MISSING.search(str(error))
             file = missing[1] if missing else "such file"
             return f"the hub's cache has no {file}; run once without --offline."
-        return f"the hub ({constants.ENDPOINT}) cannot be reached; --offline reads its cache."
+        return UNREACHED
     status = error.response.status_code
     if isinstance(error, GatedRepoError):
         return gated(name, kind)

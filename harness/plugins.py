@@ -192,10 +192,22 @@ def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
         return _imported(kind, name, packaged(kind)[name].value)
     if kind == "report" and name in REPLACED:
         raise UserError(f"the report {name!r} was merged: {REPLACED[name]} has its numbers now.")
-    more = f"; a task of lm-eval is lm_eval:tasks={reason(name)}" if kind == "task" else ""
-    known = nearest(name, all_names(kind))
-    given = reason(repr(name))
-    raise UserError(f"no {kind} is called {given}; {known}, or a path to a .py file{more}.")
+    raise _unknown(kind, name)
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise UserError for a name that no plug-in has; a file or a module is not looked for."""
+    if "." not in name and name not in all_names(kind):
+        raise _unknown(kind, name)
+
+
+def _unknown(kind: str, name: str) -> UserError:
+    more = f"a task of lm-eval is lm_eval:tasks={reason(name)}; " if kind == "task" else ""
+    meant, _, known = nearest(name, all_names(kind)).partition("known: ")
+    return UserError(
+        f"no {kind} is called {reason(repr(name))}; {meant}{more}known: {known}, or a path to a "
+        ".py file."
+    )
 
 
 def _imported(kind: str, name: str, path: str) -> tuple[ModuleType, str | None]:

@@ -36,7 +36,7 @@ from harness.sweep.eta import initial_eta
 from harness.sweep.measure import records
 from harness.sweep.memory import estimate
 from harness.sweep.plan import Plan, make_plan, open_model
-from harness.sweep.spec import CELLS, Spec, expand
+from harness.sweep.spec import CELLS, Spec, methods_of
 from scaling import native, yarn
 
 TARGET = "4x"
@@ -283,7 +283,7 @@ def _set_up(
     """Plan the closed-form methods, split the documents, and lay out what is searched."""
     searched = str(spec.scaling[0])
     methods = [
-        *(one for given in against for one in expand(given)),
+        *methods_of(against),
         *([EVALUATOR] if key_tokens else []),
     ]
     if not is_free(searched):

@@ -34,6 +34,9 @@ def export(
         out: A new folder (or GGUF file) to write. [default: print the config and the command only]
         copy: Copy the weights into the folder instead of linking to them.
     """
+    from harness.plugins import check_name
+
+    check_name("engine", to.replace("-", "_"))  # before anything that takes long to import
     from harness.api.model import written_export
     from harness.api.settings import read_spec
 

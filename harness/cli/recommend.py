@@ -46,6 +46,10 @@ def recommend(
             on 6 documents where that is more]
         dry_run: Say what it may cost; read no weights, write nothing.
     """
+    from harness.plugins import check_name
+
+    if to is not None:
+        check_name("engine", to.replace("-", "_"))  # before anything that takes long to import
     from harness.api.select import race
     from harness.cli.tables import grids, print_words
 

@@ -41,13 +41,16 @@ def tune(
         key_tokens: Search by the tokens that a longer context makes clear.
         dry_run: Print what is searched and its cost; measure nothing.
     """
+    from harness.sweep.spec import methods_of
+
+    named = methods_of(against or ())  # before anything that takes long to import
     from harness.api.select import AGAINST, search
     from harness.cli.tables import grids
 
     given = translated({"model": model, **settings})
     if given["model"] is None:
         note_demo()
-    with search(given, against or AGAINST, trials, key_tokens=key_tokens, observer=TERMINAL) as run:
+    with search(given, named or AGAINST, trials, key_tokens=key_tokens, observer=TERMINAL) as run:
         if dry_run:
             return Done(None)
         result = run()

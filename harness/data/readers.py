@@ -25,7 +25,7 @@ from huggingface_hub import constants
 
 from harness.data.data_warnings import beginning
 from harness.errors import UserError, foreign, reason
-from harness.hub import gated, refusal
+from harness.hub import check_answers, gated, refusal
 from harness.names import nearest
 
 LARGEST = 16 * 2**20  # bytes of one document; tokenizing takes some 300 times as many
@@ -444,6 +444,8 @@ def _open_set(rows: Selection, split: str) -> Any:
         return datasets.load_dataset(rows.name, **options)
     if constants.HF_HUB_OFFLINE:
         return datasets.load_dataset(_downloaded(rows), **options)
+    if "/" not in rows.name:  # a mistyped path, more often than a data set without an owner
+        check_answers(rows.name)
     options |= {} if some else _of_split(rows, split)
     return datasets.load_dataset(rows.name, revision=rows.revision, **options)
 

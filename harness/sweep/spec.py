@@ -469,6 +469,11 @@ def _with_trials(entry: str, most: int) -> str:
     return f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}"
 
 
+def methods_of(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the methods of a list of names and of grids; raise UserError for all that are none."""
+    return tuple(map(str, parse_all(None, {"scaling": given})[0].scaling)) if given else ()
+
+
 def _unknown(key: str, sweep: SweepFile) -> str:
     known = nearest(key, Spec.model_fields)
     return f"{sweep.where((key,))}no setting is called {key!r}; {known}."
@@ -485,11 +490,12 @@ def _rest(
     if not keys & {*Spec.model_fields} <= SPARED:
         return ()
     kept, emptied = dict(given), dict[str, tuple[str, ...]]()
+    wrong = {place[:2] for place in problems}
     for key in keys & given.keys():
         values = [
             one
             for index, one in enumerate(_listed(kept.pop(key)))
-            if not {(key,), (key, index)} & {*problems}
+            if not {(key,), (key, index)} & wrong
         ]
         if values:
             kept[key] = values
@@ -516,7 +522,7 @@ def _wrong_names(
             if callable(grid) or {(key,), (key, index)} & {*problems}:
                 continue
             entries = [one for one in expand(str(grid)) if "." not in one.partition(":")[0]]
-            checks += [((key, index), partial(load, kind, one)) for one in entries]
+            checks += [((key, index, one), partial(load, kind, one)) for one in entries]
     if (docs := given.get("docs")) is not None and ("docs",) not in problems:
         named = docs if isinstance(docs, dict) else {"": docs}
         checks += [(("docs", task), partial(open_documents, name)) for task, name in named.items()]

@@ -245,6 +245,15 @@ def test_a_hub_that_is_not_reached_is_one_sentence(run):
     assert f"the hub ({constants.ENDPOINT}) cannot be reached; --offline" in told
 
 
+@pytest.mark.usefixtures("online")
+def test_a_mistyped_folder_is_asked_of_the_hub_once(run: Run) -> None:
+    """A name without an owner is more often a path, so the client's retries are not awaited."""
+    told = refused(run("--dry-run", model="reference", docs="nowhere"))
+    assert "there is no file or folder nowhere, and data set nowhere (split test)" in told
+    assert f"the hub ({constants.ENDPOINT}) cannot be reached" in told
+    assert "next attempt" not in told
+
+
 @pytest.mark.slow
 def test_a_set_of_many_files_is_not_downloaded_whole(hub, run):
     assert run("--dry-run", model="reference", docs=f"{BOOKS}:count=3").status == 0

@@ -221,6 +221,11 @@ def test_all_mistakes_are_told_at_once(tiny, sheet, capsys):
         "  task passkey: a prompt needs at least ",
     ]
     assert [line[: len(one)] for line, one in zip(lines, beginnings, strict=True)] == beginnings
+    assert status("run", "--task", "foo,bar,perplexity") == 2
+    assert [line[:27] for line in capsys.readouterr().err.splitlines()[-2:]] == [
+        "  no task is called 'foo'; ",
+        "  no task is called 'bar'; ",
+    ]
     assert status("run", "--model", tiny, "--task", "niah", "qa", "--length", "1x") == 2
     assert capsys.readouterr().err.startswith("ropewalk: 2 problems with this sweep:\n  task niah")
 
