@@ -155,9 +155,7 @@ def summary(table: pd.DataFrame) -> list[str]:
         first = facts[0]
         if first["overall"] is not None:
             texts.append(
-                f"{start}, on all {len(facts)} tasks: use `{first['overall']}`. On each of them it "
-                f"is at most {sentences.percent(first['overall_regret'])} (or so many percentage "
-                "points) worse than the best; each bound holds separately (95 %)."
+                f"{start}, on all {len(facts)} tasks: use `{first['overall']}`, {_overall(first)}."
             )
     least = min(records(table), key=lambda row: row["n"])
     share = min(100.0, 300 / max(1, least["n"]))
@@ -185,7 +183,7 @@ def _use(row: Mapping[str, Any], measured: str) -> str:
         side = "below" if row["better"] == "lower" else "above"
         return (
             f"{start} the best of {row['methods']} methods: {sentences.gap(row, 'lead')} {side} "
-            f"`{row['next']}`, the next ({_counted(row)}, better on {row['better_on']})."
+            f"`{row['next']}`, the next best ({_counted(row)}, better on {row['better_on']:g})."
         )
     if row["regret"] is None:
         extreme = "lowest" if row["better"] == "lower" else "highest"
@@ -304,10 +302,12 @@ def answer(best: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _overall(row: dict[str, Any]) -> str:
-    """Return the bound of the method for all tasks: on any of them, than the best there."""
-    if row["overall_regret"] is None:
-        return ""
-    return f"at most {sentences.percent(row['overall_regret'])} or points worse"
+    """Return how much worse than the best of each task the method for all tasks is at most."""
+    regret = row["overall_regret"]
+    if not regret:
+        return "" if regret is None else "the best on every task"
+    size = sentences.percent(regret)
+    return f"at most {size} (or percentage points) worse than the best on every task (95 %)"
 
 
 def _task(row: dict[str, Any]) -> dict[str, Any]:
@@ -330,7 +330,7 @@ def _verdict(row: dict[str, Any]) -> str:
         return "" if row["same"] else "the only method"
     if row["winner"] and row["use"] == row["best"]:
         side = "below" if row["better"] == "lower" else "above"
-        return f"winner: {sentences.gap(row, 'lead')} {side} {row['next']}, the next"
+        return f"winner: {sentences.gap(row, 'lead')} {side} {row['next']}, the next best"
     if row["regret"] is None:
         return "too few samples for a bound"
     return f"at most {sentences.bound(row)} worse than the best of {row['methods']}"

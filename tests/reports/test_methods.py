@@ -102,3 +102,13 @@ def test_the_answer_has_every_mark_at_its_difference_from_the_best():
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names[-1] == "none"
     assert {"→ yarn", "truncation"} <= set(names)
+
+
+def test_a_clear_winner_is_shown_with_the_next_best_and_the_shaded_margin() -> None:
+    frame = sweep(scalings=("none", "pi", "yarn"))
+    for axes in best.draw(frame, best.make(frame)).axes:
+        marks = {str(line.get_label()): line for line in axes.get_lines()}
+        [shown] = np.asarray(marks["pi"].get_xdata(), float)
+        low, high = axes.get_xlim()
+        assert low < -1 < 1 < shown < high
+        assert marks["pi"].get_markerfacecolor() == "white"

@@ -309,6 +309,6 @@ def test_tasks_with_other_winners_have_one_method_with_its_bound():
     other = frame["scaling"].map({"none": "yarn", "yarn": "none"})
     turned = frame.assign(scaling=frame["scaling"].where(frame["task"] == PERPLEXITY, other))
     assert re.search(
-        r"Use <b>(none|yarn)</b>: at most [\d.]+ % or points worse than the best on each of",
+        r"Use <b>(none|yarn)</b>: at most [\d.]+ % \(or percentage points\) worse than the best on",
         html(turned, best),
     )

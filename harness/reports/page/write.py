@@ -152,10 +152,8 @@ def _uses(lengths: Sequence[Mapping[str, Any]]) -> Iterator[Use]:
     """Yield the method to use for each model at its longest length."""
     for model in lengths:
         row = model["lengths"][-1]
-        several = len(model["tasks"]) > 1
-        tail = f" than the best on each of {len(model['tasks'])} tasks (95 %)" if several else ""
         if row["use"]:
-            yield Use(model["model"], row["use"], f"{row['bound']}{tail}" if row["bound"] else "")
+            yield Use(model["model"], row["use"], row["bound"])
 
 
 def _serving(

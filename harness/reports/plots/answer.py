@@ -31,13 +31,13 @@ LOW_ROW = 0.14  # inches, in a column
 LONGEST = 1.6  # inches of a name in one line
 CUT = "truncation"
 CAPTION = (
-    "How much worse than the best each method is, at the longest length. Thick bars: 95 % "
-    "intervals of each paired difference from the method with the best mean. Thin lines end at the "
-    "bound of how much worse than the best of all the method is at most. The bounds hold for all "
-    "methods together (95 %). Filled: not significantly worse than the best; hollow: significantly "
-    "worse. Shaded: as good as the best, within {margin:g} {unit}. ◂ ▸: off the scale. Arrow: the "
-    "method to use. In-window cost: the change inside the trained window in the form that the "
-    "method has at this length; –: not measured there."
+    "All methods at the longest length, from the best mean down. Thick bars: 95 % intervals of "
+    "the paired difference from the best mean. Thin lines end at the bound of how much worse than "
+    "the best the method is at most. The bounds hold for all methods together (95 %). Filled: not "
+    "significantly worse than the best; hollow: significantly worse. Shaded: as good as the best, "
+    "within {margin}. ◂ ▸: off the scale. Arrow: the method to use. In-window cost: the change "
+    "inside the trained window in the form that the method has at this length; –: not measured "
+    "there."
 )
 TRUNCATION = " Truncation: the unscaled model reading only its trained window, {:,} tokens."
 CODE = " *: needs its own modelling code."
@@ -82,8 +82,11 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
         where = f"{facts['model']} at {facts['length']:,} tokens"
         where += f", {times} its window" * bool(times)
         figure.suptitle(folded(where, width - 0.2, SIZE + 1), fontsize=SIZE + 1, x=0.02, ha="left")
-    unit = "%" if first.family.how.relative else "percentage points"
-    caption = CAPTION.format(margin=first.margin, unit=unit)
+    margins = dict.fromkeys(
+        sentences.size(_margin(one), relative=one.family.how.relative, metric=one.family.how.metric)
+        for one in shown
+    )
+    caption = CAPTION.format(margin=" or ".join(margins))
     windows = {one.facts["trained_length"] for one in shown if one.truncated}
     caption += TRUNCATION.format(*windows) if len(windows) == 1 else ""
     caption += CODE * any(one.family.code for one in shown)
@@ -137,12 +140,17 @@ def _panel(
         rows[CUT] = Row(CUT, cut.value, cut.low, cut.high, GREY, "|", full=False)
     missing = Row("", None, None, None, GREY, "")
     drawn = [rows.get(name, missing).scaled(scale) for name in order]
-    margin = scale * (one.margin / 100 if scale == 100 else one.room)
+    margin = scale * _margin(one)
+    next_best = [name for name in order if name in rows and name != CUT][1]
     matter = [
-        row.reach for row in drawn if row.full or row.name == known.names.get(one.recommended)
+        row.reach
+        for row in drawn
+        if row.full or row.name in (next_best, known.names.get(one.recommended))
     ]
     reach = max(2 * max(matter), 3 * margin)
     draw_rows(axes, drawn, reach, lambda value: _written(value / scale, one))
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, -1.5 * margin), max(high, 1.5 * margin))
     axes.axvspan(-margin, margin, color="0.9", linewidth=0, zorder=0)
     if cut and abs(scale * cut.value) <= reach:
         axes.axvline(scale * cut.value, color=GREY, linewidth=0.9, linestyle="-.", zorder=1)
@@ -152,6 +160,12 @@ def _panel(
     _costs(axes, one, order, known)
     unit = "%" if how.relative else "percentage points" if how.share else how.metric
     axes.set_xlabel(f"Worse than the best ({unit})", fontsize=SIZE - 1)
+
+
+def _margin(one: Decision) -> float:
+    """Return how much worse than the best is as good, in the unit of the differences."""
+    how = one.family.how
+    return one.margin / 100 if how.relative or how.share else one.room
 
 
 def _row(one: Decision, name: str, known: Methods) -> Row:

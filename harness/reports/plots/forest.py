@@ -88,6 +88,7 @@ def _draw(axes: Axes, row: Row, place: int, reach: float, written: Callable[[flo
         axes.text(
             0.99 if right else 0.01, place, text, transform=across, va="center",
             ha="right" if right else "left", color=row.color, fontsize=SIZE - 1,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
         )  # fmt: skip
     else:
         if row.low is not None and row.high is not None:
