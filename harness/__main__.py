@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def start() -> None:
-    """Import without looking for garbage, of which imports make none, and run."""
+    """Import with garbage collection off, because imports make no garbage, and run."""
     _open_streams()
     try:
         import ropewalk  # noqa: F401  # checks that harness, scaling and tasks are its own

@@ -70,7 +70,7 @@ class Collector:
 
 
 def words(error: object) -> str:
-    """Return an error's own words on one line; its type where it has none or fails to say them."""
+    """Return an error's message on one line, or its type if there is no message to read."""
     try:
         text = " ".join(str(error).split())
     except Exception:  # noqa: BLE001  # it is foreign code too

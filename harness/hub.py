@@ -57,7 +57,7 @@ def _waits(record: logging.LogRecord) -> bool:
 
 
 def tell(line: str) -> None:
-    """Write a line to standard error as it is now: a progress bar may stand in for it."""
+    """Write a line to the current standard error, which a progress bar may have replaced."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 

@@ -11,10 +11,14 @@ several GB, in an environment that has Ropewalk too; no driver is needed:
 
 On one GPU a pass runs with one layer and with two, from which the whole model's follows. Over
 several GPUs the whole model runs, once with overlapping chunks and once layer by layer; a GPU's
-queue takes so many kernels, and the host waits where it is full. A case fails where
-the peak of memory is above the engine's estimate, where an operator mixes devices, where plain
-attention is called more than once per chunk of rows and layer, where the host waits for the device
-before the end of the pass, and where a copy skips one of the GPUs that overlap.
+queue takes so many kernels, and the host waits while it is full. A case fails if one of these
+happens:
+
+- the peak of memory is above the engine's estimate;
+- an operator mixes devices;
+- plain attention is called more than once per chunk of rows and layer;
+- the host waits for the device before the end of the pass;
+- a copy skips one of the GPUs that overlap.
 """
 
 from __future__ import annotations
@@ -92,9 +96,9 @@ def nbytes(value: Any) -> int:
 class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs operators on fake CUDA tensors and adds up what a GPU would do.
 
-    ``host`` has the second at which the host is done with its launches, ``clock`` that at which
-    each device is done with what it was given so far; ``seconds`` are those of all devices by kind
-    of work. ``transfers`` counts the copies between two GPUs.
+    ``host`` is the second at which the host has launched everything, and ``clock`` the second at
+    which each device has finished its work so far. ``seconds`` adds up the time of all devices by
+    kind of work. ``transfers`` counts the copies between two GPUs.
     """
 
     def __init__(self, flash: float) -> None:

@@ -193,8 +193,8 @@ def fact_row(record: dict[str, Any]) -> dict[str, Any]:
         "steps": record["recipe"]["steps"],
         "minutes of training": round(record["seconds"] / 60, 1),
         "held-out loss (nats)": curve[-1]["held_out"]["all"],
-        "pass keys inside the window": curve[-1]["passkey"],
-        "pass keys from step": keys[0] if keys else None,
+        "passkeys inside the window": curve[-1]["passkey"],
+        "passkeys from step": keys[0] if keys else None,
     }
 
 

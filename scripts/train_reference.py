@@ -4,7 +4,7 @@ Deterministic from its seed on one machine and number of threads.
 
     .venv/bin/python scripts/train_reference.py training/reference
 
-Texts: the training part of the embedded documents. Beside plain text the model sees pass key
+Texts: the training part of the embedded documents. Beside plain text the model sees passkey
 prompts and repeated spans, without which a model of this size does not learn to retrieve. A
 killed run goes on from its last checkpoint and gives the same weights.
 """

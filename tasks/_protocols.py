@@ -34,7 +34,7 @@ class Layout:
     slide: bool = False
 
     def room(self, length: int) -> int:
-        """Return how many tokens a window can score: all but its begin tokens, or but one."""
+        """Return how many tokens a window can score: all but its begin tokens, or but the first."""
         return length - max(1, len(self.opening))
 
 
@@ -200,7 +200,9 @@ def check(protocol: Protocol, layout: Layout, length: int) -> None:
     if protocol == "tail" and not 0 < layout.tail < shortest - len(layout.opening):
         raise ValueError(f"tail={layout.tail} leaves no context in a window of {shortest} tokens")
     if layout.slide and protocol != "tail":
-        raise ValueError(f"slide is an option of protocol=tail; protocol={protocol} has none")
+        raise ValueError(
+            f"slide is an option of protocol=tail alone; leave it out with protocol={protocol}"
+        )
     if layout.room(length) < 1:
         raise ValueError(f"a window of {length} token has no target")
     most = length if protocol == "overlap" else layout.room(length)

@@ -128,7 +128,7 @@ def ask(
     setting = chosen(preset, Setting(haystack, key, value, keys, values, queries), in_turn)
     if form == "argmax" and setting.answers > 1:
         raise ValueError(
-            f"form=argmax scores one value, {setting.answers} are asked for: leave it out"
+            f"form=argmax scores one value, but the prompt asks for {setting.answers}: leave it out"
         )
     sentences = [
         filler(context, setting, max(lengths), Random(f"{seed}/filler/{trial}"))

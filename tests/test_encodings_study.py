@@ -195,7 +195,7 @@ def test_findings_hold_in_every_seed_that_they_name():
 def test_training_steps_and_costs_are_those_of_the_table():
     """When rotary and Transformer-XL learned to copy, and what the encodings cost."""
     table = pd.read_csv(STUDY / "training.csv").set_index("model")
-    steps = table["pass keys from step"]
+    steps = table["passkeys from step"]
     rope = steps[[f"rope-seed{seed}" for seed in (1, 2, 3, 4, 5)]]
     assert [None if pd.isna(step) else int(step) for step in rope] == [2100, 1700, None, 2800, 2000]
     recurrent = steps[steps.index.str.startswith("transformer_xl")]

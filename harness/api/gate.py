@@ -50,7 +50,7 @@ COMPLETE = {"ok", "too_long"}  # statuses; what is too long is so under every me
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition as it was written; ``task`` and ``length`` are None where it has none."""
+    """A condition as it was written; ``task`` and ``length`` are None if it does not name them."""
 
     text: str
     metric: str
@@ -264,7 +264,7 @@ def _verdict(one: _Cells, model: str, samples: pd.DataFrame) -> Verdict:
 
 
 def _check_complete(one: _Cells, samples: pd.DataFrame) -> None:
-    """Raise an error where a cell that decides the number lacks samples."""
+    """Raise an error if samples are missing in a cell that decides the number."""
     needed = samples["scaling"] == one.scaling
     if one.length:
         needed &= samples["length"] == one.length

@@ -123,11 +123,12 @@ class Checked(NamedTuple):
 def check(
     plugin: str, *, model: str | Path | None = None, observer: Observer = LOG, **settings: Any
 ) -> list[Checked]:
-    """Return the findings of ``ropewalk check`` on a method or an encoding; of a name of both, two.
+    """Return the findings of ``ropewalk check`` on a method or an encoding.
 
-    Each comes with its label. A method is checked at many geometries, or at those of a ``model``,
-    from its config alone, up to ``length`` (default: 16x); ``settings`` are length, revision,
-    offline and trust_remote_code. Raises UserError for what is neither.
+    Each comes with its label; a name that is a method and an encoding has both. A method is checked
+    at many geometries, or at those of a ``model``, from its config alone, up to ``length``
+    (default: 16x); ``settings`` are length, revision, offline and trust_remote_code. Raises
+    UserError for what is neither.
     """
     name = plugin.partition(":")[0]
     kinds = ["method"] if name.endswith(".json") else kinds_of(name, ("method", "encoding"))

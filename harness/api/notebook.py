@@ -15,7 +15,7 @@ from harness.reports.plots.style import drawing, lay_out
 
 
 def html(frame: pd.DataFrame) -> str:
-    """Return the recommendations and the figure of the report ``best``, or why it has none."""
+    """Return the recommendations and the figure of the report ``best``, or why there are none."""
     try:
         table = best.make(frame)
         sentences = best.summary(table)

@@ -114,10 +114,10 @@ def run(
 
     ``model`` is a folder, a hub name, several of them, or a loaded model, then with its
     ``tokenizer``. ``scaling`` takes functions beside names and files: ``f(rope, length) ->
-    Rotation`` (Frequencies, PerLayerFrequencies or Bands). The other settings are those of the
-    command line and of a sweep file: ``task``, ``length``, ``docs``, ``out``, ``seed``, …
-    (``ropewalk run --help``); those of how a model is opened (``dtype``, ``adapter``, …) raise an
-    error beside a loaded one. Raises UserError, in one sentence, before any weight is read.
+    Rotation`` (Frequencies, PerLayerFrequencies or Bands). The other settings are the flags of
+    ``ropewalk run``: ``task``, ``length``, ``docs``, ``out``, ``seed``, … A setting that says how a
+    model is opened (``dtype``, ``adapter``, …) raises an error beside a loaded one. Raises
+    UserError, in one sentence, before any weight is read.
     """
     name, loaded = open_loaded(model, tokenizer, settings)
     with planned(read_specs(None, {"model": name, **settings}), observer, loaded) as sweep:

@@ -84,7 +84,7 @@ def open_loaded(
     for name in BY_NAME:
         if settings.get(name) not in (None, Spec.model_fields[name].default):
             raise UserError(
-                f"a loaded model is measured as it is, in this process; leave out {name}."
+                f"a loaded model is measured unchanged and in this process: leave out {name}."
             )
     from harness.models.checkpoint import hold
 

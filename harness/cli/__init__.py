@@ -20,7 +20,7 @@ COMMANDS = {
     "publish": "Write a run for readers elsewhere, or send it to a tracker.",
     "reproduce": "Measure a run again from its record, and compare the two sample by sample.",
     "list": "List methods, tasks, reports, engines, encodings and sweeps, or describe one.",
-    "new": "Write NAME.py, a plug-in of ten lines or so that runs as it is.",
+    "new": "Write NAME.py, a working plug-in of about ten lines.",
 }
 # What is written behind each command, and an example of it.
 USAGE = {

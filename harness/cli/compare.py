@@ -24,8 +24,8 @@ def compare(
 ) -> Done:
     """Compare two runs cell by cell on the same documents, or a run with a published table.
 
-    Two runs may be of two models, or of one model before and after a change: of the model, of a
-    package, or of the machine. Every cell that both runs have shows the second minus the first.
+    Two runs may be of two models, or of one model before and after it, a package or the machine
+    was changed. Every cell that both runs have shows the second minus the first.
 
     Args:
         run: A run folder.
@@ -35,7 +35,7 @@ def compare(
         model: Which model of the table. [default: its only one, or the one of the run's name]
         tuned: Which training of the table's rows. [default: those without]
         tolerance: Percent by which a value may differ and count as reproduced. [default: 2]
-        mixed: Compare with a table even of another protocol or trained length, and say so.
+        mixed: Compare with a table of another protocol or trained length too, with a warning.
         task: Your own task files that the runs were measured with: only these are executed.
         out: Write the comparison there too, as CSV, Parquet, Markdown and LaTeX.
     """

@@ -60,7 +60,7 @@ class Lines(Console):
         return Lines.file_log is not None or not self.is_terminal
 
     def raw(self, text: str) -> None:
-        """Print a text as it is, and not into the log."""
+        """Print a text without wrapping or markup, and not into the log."""
         super().print(text, soft_wrap=True)
 
     def _log(self, *objects: Any, **options: Any) -> None:

@@ -44,7 +44,7 @@ def new(
     *,
     out: Path = Path(),
 ) -> Done:
-    """Write NAME.py, a plug-in of ten lines or so that runs as it is.
+    """Write NAME.py, a working plug-in of about ten lines.
 
     Args:
         kind: What it is; bands: a method that moves relative positions.

@@ -42,8 +42,7 @@ def recommend(
         tolerance: Percent of perplexity that a method may cost inside the window.
         margin: Percent of perplexity up to which a method is as good as the best.
         budget: The most that it may spend: 2h, 15min, a number of forwards at the target, or all.
-            [default: a third of what measuring every method on every document takes, or all methods
-            on 6 documents where that is more]
+            [default: a third of all forwards, and at least all methods on 6 documents]
         dry_run: Say what it may cost; read no weights, write nothing.
     """
     from harness.plugins import check_name

@@ -119,7 +119,7 @@ def with_settings(
 ) -> Callable[[Command], Command]:
     """Give a command flags for settings, by default for all, in place of its ``**settings``.
 
-    A flag that is not given is None: then a sweep file's value, or the default, stands. ``helps``
+    A flag that is not given is None, and a sweep file's value or the default is used. ``helps``
     are the command's own words for some flags.
     """
 

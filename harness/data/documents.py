@@ -111,7 +111,8 @@ def open_documents(given: str | Documents) -> Documents:
 def limited(given: Any, most: int) -> Any:
     """Return documents of which at most so many texts or rows are read.
 
-    What is no name is returned as it is. Raises UserError for bad options.
+    Documents that are given without a name are returned unchanged. Raises UserError for bad
+    options.
     """
     if isinstance(given, Documents):
         return replace(given, read=lambda: islice(given.read(), most))

@@ -354,7 +354,7 @@ BUFFER = 100  # rows in memory from which a streamed set is drawn; its shards ha
 
 @dataclass(frozen=True)
 class Selection:
-    """A name and its options: what is read of it, of each document, and in which order."""
+    """A name and its options: which documents are read, in which order, and how much of each."""
 
     name: str
     split: str | None = None

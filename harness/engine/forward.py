@@ -93,7 +93,7 @@ class Forward:
     def __post_init__(self) -> None:
         """Cut the tree into packs, and record when each node's keys are read for the last time.
 
-        That is 2 n where pack n reads them, 2 n + 1 where the texts after it do.
+        The time is 2 n if pack n reads them, and 2 n + 1 if the texts after it do.
         """
         self.packs = packs(self.tree, self.sizes.pack)
         self.held: KVCache = {}

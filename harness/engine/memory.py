@@ -170,7 +170,7 @@ def _layer(shape: Shape, rows: int, keys: int = 0) -> int:
 def held(shape: Shape, tree: PrefixTree, cut: list[NodePath], texts: Sequence[Text] = ()) -> int:
     """Return the largest memory of keys and values of all layers between packs.
 
-    Those of the prompt of a text are read after its pack.
+    The keys and values of a text's prompt are read after its pack.
     """
     place = {node: number for number, pack in enumerate(cut) for node in pack}
     until: dict[int, int] = {}
@@ -268,7 +268,7 @@ class Sizes:
         return self.smaller[-1]
 
     def layer_rows(self, each: int, *, causal: bool) -> int:
-        """Return how many rows a layer computes at once, of which each takes ``each`` bytes.
+        """Return how many rows a layer computes at once if a row takes ``each`` bytes.
 
         ``causal`` says that attention is plain: other kernels gain nothing from long chunks.
         """

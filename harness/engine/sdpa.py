@@ -1,8 +1,9 @@
 """Compute fused causal attention of some rows over all keys before them, with the same bits always.
 
-On a CPU the kernel's bits depend on how the keys are cut into blocks, so keys are filled up to
-whole blocks, unseen: a row then has the same bits whatever follows it, in one call, in chunks
-and in forks (float32, tested). No mask has more rows than a tile, and CUDA's kernels need none.
+On a CPU the kernel's bits depend on how the keys are cut into blocks. Keys are therefore padded to
+whole blocks and the padding is masked. A row then has the same bits whatever follows it, in one
+call, in chunks and in forks (float32, tested). No mask has more rows than a tile, and CUDA's
+kernels need none.
 """
 
 from __future__ import annotations
@@ -100,9 +101,9 @@ def causal(
 ) -> torch.Tensor:
     """Return the attention of rows at positions ``position``…, (1, heads, rows, head_dim).
 
-    ``query`` is (1, heads, rows, head_dim), ``key`` and ``value`` (1, kv_heads, padded length,
-    head_dim) from position 0 on; ``mask`` is that of ``tile_mask`` at or past the last tile, which
-    CUDA's kernels do not need, and others only past position 0.
+    ``query`` is (1, heads, rows, head_dim). ``key`` and ``value`` are (1, kv_heads, padded length,
+    head_dim) from position 0 on. ``mask`` comes from ``tile_mask`` and is needed at or past the
+    last tile. CUDA's kernels do not need it, and other kernels only past position 0.
     """
     rows = query.shape[2]
     if on_gpu(query.device):

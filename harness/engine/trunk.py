@@ -65,10 +65,10 @@ def run_pack(
 ) -> tuple[torch.Tensor, Run]:
     """Return the pack's hidden states (1, rows, width), valid at the ``needed`` rows, and its Run.
 
-    ``chunk`` is the rows a layer computes at a time, a multiple of 32; ``more`` goes to the Run. A
-    layer computes all chunks before the next layer begins, and only its keys are in memory. With
-    ``overlap``, layers that are spread over GPUs get one chunk after the other through all layers:
-    a GPU begins with a chunk while the next one still computes the chunk before.
+    ``chunk``, a multiple of 32, is how many rows a layer computes at a time; ``more`` goes to the
+    Run. A layer computes all chunks before the next layer begins, and only its keys are in memory.
+    With ``overlap``, layers that are spread over GPUs get one chunk after the other through all
+    layers: a GPU begins with a chunk while the next one still computes the chunk before.
     """
     trunk = getattr(model, trunk_name(model))
     tokens, positions, spans = _laid_out(tree.nodes, pack, model.device)
@@ -114,11 +114,11 @@ def over_gpus(layers: Sequence[nn.Module]) -> bool:
 
 
 def _carrying(own: Callable[..., Any], layer: nn.Module, carried: Carried) -> Callable[..., Any]:
-    """Return a layer's forward that gets what all layers are given from the GPU of the one before.
+    """Return a layer's forward that takes shared tensors from the GPU of the layer before.
 
-    Such as cos and sin, which the first GPU computes. A copy between two GPUs waits for the work
-    that either was given before: copies from the first one to all others would let it wait for the
-    last, and only neighbours may wait for each other.
+    Shared tensors, such as cos and sin, are computed on the first GPU. A copy between two GPUs
+    waits for the earlier work of both. Copies from the first GPU to all others would make it wait
+    for the last one, so only neighbours copy.
     """
     device = next(layer.parameters()).device
 

@@ -586,7 +586,7 @@ def _order_of_tokens(model: _Model) -> Answer:
 
 
 def _past_window(model: _Model) -> Answer:
-    """Say whether the model reads past its window; an encoding may refuse by any error."""
+    """Say whether the model reads past its window; any error of the encoding means no."""
     try:
         call("it", lambda: model.logits(model.tokens))
     except UserError as error:

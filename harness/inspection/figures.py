@@ -187,9 +187,9 @@ SCORE_NOTE = (
     "Score of a query with a key of the same content at a distance: mean over 64 random contents "
     "and heads; the bands hold 90 % of them. Left: linear axis, the trained window. Right: "
     "logarithmic, the whole length, averaged over a sixth of an octave, cut at -15. Grey: the "
-    "trained window. Encodings by name have their initial parameters, which for learned ones say "
-    "little, and no projections; of a trained model's folder the contents are 64 tokens of its "
-    "vocabulary, through the norm and projections of its first layer."
+    "trained window. An encoding by name has its initial parameters and no projections, which says "
+    "little of a learned one. For the folder of a trained model the contents are 64 tokens of its "
+    "vocabulary, passed through the norm and projections of its first layer."
 )
 LEAST = -15.0  # of the scores that are drawn
 

@@ -109,8 +109,8 @@ def decay_frame(inspection: Inspection) -> pd.DataFrame:
 
     The bound is the mean over the bin: it varies from token to token by more than methods differ.
     Distance 0 and short distances have bins of their own. If positions are moved, the distance
-    is the true one, and the bound is that of the moved distance from the last query of the context;
-    empty where the query meets no key of the bin.
+    is the true one, and the bound belongs to the moved distance from the last query. It is empty if
+    that query meets no key of the bin.
     """
     plain = Frequencies(inspection.rope.inv_freq())
     frames = []

@@ -111,7 +111,7 @@ def notes(
     Raises UserError for a shipped scaling that is not known, as a sweep does.
     """
     if not is_rotary(config):
-        return [f"{model} has no rotary embedding: it is measured as it is."]
+        return [f"{model} has no rotary embedding: it is measured unchanged."]
     rope = rope_of(config)
     requested = any(method.module is native for method in methods)
     lines = [call("the checkpoint", lambda: shipped(model, rope, requested=requested))]
@@ -186,7 +186,7 @@ def equal_to(rope: Rope) -> str:
 
 
 def acted_on(layers: Layers, rope: Rope, longest: int) -> str:
-    """Say which layers a method scales, where these are not all layers."""
+    """Say which layers a method scales, unless it scales all of them."""
     rotated, plain, window = layers.rotated, layers.plain, layers.window
     total, sliding = rotated.total() + plain.total(), rotated["sliding"]
     have = "has" if plain.total() == 1 else "have"

@@ -196,7 +196,7 @@ def check_shipped(
 
 
 def _positions(config: Any, trusted: bool) -> int | None:
-    """Return ``position_limit``; a model with a rotary embedding has none."""
+    """Return ``position_limit``, or None for a model with a rotary embedding."""
     if is_rotary(config):
         return None
     return position_limit(without_weights(config, trust_remote_code=trusted))

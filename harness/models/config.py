@@ -96,7 +96,7 @@ def read_raw(where: str, commit: str | None) -> dict[str, Any]:
 def label(name: str, where: str) -> str:
     """Return a model's name in tables and folders: its last part, and never ``..``.
 
-    That of a GGUF file says the kind of its weights, so that every table and figure does.
+    The name of a GGUF file includes the kind of its weights, and so do tables and figures.
     """
     if name == "reference":
         return name
@@ -109,9 +109,9 @@ def label(name: str, where: str) -> str:
 
 
 def packed(config: Any) -> str | None:
-    """Return the kind of quantised weights, as bitsandbytes-8bit; None where they are not.
+    """Return the kind of quantised weights, such as bitsandbytes-8bit, or None.
 
-    Its config says so; a GGUF file says it itself.
+    It is read from the config, or from a GGUF file itself.
     """
     own = getattr(config, "quantization_config", None)
     if own is None:

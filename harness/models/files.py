@@ -205,7 +205,7 @@ def _index(
 
 
 def _weight_map(index: Path) -> set[Any]:
-    """Return the file names in an index; raise UserError if it has none."""
+    """Return the file names in an index; raise UserError if there are none."""
     try:
         named = set(json.loads(read_regular(index, limit=LARGEST))["weight_map"].values())
         if not named:

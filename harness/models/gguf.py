@@ -158,8 +158,8 @@ def _read_config(where: str, *_state: int) -> Any:
 def configure_tokenizer(where: str, tokenizer: Any) -> Any:
     """Return the tokenizer of a GGUF file, configured to split a text as the file says.
 
-    A SentencePiece tokenizer puts no space before a text where the file says so. Qwen's has no
-    begin token, as in its folder on the hub, though the file names one. Raises UserError for an
+    A SentencePiece tokenizer puts a space before a text unless the file says otherwise. Qwen's has
+    no begin token, as in its folder on the hub, though the file names one. Raises UserError for an
     unknown way to split: other tokens than in training have other losses.
     """
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS

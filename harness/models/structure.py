@@ -197,7 +197,7 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
 def built(config: Any, changed: Any, *, trust_remote_code: bool = False) -> Frequencies:
     """Return what the model's own rotary class has, built by the library from a changed config.
 
-    Both configs are those of the text model. Raises UserError where the library refuses it.
+    Both configs are those of the text model. Raises UserError if the library raises an error.
     """
     plain = rescaled(config, {"rope_type": "default"})
     model = without_weights(plain, trust_remote_code=trust_remote_code)
@@ -206,7 +206,7 @@ def built(config: Any, changed: Any, *, trust_remote_code: bool = False) -> Freq
 
 
 def position_limit(model: Any) -> int | None:
-    """Return how many tokens a model has positions for; None where there is no limit.
+    """Return the most positions that a model has, in tokens; None if there is no limit.
 
     Positions in a table, learned or computed (GPT-J), have as many rows as the config gives a
     window, besides those that the table's own class reserves.

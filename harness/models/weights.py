@@ -134,7 +134,7 @@ def _check_fit(where: str, info: dict[str, Any]) -> None:
         )
     missing = sorted(info["missing_keys"])
     if missing:
-        raise UserError(f"the weights of {where} lack {tensors(missing)}.")
+        raise UserError(f"the weights of {where} do not contain {tensors(missing)}.")
     extra = sorted(info["unexpected_keys"]) if is_gguf(where) else ()
     if extra:
         raise UserError(f"transformers does not read the tensor {extra[0]} of {where}.")

@@ -31,8 +31,8 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
     A band is a set of query-key pairs with the positions they are rotated to. The rotary module
     does not rotate, so keys are cached unrotated; the attention rotates them. Layers without a
     rotary embedding, and the sliding layers of a model with a rotary embedding per layer type, are
-    not changed. Raises UserError, naming the model, where the model's own frequencies in bands do
-    not give its own attention, layer by layer on a short prompt. That is verified once per model.
+    not changed. Once per model, its own frequencies in bands are compared with its own attention,
+    layer by layer on a short prompt. Raises UserError, naming the model, if they differ.
     """
     name = rotary_name(model)
     own = as_is(model.get_submodule(name)).inv_freq
@@ -91,9 +91,9 @@ def _verified(model: Any, name: str) -> dict[nn.Module, Layout | None]:
     """Return each layer's layout; compare its bands with the model's own attention.
 
     The model runs a prompt unchanged, then without rotation and with the attention outputs of the
-    first run in every layer: so the layers have the same hidden states, in any dtype, and only
-    queries and keys differ. Rotated by the layout they must equal those of the first run; and in
-    float32 three bands at the true relative positions must equal the model's own attention
+    first run in every layer. The layers then have the same hidden states, in any dtype, and only
+    queries and keys differ. Rotated by the layout, they must equal those of the first run. In
+    float32, three bands at the true relative positions must also equal the model's own attention
     function, windows, soft-capping and sinks included. Raises UserError naming the model.
     """
     layouts = layouts_of(model)

@@ -143,8 +143,8 @@ def _head_dim(config: Any) -> int:
 def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
     """Return the window of pretraining in tokens, before any shipped scaling.
 
-    Only transformers' ``dynamic`` type scales from max_position_embeddings. That of a checkpoint
-    for dual chunk attention (Qwen2.5-1M) is the length it is served at, not that of its training.
+    Only transformers' ``dynamic`` type scales from max_position_embeddings. In a checkpoint for
+    dual chunk attention (Qwen2.5-1M) this number is the length for serving, not for training.
     """
     dual = getattr(config, DUAL_CHUNK, None)
     original = shipped.get(ORIGINAL) or (dual.get(ORIGINAL) if isinstance(dual, dict) else None)

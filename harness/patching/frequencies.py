@@ -94,9 +94,9 @@ def rotary_name(model: nn.Module) -> str:
 def with_frequencies(model: Any, frequencies: Frequencies) -> Iterator[None]:
     """Run a loaded causal language model with these frequencies; restore it bit for bit on exit.
 
-    Three checks, each a UserError naming the model. Once per model: its own frequencies put
-    through the patch change no bit of its output; frequencies of zero do change it, so the output
-    depends on what is patched. On every entry: the module gives exactly the requested angles.
+    Three checks raise a UserError that names the model. Once per model, its own frequencies put
+    through the patch must leave its output bit-identical, and frequencies of zero must change it.
+    On every entry, the module must give exactly the requested angles.
     """
     name = rotary_name(model)
     given, pairs = (len(f.inv_freq) for f in (frequencies, as_is(model.get_submodule(name))))

@@ -26,9 +26,10 @@ Attention = Callable[..., tuple[torch.Tensor, None]]
 class Layout:
     """How a layer rotates the channels of a head, all ``(head_dim,)``.
 
-    ``pair`` is the index of a channel's frequency, -1 for a channel that is not rotated;
-    ``partner`` the channel it is rotated with, ``sign`` +1 or -1: x' = x cos + sign * x[partner]
-    sin. ``halves`` marks the common case: the whole head is rotated, one half with the other.
+    ``pair`` is the index of a channel's frequency, or -1 if the channel is not rotated. ``partner``
+    is the channel that it is rotated with, and ``sign`` is +1 or -1 in x' = x cos + sign *
+    x[partner] sin. ``halves`` marks the common case: the whole head is rotated, one half with the
+    other.
     """
 
     pair: torch.Tensor
@@ -145,8 +146,9 @@ def layouts_of(model: Any) -> dict[nn.Module, Layout | None]:
     """Return the layout of every layer's attention, None for a layer that is not rotated.
 
     The model runs two tokens with an attention that returns zeros, so that every layer has the
-    same input in every run, at angles of zero and of a quarter turn, pair by pair in binary. Raises
-    UserError naming the model where it does not rotate channel pairs before the attention.
+    same input in every run. The angles are zero or a quarter turn, and the bits of a pair's index
+    say which in each run. Raises UserError naming the model if it does not rotate channel pairs
+    before the attention.
     """
     name, kind = rotary_name(model), type(model).__name__
     pairs = len(as_is(model.get_submodule(name)).inv_freq)

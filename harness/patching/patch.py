@@ -66,10 +66,10 @@ def answering(
 def comparing(
     model: Any, rotation: Rotation, sizes: Sizes
 ) -> Iterator[Callable[[Sequence[ModelRequest]], Answered]]:
-    """Yield a function that answers questions for the divergence from the model as it is.
+    """Yield a function that answers questions for the divergence from the unpatched model.
 
     Each question is read twice, without the rotation and with it; the model is restored after each.
-    Raises UserError as ``patched`` does, and for a rotation that follows the tokens it is served.
+    Raises UserError as ``patched`` does, and for a stateful rotation.
     """
     if rotation.stateful:
         raise UserError(

@@ -127,10 +127,10 @@ def tasks_of(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
 def match_values(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     """Return one row per published value with the measured one.
 
-    A value matches the cell whose scaling is the table's ``method``, however its options are
-    written, where it has none its own name for it, as of a file of yours, at the same length;
-    ``difference`` is relative. A published ">" agrees with any larger value.
-    Raises UserError where the cells are of several tasks, or none is the table's.
+    A value matches the cell of the same length whose scaling is the table's ``method``, however its
+    options are written. Without a ``method``, the scaling must have the table's own name, as a file
+    of yours may have. ``difference`` is relative. A published ">" agrees with any larger value.
+    Raises UserError if the cells are of several tasks, or none is the table's.
     """
     if cells["task"].nunique() > 1:
         tasks = ", ".join(cells["task"].unique())
@@ -163,7 +163,7 @@ def match_values(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> p
         named = sorted({text for text in (*rows["method"], *rows["scaling"]) if text})
         lengths = ", ".join(map(str, sorted(rows["length"].unique())))
         raise UserError(
-            "the run has none of the table's values: they need a scaling of "
+            "no value of the table was measured in this run: its values need a scaling of "
             f"{', '.join(named)} at a length of {lengths}."
         )
     return table

@@ -271,7 +271,7 @@ def figure_files(figure: Figure, paper: Paper | None = None) -> dict[str, bytes]
 
 
 def _indexed(picture: io.BytesIO) -> bytes:
-    """Return a PNG in 256 colours, a third of the size; a transparent one is returned as it is."""
+    """Return a PNG in 256 colours, a third of the size; a transparent one is returned unchanged."""
     with Image.open(picture) as image:
         if image.getchannel("A").getextrema() != (255, 255):
             return picture.getvalue()

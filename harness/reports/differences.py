@@ -37,31 +37,31 @@ OWN = ("none", "native")  # the model as it was trained: without scaling, else w
 COPIED = ("model", "task", "metric", "trained_length", "length", "relative_length", "scaling")
 Compared = dict[str, tuple[Difference, float | None]]  # by method, with the corrected probability
 PAIRED = (
-    "Paired by {units}. Brackets: 95 % intervals of each comparison alone; pp: percentage "
-    "points; ?: no significant difference (5 %, corrected for all comparisons with the same "
-    "baseline at one length of a task); =: the same measurement."
+    "Paired by {units}. Brackets: 95 % intervals of each comparison alone. “pp” means percentage "
+    "points, and “=” the same measurement. “?” marks no significant difference (5 %, corrected for "
+    "all comparisons with the same baseline at one length of a task)."
 )
 SEEDS = (
     "The mean over seeds of the difference on the same documents or trials, with its own 95 % "
-    "interval over seeds (Student's t; the documents are held fixed). pp: percentage points. "
-    "?: no significant difference (5 %, corrected for all comparisons at a length by Holm's "
-    "method)."
+    "interval over seeds (Student's t; the documents are held fixed). “pp” means percentage "
+    "points. “?” marks no significant difference (5 %, corrected for all comparisons at a length "
+    "by Holm's method)."
 )
 FAILED = (
     "†: the better one failed on documents, trials or seeds that are left out; what is left "
     "favours it, so it is not called better."
 )
 NOT_COMPARED = (
-    "Not compared: without two seeds that both have, with the same questions, a document or trial "
-    "that all have and scores that are made of these."
+    "Not compared: the two must have at least two common seeds with the same questions, a document "
+    "or trial that all of them have, and scores that are made of these."
 )
 EQUAL = "Without an interval: equal with every seed."
 MOST_LENGTHS, MOST_METHODS, MOST_ROWS = 4, 24, 6
 FIGURE = (
-    "Each method less {baseline}{models} on the same documents and trials; bars: 95 % intervals of "
-    "each difference alone. Full: significantly better or worse (5 %, corrected for all "
-    "comparisons at a length); hollow: no significant difference; =: the same measurement; no "
-    "mark: not compared; ◂ ▸: off the scale."
+    "Each method less {baseline}{models} on the same documents and trials. Bars: 95 % intervals of "
+    "each difference alone. Filled: significantly better or worse (5 %, corrected for all "
+    "comparisons at a length). Hollow: no significant difference. “=”: the same measurement. No "
+    "mark: not compared. ◂ ▸: off the scale."
 )
 
 
@@ -78,9 +78,9 @@ def make(
     compared as methods. Models with the same questions also have one row per cell with its
     difference from the same method of the first of them, whose name is then the baseline.
 
-    With ``seeds``, by default where every model is one of several seeds, there is one row per model
-    without its ``ending``, scaling, task and length; the baseline is a model (by default the
-    first), or ``MODEL · SCALING``. Differences of perplexity are relative (of its logarithm, by
+    With ``seeds``, the default if every model is one of several seeds, there is one row per model
+    name without its ``ending``, scaling, task and length. The baseline is then a model, by default
+    the first, or ``MODEL · SCALING``. Differences of perplexity are relative (of its logarithm, by
     seed), others in the score's unit; ``single`` has those of the seeds, and ``better_with`` is
     how many of them favour the model.
     """
@@ -290,8 +290,8 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def _text(row: dict[str, Any]) -> str:
     """Return "−26.8% [−33, −20]", with "?" where it is not significant, "=" for the same.
 
-    "†" marks a method that failed on units left out; "(20 of 23)" counts units where some lack,
-    "(3 of 5 seeds)" seeds.
+    "†" marks a method that failed on units left out. "(20 of 23)" counts the units, and "(3 of 5
+    seeds)" the seeds, if some are missing.
     """
     if row.get("same"):
         return "="

@@ -91,9 +91,12 @@ def notes(table: pd.DataFrame) -> list[str]:
     for row in records(table):
         own = f"`{row['own_scaling']}` inside the window"
         kept = row["least_score"] and row["least_score"] / row["own_score"]
-        rule = f"at least {100 * kept:.3g} % of the score of" if kept else "no higher than"
-        rules[row["measure"]] = f"{row['measure']}: {rule} {own}"
-    return [f"A length counts if the score holds at all up to it. {'; '.join(rules.values())}."]
+        rule = f"at least {100 * kept:.3g} % of that" if kept else "no higher than that"
+        measured = row["measure"]
+        rules[measured] = f"{measured[0].upper()}{measured[1:]} is kept if it is {rule} of {own}."
+    return [
+        " ".join(["A length counts if the score is kept at all lengths up to it.", *rules.values()])
+    ]
 
 
 def _own(here: pd.DataFrame) -> pd.Series[Any] | None:

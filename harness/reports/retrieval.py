@@ -161,12 +161,12 @@ def _reach(row: pd.Series, rows: pd.DataFrame) -> str:
 def parts(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per model, scaling, length and part, and one for the mean of all parts.
 
-    A part is a task, or what a task names so, with the Wilson interval of its trials; one that
-    only other methods have at that length is missing. The mean counts every part the same, and is
-    empty where one has no score; a length at which a part was asked of no method has none, for it
-    would be of other parts than elsewhere. Its interval is made of those of the parts (MOVER, Zou
-    and Donner 2008), its metric is theirs, "score" where they differ. Raises ValueError where
-    nothing was retrieved.
+    A part is a task, or what a task names so, with the Wilson interval of its trials. A part that
+    only other methods have at that length is missing. The mean weights all parts equally and is
+    empty if a part has no score. At a length where a part was not measured there is no mean,
+    because it would be over fewer parts than at other lengths. Its interval is made from those of
+    the parts (MOVER, Zou and Donner 2008), and its metric is theirs, or "score" if they differ.
+    Raises ValueError if nothing was retrieved.
     """
     known = frame.loc[frame["metric"].isin(SHARES)].reindex(columns=NEEDED).reset_index(drop=True)
     if known.empty:

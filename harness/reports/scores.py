@@ -13,8 +13,8 @@ LENIENT = ("exact", "format")  # kinds of answers with the number right
 def make(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per model, task, scaling and length; accuracy is a share, 0 to 1.
 
-    ``lenient`` is the share of answers that have the number right in whatever format, of tasks
-    that say so.
+    ``lenient`` is the share of answers whose number is right in any format, for tasks that report
+    it.
     """
     table = cells(frame)
     if "found" not in frame:

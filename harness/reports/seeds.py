@@ -16,8 +16,8 @@ from harness.stats.seeds import ENDING, of_seeds
 OTHER = "Models with other questions, as other tokens are, cannot be compared with each other."
 CHANGE = "change from the trained window, over seeds"
 CHANGES = (
-    "Changes are from each model's own score at the trained window under the same scaling, of "
-    "perplexity relative; pp: percentage points."
+    "A change is the difference from the model's own score at the trained window under the same "
+    "scaling. Changes of perplexity are relative, and “pp” means percentage points."
 )
 
 

@@ -248,7 +248,7 @@ def _are_sound(samples: Iterable[Kept], kinds: Mapping[str, type]) -> bool:
 
 
 def _sound(sample: Kept, kinds: Mapping[str, type]) -> Kept:
-    """Return a sample as it is, or as failed where a fact is not of the kind its task has it of."""
+    """Return a sample, with the status failed if a fact is not of the kind that its task gives."""
     wrong = wrong_facts(zip(sample.names, sample.facts, strict=True), kinds)
     if sample.status != "ok" or not wrong:
         return sample

@@ -153,7 +153,7 @@ class _Cell(BaseModel):
 class Settings(BaseModel):
     """The settings of a sweep that a record is read for; all others in it are ignored.
 
-    None of them runs code without being asked for, and none contacts anyone but the hub that the
+    None of them runs code unless the user allows it. None contacts anything but the hub that the
     model and the documents are read from.
     """
 

@@ -128,7 +128,7 @@ def check_intact(samples: Samples) -> None:
     if not intact or status.st_size != samples.file.tell():
         raise UserError(
             f"{samples.path} was removed, emptied or replaced while this run wrote it; the same "
-            "command measures what it lacks."
+            "command measures what is missing."
         )
 
 
@@ -260,7 +260,7 @@ def measured(samples: Mapping[tuple[str, str], Mapping[str, Any]]) -> set[tuple[
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Return the record of a run; raise UserError where the folder has none."""
+    """Return the record of a run; raise UserError if the folder has no record."""
     path = folder / RUN
     try:
         text = read_regular(path, limit=LARGEST_RUN, follow=False).decode()

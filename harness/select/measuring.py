@@ -112,7 +112,7 @@ class RaceField(Measurements):
     def measure(self, needs: Iterable[Need]) -> dict[str, str]:
         """Measure what is missing; return the candidates that have no number, and why.
 
-        Raises UserError where the plain model has none inside the window.
+        Raises UserError if the plain model has no number inside the window.
         """
         needed = [(need, keys) for need in needs for keys in self.keys(*need)]
         self.requested = self._requests(need for need, _ in needed) | self.requested

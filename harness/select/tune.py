@@ -165,7 +165,7 @@ def losses(
 def key_masks(plan: Plan, samples: Samples, split: Split) -> Masks:
     """Return which targets are key: those that the evaluator's longer context makes clear.
 
-    Raises UserError where one of the halves has none: a search of it would end without a number.
+    Raises UserError if one of the halves has no key target: its search would end without a number.
     """
     inside = [length for length in plan.lengths if length <= plan.checkpoint.rope.trained_length]
     rule = Rule(EVALUATOR, min(inside), max(inside), DROP, MOST)

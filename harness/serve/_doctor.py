@@ -150,7 +150,7 @@ DUAL_CHUNK_UNREAD = (
 
 
 def config_findings(where: str, commit: str | None, config: Any, trusted: bool) -> list[Finding]:
-    """Return the faults of a config, or one finding that it has none."""
+    """Return the faults of a config, or one finding that there are none."""
     text = config.get_text_config()
     raw = config.to_dict() if is_gguf(where) else read_raw(where, commit)
     raw = raw.get("text_config", raw) if text is not config else raw
@@ -284,7 +284,7 @@ def _layer_findings(
     model: Any, checkpoint: Checkpoint, layers: Layers, method: Plugin, rotation: Rotation,
     length: int,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Yield on which layers a method acts, once the patch is verified on the model's output."""
+    """Yield which layers a method changes, once the patch is verified on the model's output."""
     rope, label = checkpoint.rope, method.label
     plain = rotation.fingerprint == resolve(load("method", "none"), rope, length).fingerprint
     scales = native.ships(rope) if label == "native" else not plain

@@ -26,8 +26,8 @@ INTERLEAVED = (  # pairs are neighbouring channels, which the longrope classes o
 def plain_forms(target: Target, method: str, options: Mapping[str, Any]) -> list[RopeParameters]:
     """Return the forms other than longrope that may be this rotation, the plainest first.
 
-    Those of another base and of one factor are found from the numbers, so also where a user's
-    method or ``on=`` gives them; yarn and llama3 from the method's name and options.
+    Another base and a single factor are found from the numbers, so a user's method or ``on=`` may
+    give them. yarn and llama3 are found from the method's name and options.
     """
     rope, measured = target.rope, target.frequencies
     if method == "native" and (kind := native.shipped_type(rope)) in ("yarn", "llama3"):

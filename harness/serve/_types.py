@@ -54,7 +54,8 @@ class Target:
     def frequencies(self) -> Frequencies:
         """Return the frequencies; raise ValueError for a rotation that is more than these.
 
-        Those of the library's stateful type are plain until an input is longer than the window.
+        The library's stateful types use the plain frequencies until an input is longer than the
+        window.
         """
         if not self.rotation.needs_code:
             stateful = self.rotation.stateful

@@ -61,7 +61,7 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
 
 
 def computed(changed: dict[str, Any], target: Target) -> Frequencies:
-    """Return its frequencies: in float32, each is the one before times a step."""
+    """Return its frequencies, each the previous one multiplied by a step in float32."""
     one, pairs = np.float32(1), target.rope.rotary_dim // 2
     base = np.float32(changed[BASE])
     step, plain = np.float32(float(base) ** (-1 / pairs)), [one]

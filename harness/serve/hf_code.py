@@ -35,8 +35,8 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     window = layers_of(target.config, trust_remote_code=target.trusted).window
     if target.rotation.moves_positions and window is not None and window < target.length:
         raise ValueError(
-            f"it has sliding layers, which see {window:,} tokens, and the file has none: it can "
-            f"serve {window:,} tokens at most"
+            f"it has sliding layers, which see {window:,} tokens, and the modelling file has no "
+            f"sliding layers: it can serve {window:,} tokens at most"
         )
     plain = changes({"rope_type": "default", "rope_theta": target.rope.base}, target)
     named = {"AutoModelForCausalLM": f"{FILE.removesuffix('.py')}.{CLASS}"}

@@ -199,8 +199,8 @@ def _samples(run: PublicRun) -> Iterator[dict[str, Any]]:
 def _input(requested: RequestedTask, request: Request) -> dict[str, Any]:
     """Return the text of a request and its answers.
 
-    In a chat the text is the user's message, and ``formatted`` what the template makes of it. Of
-    several parts it is what they begin with, and the choices are what follows in each.
+    In a chat the text is the user's message, and ``formatted`` what the template makes of it. If
+    there are several parts, it is their common beginning, and the choices are what follows in each.
     """
     decode, opening, parts = (
         requested.source.decode,

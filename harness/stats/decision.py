@@ -203,9 +203,9 @@ class Decision:
         best: the method with the best mean, ``recommended`` the one to use: the best that a
             server can run, of several as good as the best the one that costs least in the window.
         costs: each method inside the window less the plain model there; None where unknown.
-        truncation: the score of the plain model that reads only the trained window, ``gain`` the
-            recommended method less it and ``truncated`` it less the best method; of tasks that
-            score the same targets at every length.
+        truncation: the score of the plain model that reads only the trained window, for tasks
+            that score the same targets at every length. ``gain`` is the recommended method less
+            it, and ``truncated`` is it less the best method.
     """
 
     facts: Mapping[str, Any]

@@ -228,7 +228,7 @@ def inside(places: Spans, runs: Spans) -> NDArray[np.bool_]:
 
 
 NO_PLACES = (
-    "these samples do not say where their tokens stand in the text, which key tokens of another "
+    "these samples do not give the place of their tokens in the text, which key tokens of another "
     "model need; measure them again"
 )
 NOTHING_SHARED = (

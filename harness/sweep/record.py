@@ -68,7 +68,7 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
 
 
 def _template(plan: Plan) -> str | None:
-    """Say in which tasks the tokenizer's chat template is applied; None where it has none."""
+    """Say in which tasks the tokenizer's chat template is applied; None without a template."""
     if not getattr(plan.checkpoint.tokenizer, "chat_template", None):
         return None
     chats = [task.label for task in plan.tasks if task.options.get("chat")]

@@ -347,7 +347,7 @@ def _place(given: Path) -> Path:
 
 def _meant(given: Path) -> str:
     """Return which bundled sweeps there are, where a name was given rather than a file."""
-    return "" if given.suffix else f"; of the bundled sweeps, {nearest(str(given), bundled())}"
+    return "" if given.suffix else f"; among the bundled sweeps, {nearest(str(given), bundled())}"
 
 
 class _Loader(yaml.BaseLoader):
@@ -482,9 +482,9 @@ def _unknown(key: str, sweep: SweepFile) -> str:
 def _rest(
     given: Mapping[str, Any], models: Sequence[dict[str, Any]], problems: Collection[Place]
 ) -> tuple[Spec, ...]:
-    """Return the specs without what is wrong, of which a plan finds further mistakes.
+    """Return the specs without their mistakes; a plan made from them finds further ones.
 
-    There are none where the model could not be opened as the user means it.
+    The list is empty if the model cannot be opened as the user means it.
     """
     keys = {str(place[0]) for place in problems}
     if not keys & {*Spec.model_fields} <= SPARED:
@@ -568,7 +568,7 @@ def _adapters(given: dict[str, Any], sweep: SweepFile) -> list[dict[str, Any]]:
     names = list(named) if isinstance(named, list | tuple) else [named]
     for name in names:
         if names.count(name) > 1:
-            message = f"{sweep.where(('adapter',))}adapter: {SHORT.repr(name)} stands there twice;"
+            message = f"{sweep.where(('adapter',))}adapter: {SHORT.repr(name)} is given twice;"
             message += " leave one out."
             raise UserError(message)
     return [{"adapter": None if name in (None, "none") else str(name)} for name in names] or [{}]

@@ -524,7 +524,7 @@ def test_a_checkpoint_with_missing_tensors_is_refused(tmp_path, docs, capsys):
         main([*words, "--length", "1x", "--out", str(tmp_path / "run")])
     assert ended.value.code == 2
     message = capsys.readouterr().err
-    assert "lack the tensor model.layers.1.mlp.up_proj.weight." in message
+    assert "do not contain the tensor model.layers.1.mlp.up_proj.weight." in message
     assert not (tmp_path / "run" / "run.json").exists()
 
 

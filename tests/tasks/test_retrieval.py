@@ -81,7 +81,7 @@ def test_documents_that_are_too_short_are_refused(source):
         list(niah.ask(source, [90_000], preset="single_2"))
     with pytest.raises(ValueError, match="preset=multivalue sets haystack"):
         list(niah.ask(source, [1000], preset="multivalue", keys=2))
-    with pytest.raises(ValueError, match="form=argmax scores one value, 4 are asked for"):
+    with pytest.raises(ValueError, match="form=argmax scores one value, but the prompt asks for 4"):
         list(niah.ask(source, [2000], preset="multivalue", form="argmax"))
 
 

@@ -31,10 +31,10 @@ FIXED = "Long dashes: the same frequencies at every length, as a fixed factor is
 class Methods:
     """How the methods of a run are drawn.
 
-    ``names`` has the name in figures of every scaling that is drawn, one for those that coincide
-    in all cells; ``look`` is by that name, and ``best`` has the names from the best to the
-    worst. ``fixed`` are those of one setting for all lengths; ``rule`` says which have colours
-    where not all do.
+    ``names`` has the name in figures of every scaling that is drawn. Scalings that coincide in all
+    cells share one. ``look`` is by that name, and ``best`` has the names from the best to the
+    worst. ``fixed`` are those with one setting for all lengths. ``rule`` says which have colours
+    if not all do.
     """
 
     names: Mapping[str, str]

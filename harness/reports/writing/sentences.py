@@ -83,7 +83,7 @@ def gap(row: Mapping[Any, Any], name: str = "difference") -> str:
 
 
 def bound(row: Mapping[Any, Any]) -> str:
-    """Return the size of a row's regret: "2.1 %"; "" where it has none."""
+    """Return the size of a row's regret: "2.1 %", or "" without a bound."""
     if row["regret"] is None:
         return ""
     return size(row["regret"], relative=row["relative"], metric=row["metric"])
@@ -160,7 +160,7 @@ MARKUP = re.compile(r"([\\`*<|~$]|](?=[(\[:]))")
 
 
 def markdown_text(text: object) -> object:
-    """Return a text whose signs Markdown takes as they are; what is no text stays as it is.
+    """Return a text with Markdown's signs escaped; anything else is returned unchanged.
 
     A ``_`` inside a word, a ``#`` inside a line and brackets without a link are no markup.
     """

@@ -108,7 +108,7 @@ def _state(folder: Path) -> dict[str, Any]:
 def follow(follower: Follower, written: int, stdin: TextIO) -> bool:
     """Send until a word says that measuring has ended; return whether everything was sent.
 
-    The end of ``stdin`` without a word, as after a kill, means that the run was stopped.
+    If ``stdin`` ends without that word, as after a kill, the run was stopped.
     ``written`` is when the record was last written before measuring began: a run that stops without
     writing a new one was rejected, and nothing of what its folder had is sent. Whatever a tracker
     raises is one warning, and what was not sent is tried again.
