@@ -27,7 +27,7 @@ from mkdocs.structure.pages import Page
 from harness.api.describe import Description, describe
 from harness.cli import COMMANDS, EXAMPLES, USAGE
 from harness.cli.app import app
-from harness.cli.schema import document
+from harness.cli.plain import document
 from harness.plugins import FOLDERS, catalogue
 from harness.sweep.spec import bundled
 from ropewalk import HOMES

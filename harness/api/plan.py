@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.inspection.notes import plan_notes, unnamed_cells, warnings
+from harness.data.data_warnings import warnings
+from harness.inspection.notes import plan_notes, unnamed_cells
 from harness.runs.store import measured, outcomes
 from harness.sweep.eta import initial_eta
 from harness.sweep.memory import Cost, estimate
@@ -80,7 +81,7 @@ def summarize(plan: Plan, folder: Path, machine: str) -> PlanSummary:
         trained_length=checkpoint.rope.trained_length,
         cells=tuple(cells),
         notes=(*([unnamed] if unnamed else []), *plan_notes(plan)),
-        warnings=tuple(warnings(plan)),
+        warnings=tuple(warnings(plan.documents)),
         cost=estimate(plan, done) if work else None,
         time=initial_eta(plan, work, machine).estimate() if work else None,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.api.observer import LOG, Observer
-from harness.api.run import keeping, measure_one, note_unnamed
+from harness.api.run import keeping, measurer, note_unnamed
 from harness.errors import UserError
 from harness.names import resolved
 from harness.runs.store import measured, outcomes
@@ -84,5 +84,6 @@ def reproduce(
             "are, and not measured now."
         )
     with keeping([folder]):
-        measure_one(plan, folder, observer)
+        for _ in measurer(plan, folder, observer)(plan):
+            pass
     return Reproduction(folder, compare(run, folder), tuple(surroundings(run, folder)), tolerance)

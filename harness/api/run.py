@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from html import escape
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,11 +23,13 @@ from harness.api.settings import open_loaded, read_specs
 from harness.api.tracking import check_tracker, tracked
 from harness.backends.connect import connected
 from harness.backends.workers import Cluster, Workers
+from harness.data.data_warnings import warnings
 from harness.errors import UserError
-from harness.inspection.notes import another_place, plan_notes, unnamed_cells, warnings
+from harness.inspection.notes import plan_notes, unnamed_cells
 from harness.models.checkpoint import Checkpoint
 from harness.plugins import load, names_code
-from harness.reports.plots.style import drawing
+from harness.reports import best
+from harness.reports.plots.style import drawing, lay_out
 from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES, run_folders
 from harness.sweep.backend import ThisProcess
@@ -58,10 +64,22 @@ class Run:
         return make_frame(self.folders, self.tasks, mixed=len(self.folders) > 1)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the recommendation, and the figure of the answer."""
-        from harness.api.notebook import html
-
-        return html(self.frame())
+        """Return the recommendations and the figure of ``best``, or why there are none."""
+        frame = self.frame()
+        try:
+            table = best.make(frame)
+            sentences = best.summary(table)
+        except ValueError as error:
+            return f"<p>{escape(str(error))}</p>"
+        text = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+        text = re.sub("`(.+?)`", r"<code>\1</code>", text)
+        with suppress(ValueError), drawing():  # fewer than two methods have no figure
+            figure, content = best.draw(frame, table), BytesIO()
+            lay_out(figure)
+            figure.savefig(content, format="png")
+            picture = base64.b64encode(content.getvalue()).decode()
+            text += f'<img alt="Regret of each method" src="data:image/png;base64,{picture}">'
+        return text
 
     def report(self, name: str, *, figure: bool = False, **options: Any) -> pd.DataFrame | Figure:
         """Return a report by name (``"curves"``, ``"best"``, …) or by path to a file of your own.
@@ -149,10 +167,14 @@ class Sweep:
 
         def one(plan: Plan, folder: Path) -> tuple[Path, list[Failure]]:
             note_unnamed(plan, folder, self.observer)
-            missing = measure_one(
-                plan, folder, self.observer, self.cluster, until_reported, noting=True
-            )
-            return folder, missing
+            session, progress = _session(plan, folder, self.observer, self.cluster)
+            with ExitStack() as stack:
+                (stack if until_reported is None else until_reported).enter_context(
+                    tracked(plan.spec.track, folder, _own_tasks(plan.spec), self.observer)
+                )
+                for _ in progress(plan, _noted(plan, session.measure(plan), self.observer)):
+                    pass
+            return folder, session.failures(plan)
 
         with keeping([folder for _, folder in self.pairs]):
             results = self.each(one)
@@ -180,9 +202,9 @@ def planned(
             plans = _each([spec.model for spec in specs], specs, make, observer)
         records = [describe(plan, None, measuring=False) for plan in plans]
         folders = run_folders(specs[0].out, records, several=len(specs) > 1)
-        note = another_place(folders[0], plans[0].checkpoint.label)
-        if specs[0].out is None and note:
-            observer.note(note)
+        usual = folders[0].with_name(f"run-{plans[0].checkpoint.label}")
+        if specs[0].out is None and folders[0] != usual:
+            observer.note(f"{usual} holds another sweep; this one goes to {folders[0]}.")
         yield Sweep(list(zip(plans, folders, strict=True)), cluster, observer)
 
 
@@ -190,7 +212,7 @@ def note_plan(plan: Plan, observer: Observer) -> None:
     """Note what is special about a plan, its documents and its model."""
     for note in plan_notes(plan):
         observer.note(note)
-    for warning in warnings(plan):
+    for warning in warnings(plan.documents):
         observer.note(warning, warning=True)
 
 
@@ -203,33 +225,11 @@ def note_unnamed(plan: Plan, folder: Path, observer: Observer) -> None:
         observer.note(text)
 
 
-def measure_one(
-    plan: Plan,
-    folder: Path,
-    observer: Observer,
-    cluster: Cluster | None = None,
-    until_reported: ExitStack | None = None,
-    *,
-    noting: bool = False,
-) -> list[Failure]:
-    """Measure a plan into its folder; return what has no number.
-
-    With ``noting``, what is special about the plan is noted first, if anything is left to measure:
-    that takes the model's code, which a finished sweep does not need.
-    """
-    session, progress = _session(plan, folder, observer, cluster)
-    with ExitStack() as stack:
-        (stack if until_reported is None else until_reported).enter_context(
-            tracked(plan.spec.track, folder, _own_tasks(plan.spec), observer)
-        )
-        events = session.measure(plan)
-        for _ in progress(plan, _noted(plan, events, observer) if noting else events):
-            pass
-    return session.failures(plan)
-
-
 def _noted(plan: Plan, events: Generator[Event], observer: Observer) -> Generator[Event]:
-    """Note what is special about a plan before the first of its requests is computed."""
+    """Note what is special about a plan before the first of its requests is computed.
+
+    That takes the model's code, which a finished sweep does not need.
+    """
     with closing(events):
         for event in events:
             if isinstance(event, Started) and event.work:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from harness.api.report import Reports
 from harness.cli.console import COMPLETE, HOLDS, UNKNOWN, WITH_FAILURES
-from harness.cli.tables import print_sentences, print_skipped, print_words, show
+from harness.cli.tables import print_sentences, show
 from harness.names import printable
 from harness.reports._write import Written
 from harness.reports.best import answer
@@ -24,34 +24,32 @@ VERDICT = "best"  # the report that answers what a sweep is made for; its words 
 MOST_MODELS, MOST_TASKS = 6, 3  # with what follows, eight lines
 
 
-def print_whole(reports: Reports, console: Console) -> None:
-    """Print the verdict and the scores."""
-    frame, tables = reports.frame, reports.written.tables
-    _print_note(reports, console)
-    print_words({name: one.summary for name, one in tables.items()}, console)
-    show(headed(wide(cells(frame)), frame), console)
-    print_skipped(reports.written, console)
-    _print_unscored(reports, console)
-
-
-def print_chosen(reports: Reports, console: Console) -> None:
-    """Print the sentences, tables and notes of reports that were requested by name."""
+def print_tables(reports: Reports, console: Console, *, chosen: bool) -> None:
+    """Print the verdict and the scores, or all of the reports that were ``chosen`` by name."""
     _print_note(reports, console)
     for name, table in reports.written.tables.items():
-        console.print(f"\n{name}", style="bold")
+        if chosen or table.summary:
+            console.print(f"\n{name}", style="bold")
         print_sentences(table.summary, console)
-        show(table.display, console)
-        print_sentences(table.notes, console)
-    print_skipped(reports.written, console)
-    _print_unscored(reports, console)
+        if chosen:
+            show(table.display, console)
+            print_sentences(table.notes, console)
+    if not chosen:
+        show(headed(wide(cells(reports.frame)), reports.frame), console)
+    _print_left_out(reports, console)
 
 
 def print_brief(reports: Reports, runs: Sequence[Path], console: Console) -> None:
     """Print what fits on a screen, and where everything else is."""
     _print_note(reports, console)
     brief(reports.frame, reports.written, console)
-    _print_unscored(reports, console)
-    print_rest(reports.page, runs, console)
+    _print_left_out(reports, console, skipped=reports.written.failed)
+    folders = " ".join(shlex.quote(str(run)) for run in runs)
+    for line in (
+        f"Charts and tables, one page: {reports.page}",
+        f"More tables and figures: ropewalk report {folders} --report all",
+    ):
+        console.print(printable(line), soft_wrap=True)
 
 
 def brief(frame: pd.DataFrame, written: Written, console: Console) -> None:
@@ -73,8 +71,6 @@ def brief(frame: pd.DataFrame, written: Written, console: Console) -> None:
         _line(f"… and {len(models) - MOST_MODELS} more models", console)
     if len(models) == 1:
         _details(models[0], console)
-    if written.failed:
-        print_skipped(written, console)
 
 
 def _details(model: dict[str, Any], console: Console) -> None:
@@ -115,7 +111,10 @@ def _print_note(reports: Reports, console: Console) -> None:
         console.print(reports.note, style="bold")
 
 
-def _print_unscored(reports: Reports, console: Console) -> None:
+def _print_left_out(reports: Reports, console: Console, *, skipped: bool = True) -> None:
+    """Print why reports do not apply, and why tasks have no score."""
+    for name, reason in reports.written.skipped.items() if skipped else ():
+        console.print(f"No {name}: {reason}")
     for reason in reports.unscored:
         console.print(f"No score: {reason}", soft_wrap=True)
 
@@ -149,13 +148,3 @@ def print_files(reports: Reports, console: Console) -> None:
         console.print(f"  {names}", soft_wrap=True)
     if reports.page is not None:
         console.print(f"Page: {printable(str(reports.page))}", soft_wrap=True)
-
-
-def print_rest(page: Path | None, runs: Sequence[Path], console: Console) -> None:
-    """Print where everything is that the screen leaves out."""
-    folders = " ".join(shlex.quote(str(run)) for run in runs)
-    for line in (
-        f"Charts and tables, one page: {page}",
-        f"More tables and figures: ropewalk report {folders} --report all",
-    ):
-        console.print(printable(line), soft_wrap=True)

@@ -50,7 +50,7 @@ def recommend(
     if to is not None:
         check_name("engine", to.replace("-", "_"))  # before anything that takes long to import
     from harness.api.select import race
-    from harness.cli.tables import grids, print_words
+    from harness.cli.tables import grids, print_sentences
 
     given = translated({"model": model, **settings})
     if given["model"] is None:
@@ -62,7 +62,8 @@ def recommend(
         if dry_run:
             return Done(None)
         result = run()
-    print_words({"recommend": [result.text]}, screen)
+    screen.print("\nrecommend", style="bold")
+    print_sentences([result.text], screen)
     screen.print()
     for part in grids(result.shown, screen.width):
         screen.print(part)

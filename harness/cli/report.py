@@ -48,13 +48,7 @@ def report(
         fail_if: As of `ropewalk run`.
     """
     from harness.api.report import report as make_reports
-    from harness.cli.outcome import (
-        print_chosen,
-        print_conditions,
-        print_files,
-        print_whole,
-        status_of,
-    )
+    from harness.cli.outcome import print_conditions, print_files, print_tables, status_of
     from harness.reports._write import ALL
 
     reports = make_reports(
@@ -72,7 +66,7 @@ def report(
         rename=rename,
         fail_if=fail_if or (),
     )
-    (print_chosen if report and ALL not in report else print_whole)(reports, screen)
+    print_tables(reports, screen, chosen=bool(report and ALL not in report))
     print_files(reports, screen)
     print_conditions(reports, screen)
     return Done(reports, status_of(reports, complete=reports.complete))

@@ -45,7 +45,7 @@ def run(
     from harness.api.run import MeasuredRun, keeping, machine_of, planned
     from harness.cli.outcome import print_brief, print_conditions, status_of
     from harness.cli.show import print_failures, print_plan
-    from harness.inspection.notes import warnings
+    from harness.data.data_warnings import warnings
     from harness.runs.store import reports_of
     from harness.sweep.plan import Plan
 
@@ -78,7 +78,7 @@ def run(
             )
             print_brief(reports, folders, screen)
     for plan, _ in planning.pairs:
-        for warning in warnings(plan):
+        for warning in warnings(plan.documents):
             TERMINAL.note(warning, warning=True)
     print_failures(done.missing, err)
     complete = reports.complete and not done.missing and len(folders) == len(specs)

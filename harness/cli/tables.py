@@ -12,7 +12,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from harness.reports._write import Written
 from harness.reports.plots.style import wrapped
 from harness.reports.writing.tables import parted, without_missing
 
@@ -58,23 +57,9 @@ def _widths(texts: Sequence[Sequence[str]]) -> list[int]:
     return [max(cell_len(line) for cell in one for line in cell.split("\n")) + 3 for one in columns]
 
 
-def print_words(words: Mapping[str, Sequence[str]], console: Console) -> None:
-    """Print the sentences of tables."""
-    for name, sentences in words.items():
-        if sentences:
-            console.print(f"\n{name}", style="bold")
-        print_sentences(sentences, console)
-
-
 def print_sentences(sentences: Sequence[str], console: Console) -> None:
     """Print sentences, no interval of which is broken."""
     for sentence in sentences:
         line = Table.grid(padding=(0, 1))
         line.add_row("•", "\n".join(wrap(UNBROKEN.sub("\\1\u00a0", sentence), console.width - 2)))
         console.print(line)
-
-
-def print_skipped(written: Written, console: Console) -> None:
-    """Print why reports do not apply."""
-    for name, reason in written.skipped.items():
-        console.print(f"No {name}: {reason}")

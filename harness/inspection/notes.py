@@ -55,11 +55,6 @@ def _short(plan: Plan) -> list[str]:
     ]
 
 
-def warnings(plan: Plan) -> list[str]:
-    """Return warnings on documents whose scores mean something else than they seem to."""
-    return data_warnings.warnings(plan.documents)
-
-
 def unnamed_cells(plan: Plan, folder: Path) -> str | None:
     """Say which cells of a folder's record are not in a plan, so that reports lose them.
 
@@ -80,12 +75,6 @@ def unnamed_cells(plan: Plan, folder: Path) -> str | None:
 
 def _place(cell: Mapping[str, Any]) -> tuple[str, str, int]:
     return cell["scaling"], cell["task"], cell["length"]
-
-
-def another_place(folder: Path, model: str) -> str | None:
-    """Say that the default folder of a model holds another sweep, where this one goes elsewhere."""
-    first = folder.with_name(f"run-{model}")
-    return f"{first} holds another sweep; this one goes to {folder}." if folder != first else None
 
 
 def check_rotary(model: str, config: Any) -> None:

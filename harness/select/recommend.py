@@ -351,26 +351,16 @@ def _texts(table: pd.DataFrame, kind: str) -> pd.Series[str]:
     )
 
 
-def draw(
-    table: pd.DataFrame,
-    *,
-    model: str,
-    lengths: tuple[int, int],
-    tolerance: float,
-    gain: float | None,
-) -> Figure:
-    """Draw the table of a race: how much worse every candidate is, and its in-window cost.
-
-    ``lengths`` are those of the window and the target; ``gain`` is the recommended method's
-    perplexity relative to truncation.
-    """
+def draw(finished: FinishedRace, table: pd.DataFrame) -> Figure:
+    """Draw the table of a race: how much worse every candidate is, and its in-window cost."""
+    field, gain, tolerance = finished.field, finished.gain(), finished.race.rules.tolerance
     rows = table[table["difference"].notna()].head(MOST).iloc[::-1].reset_index(drop=True)
     figure, (far, near) = sheet(2, 2, panel_height=ROW * len(rows) + 0.8)
     _panel(far, rows, "difference")
     _panel(near, rows, "cost")
     near.axvline(100 * tolerance, color="black", linewidth=0.8)
     if gain is not None:
-        cut = 100 * (1 / (1 + gain) - 1)
+        cut = 100 * (1 / (1 + gain.value) - 1)
         far.axvline(cut, color="black", linewidth=0.8, linestyle="--")
     marks = rows["follows"].map({True: " †"}).fillna("")
     names = [folded(name, 2.2, SIZE - 1) for name in rows["scaling"] + marks]
@@ -380,8 +370,9 @@ def draw(
         text = f"{count}" if pd.isna(bound) else f"≤ {percent(bound)} · {count}"
         at = far.get_yaxis_transform()
         far.text(1.01, place, text, transform=at, fontsize=SIZE - 2, color=GREY, va="center")
-    tidy(far, f"{model} at {length_label(lengths[1])} tokens", room=3)
-    tidy(near, f"Cost inside the window ({length_label(lengths[0])})", room=3)
+    model = field.plan.checkpoint.label
+    tidy(far, f"{model} at {length_label(field.target)} tokens", room=3)
+    tidy(near, f"Cost inside the window ({length_label(field.window)})", room=3)
     keys = [
         Line2D([], [], marker="o", linestyle="", color=colour, markerfacecolor=face, markersize=5)
         for colour, face in LOOKS.values()
@@ -450,21 +441,14 @@ class Recommendation:
 
 def write(finished: FinishedRace) -> Recommendation:
     """Return the recommendation, and write it into the reports of the run folder."""
-    field, rules, standing = finished.field, finished.race.rules, finished.standing
-    table, gain = finished.table(), finished.gain()
+    field, standing, table = finished.field, finished.standing, finished.table()
     text, display, note = finished.paragraph(), finished.display(table), finished.note(table)
     label, folder = field.plan.checkpoint.label, reports_of(field.folder)
     export, following = finished.next_command()
     sentences = [text, note, *([f"Next: {following}"] if following else [])]
     make_folder(folder)
     with drawing():
-        figure = draw(
-            table,
-            model=label,
-            lengths=(field.window, field.target),
-            tolerance=rules.tolerance,
-            gain=gain.value if gain else None,
-        )
+        figure = draw(finished, table)
         files = save_table(table, [({label: display}, sentences)], folder / "recommend")
         files += save_figure(figure, folder, "recommend")
     regret = standing.regret.get(standing.recommended)

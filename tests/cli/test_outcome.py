@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from harness.api.report import Reports
 from harness.cli import outcome
 from harness.reports._write import write_reports
 from tests.frames import asked, sweep
@@ -23,8 +24,9 @@ def shown(**changes: object) -> list[str]:
 def lines_of(frame: pd.DataFrame) -> list[str]:
     """Return the lines of the last screen, 80 columns wide."""
     console = Console(width=80, file=io.StringIO(), markup=False, emoji=False, highlight=False)
-    outcome.brief(frame, write_reports(frame, None, ["best"]), console)
-    outcome.print_rest(Path("run/reports/index.html"), [Path("run")], console)
+    page = Path("run/reports/index.html")
+    reports = Reports(frame.assign(reason=None), write_reports(frame, None, ["best"]), page=page)
+    outcome.print_brief(reports, [Path("run")], console)
     return console.file.getvalue().splitlines()
 
 

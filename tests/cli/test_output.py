@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from harness.cli import COMMANDS
-from harness.cli.plain import plain
-from harness.cli.schema import document, results
+from harness.cli.plain import document, plain, results
 from tests.command_line import Outcome
 from tests.small_runs import changed
 

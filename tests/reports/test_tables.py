@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from harness import plugins
-from harness.cli.tables import print_words, show
+from harness.cli.tables import print_sentences, show
 from harness.errors import UserError
 from harness.reports import _write
 from harness.reports._write import save_csv, write_reports
@@ -50,9 +50,8 @@ def test_no_number_is_broken_in_a_narrow_terminal(terminal):
 
 def test_a_sentence_is_not_broken_inside_an_interval(terminal):
     for start in range(20):
-        print_words(
-            {"best": ["x" * start + " words 13.5 [9.7, 18.7], 26.8 % [19.6, 33.4]" * 4]}, terminal
-        )
+        sentence = "x" * start + " words 13.5 [9.7, 18.7], 26.8 % [19.6, 33.4]" * 4
+        print_sentences([sentence], terminal)
     lines = printed(terminal)
     assert all(line.count("[") == line.count("]") for line in lines)
     assert not any(line.strip().startswith("%") for line in lines)
