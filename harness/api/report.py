@@ -13,7 +13,7 @@ import pandas as pd
 from harness.api.gate import Condition, Verdict, evaluate, parse
 from harness.api.observer import LOG, Observer
 from harness.errors import UserError
-from harness.reports._figures import Figures, paper, requested_figures
+from harness.reports._figures import Paper, checked, requested_figures
 from harness.reports._write import ALL, Written, write_reports
 from harness.reports.page.write import write_page
 from harness.runs.compatible import raw_text, reasons, unpaired
@@ -112,7 +112,7 @@ def write(
     mixed: bool = False,
     together: bool | None = None,
     page: Path | None = None,
-    figures: Figures | None = None,
+    figures: Paper | None = None,
     conditions: Sequence[Condition] = (),
     observer: Observer = LOG,
 ) -> Reports:
@@ -133,7 +133,7 @@ def write(
         why = reasons(records)
         notes = [f"Not comparable: {'; '.join(why)}."] if why else unpaired(records)
         note = " ".join([*notes, *raw_text(records.values())])
-        drawn = paper(figures or requested_figures(runs[0], {}), frame)
+        drawn = checked(figures or requested_figures(runs[0], {}), frame)
         if page is None and folder is not None and (chosen is None or ALL in chosen):
             page = folder / PAGE
         with shared():

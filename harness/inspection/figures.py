@@ -15,21 +15,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from harness.inspection.scores import MORE
+from harness.reports.plots import style
 from harness.reports.plots.methods import methods
 from harness.reports.plots.panel import by_length, where_changed
-from harness.reports.plots.style import (
-    GREY,
-    LOOKS,
-    REST,
-    SIZE,
-    Look,
-    foot,
-    length_label,
-    looks,
-    sheet,
-    tidy,
-    trace,
-)
 from harness.reports.writing.sentences import counted
 
 UNSEEN = "unseen angles"
@@ -62,7 +50,7 @@ def draw_channels(frame: pd.DataFrame) -> Figure:
 
 
 def _channel_panel(
-    axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], low: float, high: float
+    axes: Axes, rows: pd.DataFrame, look: Mapping[str, style.Look], low: float, high: float
 ) -> None:
     """Draw the ratios at one length over the turns that each pair made in training."""
     turns = rows["turns"]
@@ -74,7 +62,7 @@ def _channel_panel(
         first = rows.iloc[0]
         seen = min(high, first["trained_length"] / first["length"])
         axes.fill_between([1, turns.min() / 1.25], seen, high, color=SHADE, lw=0, zorder=0)
-        axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":", zorder=1)
+        axes.axvline(1, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
     for index, (scaling, pairs) in enumerate(rows.groupby("scaling", sort=False)):
         _channel_line(axes, pairs, str(scaling), look[str(scaling)], index, len(look))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -84,12 +72,12 @@ def _channel_panel(
         FuncFormatter(lambda value, _: str(Fraction(value).limit_denominator(2**12)))
     )
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("Turns in the trained window", fontsize=SIZE)
-    axes.set_ylabel("Ratio to unscaled frequency", fontsize=SIZE)
+    axes.set_xlabel("Turns in the trained window", fontsize=style.SIZE)
+    axes.set_ylabel("Ratio to unscaled frequency", fontsize=style.SIZE)
 
 
 def _channel_line(
-    axes: Axes, pairs: pd.DataFrame, label: str, look: Look, index: int, count: int
+    axes: Axes, pairs: pd.DataFrame, label: str, look: style.Look, index: int, count: int
 ) -> None:
     """Draw one method; later ones are narrower, so that several in one place are seen."""
     ratio = pairs["ratio"].to_numpy()
@@ -133,26 +121,28 @@ def draw_decay(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def _decay_panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], top: float) -> None:
+def _decay_panel(
+    axes: Axes, rows: pd.DataFrame, look: Mapping[str, style.Look], top: float
+) -> None:
     trained_length, last = rows["trained_length"].iloc[0], rows["distance_last"].max()
     middle = rows[["distance", "distance_last"]].prod(axis=1) ** 0.5  # of a bin
     rows = rows.assign(distance=middle)
     axes.set_xscale("log", base=2)
     axes.set_xlim(1, max(2, last))
     axes.axvspan(1, min(trained_length, last), color="0.94", linewidth=0, zorder=0)
-    axes.axvline(trained_length, color=GREY, linewidth=0.8, linestyle=":", zorder=1)
-    if not any(style.color == "black" for style in look.values()):
+    axes.axvline(trained_length, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
+    if not any(one.color == "black" for one in look.values()):
         one = rows[rows["scaling"] == rows["scaling"].iloc[0]]
         axes.plot(
             one["distance"], one["bound_unscaled"], label=UNSCALED, color="black",
             linestyle="--", linewidth=0.9,
         )  # fmt: skip
     for index, (scaling, curve) in enumerate(rows.groupby("scaling", sort=False)):
-        trace(axes, curve[["distance", "bound"]], str(scaling), look, index, 12)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: length_label(int(value))))
+        style.trace(axes, curve[["distance", "bound"]], str(scaling), look, index, 12)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.length_label(int(value))))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("Relative distance (tokens)", fontsize=SIZE)
-    axes.set_ylabel("Relative upper bound of the score", fontsize=SIZE)
+    axes.set_xlabel("Relative distance (tokens)", fontsize=style.SIZE)
+    axes.set_ylabel("Relative upper bound of the score", fontsize=style.SIZE)
     axes.set_ylim(0, top)
 
 
@@ -172,11 +162,11 @@ def draw_wavelengths(frame: pd.DataFrame) -> Figure:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.yaxis.set_minor_locator(NullLocator())
         window = rows["trained_length"].iloc[0]
-        axes.axhline(window, color=GREY, linewidth=0.8, linestyle=":", zorder=1)
+        axes.axhline(window, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
         for index, (scaling, pairs) in enumerate(rows.groupby("scaling", sort=False)):
-            trace(axes, pairs[["pair", "wavelength"]], str(scaling), look, index, 8)
-        axes.set_xlabel("Channel pair i, fastest first", fontsize=SIZE)
-        axes.set_ylabel("Wavelength (tokens)", fontsize=SIZE)
+            style.trace(axes, pairs[["pair", "wavelength"]], str(scaling), look, index, 8)
+        axes.set_xlabel("Channel pair i, fastest first", fontsize=style.SIZE)
+        axes.set_ylabel("Wavelength (tokens)", fontsize=style.SIZE)
 
     figure, panels = by_length(known.drawn(frame), panel)
     known.finish(figure, panels, WAVE_NOTE)
@@ -197,24 +187,24 @@ LEAST = -15.0  # of the scores that are drawn
 def draw_scores(frame: pd.DataFrame, trained_length: int) -> Figure:
     """Draw two panels a group of curves: the trained window, and the whole length."""
     groups = list(frame.groupby("panel", sort=False))
-    figure, panels = sheet(2 * len(groups), 2, panel_height=2.4)
+    figure, panels = style.sheet(2 * len(groups), 2, panel_height=2.4)
     names = list(frame["name"].unique())
     scaling = frame.loc[~frame["panel"].isin(MORE), "name"]  # the encoding none has no rotation
     plain = ["none"] if "none" in set(scaling) else ["rope"]
-    look = looks(names, distinct=_distinct(frame, plain), plain=plain)
+    look = style.looks(names, distinct=_distinct(frame, plain), plain=plain)
     for index, (title, rows) in enumerate(groups):
         for axes, log in zip(panels[2 * index : 2 * index + 2], (False, True), strict=True):
             near = rows if log else rows[rows["distance"] < trained_length]
             _score_panel(axes, near, look, trained_length, log=log)
-            tidy(axes, str(title), room=3.0)
+            style.tidy(axes, str(title), room=3.0)
     lines = {str(line.get_label()): line for axes in panels for line in axes.get_lines()}
-    drawn: dict[str, Artist] = {n: lines[n] for n in names if n in lines and look[n] != REST}
-    others, note = len([name for name in names if look[name] == REST]), SCORE_NOTE
+    drawn: dict[str, Artist] = {n: lines[n] for n in names if n in lines and look[n] != style.REST}
+    others, note = len([name for name in names if look[name] == style.REST]), SCORE_NOTE
     if others:
         grey = counted(others, "others")
-        drawn[grey] = Line2D([], [], color=REST.color, linewidth=REST.width)
+        drawn[grey] = Line2D([], [], color=style.REST.color, linewidth=style.REST.width)
         note += f" The first have a look of their own; thin grey: {grey}, in scores.csv."
-    foot(figure, list(drawn.values()), list(drawn), note)
+    style.foot(figure, list(drawn.values()), list(drawn), note)
     return figure
 
 
@@ -224,14 +214,19 @@ def _distinct(frame: pd.DataFrame, plain: Collection[str]) -> list[str]:
     Scalings, bases and encodings have as many each.
     """
     rows = frame[~frame["name"].isin(list(plain))].drop_duplicates("name")
-    if len(rows) <= LOOKS:
+    if len(rows) <= style.LOOKS:
         return list(rows["name"])
     kinds = rows["panel"].where(rows["panel"].isin(MORE), "scaling")
-    return list(rows.groupby(kinds, sort=False)["name"].head(LOOKS // kinds.nunique()))
+    return list(rows.groupby(kinds, sort=False)["name"].head(style.LOOKS // kinds.nunique()))
 
 
 def _score_panel(
-    axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], trained_length: int, *, log: bool
+    axes: Axes,
+    rows: pd.DataFrame,
+    look: Mapping[str, style.Look],
+    trained_length: int,
+    *,
+    log: bool,
 ) -> None:
     if log:
         rows = rows[rows["distance"] > 0]
@@ -240,11 +235,13 @@ def _score_panel(
         rows = means.reset_index()  # scores vary from token to token
         axes.set_xscale("log", base=2)
         axes.axvspan(1, trained_length, color="0.94", linewidth=0, zorder=0)
-        axes.axvline(trained_length, color=GREY, linewidth=0.8, linestyle=":", zorder=1)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: length_label(int(value))))
+        axes.axvline(trained_length, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
+        axes.xaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: style.length_label(int(value)))
+        )
         axes.xaxis.set_minor_locator(NullLocator())
     for index, (name, curve) in enumerate(rows.groupby("name", sort=False)):
-        if look[str(name)] != REST:
+        if look[str(name)] != style.REST:
             axes.fill_between(
                 curve["distance"],
                 curve["low"],
@@ -253,9 +250,9 @@ def _score_panel(
                 alpha=0.08,
                 linewidth=0,
             )
-        trace(axes, curve[["distance", "mean"]], str(name), look, index, 8)
+        style.trace(axes, curve[["distance", "mean"]], str(name), look, index, 8)
     low, high = max(LEAST, rows["low"].min()), max(LEAST + 1, rows["high"].max())
     room = 0.05 * max(high - low, 1e-3)
     axes.set_ylim(max(LEAST, low - room), high + room)
-    axes.set_xlabel("Distance (tokens)", fontsize=SIZE)
-    axes.set_ylabel("Attention score", fontsize=SIZE)
+    axes.set_xlabel("Distance (tokens)", fontsize=style.SIZE)
+    axes.set_ylabel("Attention score", fontsize=style.SIZE)

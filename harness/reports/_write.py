@@ -17,7 +17,8 @@ from PIL import Image
 from harness.errors import UserError
 from harness.files import make_folder, replacing
 from harness.plugins import Plugin, call, load, names
-from harness.reports.plots.style import Paper, drawing, lay_out
+from harness.reports._figures import Paper
+from harness.reports.plots.style import drawing, lay_out
 from harness.reports.writing.sentences import (
     latex_sentence,
     markdown_sentence,

@@ -13,18 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from scipy.special import ndtri
 
+from harness.reports.plots import style
 from harness.reports.plots.methods import Methods, methods
 from harness.reports.plots.panel import LOG_FROM, plain_log
-from harness.reports.plots.style import (
-    SIZE,
-    columns_for,
-    folded,
-    length_label,
-    paper,
-    sheet,
-    shown_part,
-    tidy,
-)
 from harness.reports.writing.sentences import titles
 from harness.stats.cells import CELL, cells
 from harness.stats.key_tokens import measured
@@ -55,18 +46,18 @@ def make(frame: pd.DataFrame, *, evaluator: str = "none") -> Figure:
     known = methods(frame)
     panel = ["order", "title", "length"]
     groups = list(pairs(frame, known.drawn, evaluator).groupby(panel, sort=False))
-    shown, left_out = shown_part(groups, "panels")
+    shown, left_out = style.shown_part(groups, "panels")
     lengths = len({length for (*_, length), _ in shown})
-    columns = columns_for(len(shown), min(3, lengths))
-    figure, panels = sheet(len(shown), columns, panel_height=paper().tall(2.5))
+    columns = style.columns_for(len(shown), min(3, lengths))
+    figure, panels = style.sheet(len(shown), columns, panel_height=style.paper().tall(2.5))
     for axes, ((_, title, length), rows) in zip(panels, shown, strict=True):
         _panel(axes, rows, known)
         relative = int(str(length)) / rows["trained_length"].iloc[0]
-        where = f"{title}, {length_label(int(str(length)))} ({relative:.3g}×)"
+        where = f"{title}, {style.length_label(int(str(length)))} ({relative:.3g}×)"
         room = figure.get_size_inches()[0] / columns - 0.6
-        tidy(axes, "", room=room)
-        lines = [folded(line, room) for line in (where, agreement(rows))]
-        axes.set_title("\n".join(lines), fontsize=SIZE, loc="left")
+        style.tidy(axes, "", room=room)
+        lines = [style.folded(line, room) for line in (where, agreement(rows))]
+        axes.set_title("\n".join(lines), fontsize=style.SIZE, loc="left")
     sizes = [rows["frequencies"].nunique() for _, rows in shown]
     counts = f"Methods per panel: {' to '.join(map(str, sorted({min(sizes), max(sizes)})))}."
     replace(known, fixed=()).finish(figure, panels, f"{counts} {NOTE}{left_out}")
@@ -90,8 +81,8 @@ def _panel(axes: Axes, rows: pd.DataFrame, known: Methods) -> None:
         plain_log(axes, "x", low, high, MOST_TICKS)
     axes.set_ylim(-0.04, 1.04)
     axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
-    axes.set_xlabel(f"{rows['kind'].iloc[0]}, lower is better", fontsize=SIZE)
-    axes.set_ylabel(f"{rows['metric'].iloc[0].capitalize()} (%)", fontsize=SIZE)
+    axes.set_xlabel(f"{rows['kind'].iloc[0]}, lower is better", fontsize=style.SIZE)
+    axes.set_ylabel(f"{rows['metric'].iloc[0].capitalize()} (%)", fontsize=style.SIZE)
 
 
 def pairs(

@@ -10,20 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from harness.reports.plots import style
 from harness.reports.plots.methods import methods
 from harness.reports.plots.panel import LINE, End, draw_panel, label_ends, lost
-from harness.reports.plots.style import (
-    GREY,
-    REST,
-    SIZE,
-    Look,
-    columns_for,
-    length_label,
-    paper,
-    sheet,
-    shown_part,
-    tidy,
-)
 from harness.reports.writing.sentences import titles
 from harness.stats.cells import CELL, cells
 from harness.stats.checkpoints import alike, group_name, labels
@@ -43,7 +32,7 @@ TRUNCATION: dict[str, Any] = {
     "linestyle": "-.",
     "linewidth": 1.2,
     "zorder": 1,
-    "color": GREY,
+    "color": style.GREY,
     "label": "_truncation",
 }
 TAIL = " The same last tokens are scored at every length."
@@ -111,14 +100,14 @@ def curves(frame: pd.DataFrame, about: str, named: Mapping[str, str]) -> Figure:
     if table.groupby(["model", "task"])["length"].nunique().max() == 1:
         raise ValueError(ONE_LENGTH)
     every = list(table.groupby(["model", "task"], sort=False))
-    groups, left_out = shown_part(every, "panels")
+    groups, left_out = style.shown_part(every, "panels")
     truncated = {} if "single" in frame else truncations(frame)
-    labelled = len(groups) <= MOST_LABELLED and REST not in known.look.values()
+    labelled = len(groups) <= MOST_LABELLED and style.REST not in known.look.values()
     labelled = labelled and max(map(len, known.look)) <= LONGEST
-    columns = columns_for(len(groups), table["task"].nunique(), most=2 if labelled else 3)
+    columns = style.columns_for(len(groups), table["task"].nunique(), most=2 if labelled else 3)
     lines = max(rows["scaling"].nunique() for _, rows in groups) + 3
-    tall = max(paper().tall(2.7), LINE * lines + 0.9) if labelled else paper().tall(2.7)
-    figure, panels = sheet(len(groups), columns, panel_height=tall)
+    tall = max(style.paper().tall(2.7), LINE * lines + 0.9) if labelled else style.paper().tall(2.7)
+    figure, panels = style.sheet(len(groups), columns, panel_height=tall)
     room = figure.get_size_inches()[0] / columns - (1.75 if labelled else 0.65)
     above = 9 if lost(table) else 2
     several = "single" in table or len({model for (model, _), _ in groups}) > 1
@@ -135,10 +124,10 @@ def curves(frame: pd.DataFrame, about: str, named: Mapping[str, str]) -> Figure:
         if labelled:
             _name_ends(axes, rows, known.look, cut and cut[1], tall - 0.9)
         head = f"{model}: {named[str(task)]}" if several else named[str(task)]
-        tidy(axes, head, room=room + labelled, above=above + SIZE + 2)
-        axes.set_ylabel(_score_label(str(rows["metric"].iloc[0])), fontsize=SIZE)
+        style.tidy(axes, head, room=room + labelled, above=above + style.SIZE + 2)
+        axes.set_ylabel(_score_label(str(rows["metric"].iloc[0])), fontsize=style.SIZE)
         unit = "tokens" if columns > 2 or labelled else "tokens, trained windows"
-        axes.set_xlabel(f"Context length ({unit})", fontsize=SIZE)
+        axes.set_xlabel(f"Context length ({unit})", fontsize=style.SIZE)
     caption = _caption(pd.concat([rows for _, rows in groups]), frame, about, named)
     caption += (TRUNCATED if truncated else "") + (BUNDLES if labelled else "") + left_out
     known.finish(figure, panels, caption, legend=not labelled)
@@ -146,7 +135,7 @@ def curves(frame: pd.DataFrame, about: str, named: Mapping[str, str]) -> Figure:
 
 
 def _name_ends(
-    axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], cut: float | None, tall: float
+    axes: Axes, rows: pd.DataFrame, look: Mapping[str, style.Look], cut: float | None, tall: float
 ) -> None:
     """Name the lines of a panel where they end, each in its colour."""
     share = rows["metric"].iloc[0] in SHARES
@@ -157,7 +146,7 @@ def _name_ends(
     def end(name: str, length: int, scores: Sequence[float], color: str) -> End:
         place = float(to_axes.transform((length, median(scores)))[1])
         early = length < longest
-        label = f"{name} (to {length_label(length)})" if early else name
+        label = f"{name} (to {style.length_label(length)})" if early else name
         return End(label, length, place, color, scale * min(scores), scale * max(scores), early)
 
     last = rows.dropna(subset="score").groupby("scaling", sort=False).tail(1)
@@ -167,7 +156,7 @@ def _name_ends(
         color = look[str(row["scaling"])].color
         ends.append(end(str(row["scaling"]), int(row["length"]), scores, color))
     if cut is not None:
-        ends.append(end("truncation", longest, [cut], GREY))
+        ends.append(end("truncation", longest, [cut], style.GREY))
     largest = max((abs(one.high) for one in ends), default=0)
     written = "{:.0f}" if share or largest >= 1000 else "{:.1f}" if largest >= 10 else "{:.3g}"
     label_ends(axes, ends, tall, written)

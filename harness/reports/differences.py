@@ -9,20 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from harness.reports.plots import style
 from harness.reports.plots.forest import ROW, Row, draw_rows, on_scale
 from harness.reports.plots.methods import methods
-from harness.reports.plots.style import (
-    GREY,
-    REST,
-    SIZE,
-    Look,
-    folded,
-    length_label,
-    paper,
-    sheet,
-    shown_part,
-    tidy,
-)
 from harness.reports.writing import sentences
 from harness.reports.writing.sentences import titles
 from harness.reports.writing.tables import across
@@ -341,14 +330,16 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     if table.empty or table["same"].all():
         raise ValueError(f"no method differs from {baseline!r}")
     order = known.first(list(table["scaling"].unique()), MOST_METHODS)
-    most = paper().across(MOST_LENGTHS)  # the longest lengths at which any method differs
+    most = style.paper().across(MOST_LENGTHS)  # the longest lengths at which any method differs
     rows = [
         [here for _, here in kin.groupby("length") if not here["same"].all()][-most:]
         for _, kin in table.groupby(["model", "task", "baseline"], sort=False)
     ]
     columns = max(map(len, rows))
-    groups, left_out = shown_part([kin for kin in rows if kin], "rows of panels", MOST_ROWS)
-    figure, panels = sheet(columns * len(groups), columns, panel_height=ROW * len(order) + 0.95)
+    groups, left_out = style.shown_part([kin for kin in rows if kin], "rows of panels", MOST_ROWS)
+    figure, panels = style.sheet(
+        columns * len(groups), columns, panel_height=ROW * len(order) + 0.95
+    )
     room, named = figure.get_size_inches()[0] / columns - 0.6, titles(frame)
     for place, kin in enumerate(groups):
         here = panels[place * columns : (place + 1) * columns]
@@ -356,15 +347,17 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
             spare.remove()
         for axes, shown in zip(here, kin, strict=False):
             _panel(axes, shown, known.look, order)
-            labels = [folded(name, 2, SIZE - 1) if axes is here[0] else "" for name in order]
+            labels = [
+                style.folded(name, 2, style.SIZE - 1) if axes is here[0] else "" for name in order
+            ]
             axes.set_yticks(range(len(order)), labels)
             first = shown.iloc[0]
-            where = f"{length_label(int(first['length']))} ({first['relative_length']:.3g}×)"
+            where = f"{style.length_label(int(first['length']))} ({first['relative_length']:.3g}×)"
             less = f" less {first['baseline']}" if first["baseline"] != baseline else ""
             over = f"{first['model']}{less}: {named[first['task']]}" if axes is here[0] else ""
-            tidy(axes, over, room=min(2, columns) * room)
+            style.tidy(axes, over, room=min(2, columns) * room)
             lines = [line for line in (axes.get_title(loc="left"), where) if line]
-            axes.set_title("\n".join(lines), loc="left", fontsize=SIZE)
+            axes.set_title("\n".join(lines), loc="left", fontsize=style.SIZE)
     several = table["baseline"].nunique() > 1
     models = ", or less the same method of the model named," if several else ""
     if left := table["scaling"].nunique() - len(order):
@@ -373,12 +366,14 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look], order: list[str]) -> None:
+def _panel(
+    axes: Axes, table: pd.DataFrame, look: Mapping[str, style.Look], order: list[str]
+) -> None:
     facts = {row["scaling"]: row for row in records(table)}
     first = next(iter(facts.values()))
     percent = first["relative"] or first["metric"] in SHARES
     scale = 100 if percent else 1
-    absent = Row("", None, None, None, GREY, "")
+    absent = Row("", None, None, None, style.GREY, "")
     rows = [
         _mark(facts[name], look[name]).scaled(scale) if name in facts else absent for name in order
     ]
@@ -390,16 +385,16 @@ def _panel(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look], order: lis
     draw_rows(axes, rows, on_scale(rows), written)
     what = "Percentage points" if percent else "Difference"
     what = "Difference (%)" if first["relative"] else what
-    axes.set_xlabel(f"{what},\n{first['better']} is better", fontsize=SIZE - 1)
+    axes.set_xlabel(f"{what},\n{first['better']} is better", fontsize=style.SIZE - 1)
 
 
-def _mark(row: dict[str, Any], look: Look) -> Row:
+def _mark(row: dict[str, Any], look: style.Look) -> Row:
     if row["same"]:
-        return Row(row["scaling"], None, None, None, GREY, "", text="=")
+        return Row(row["scaling"], None, None, None, style.GREY, "", text="=")
     status = str(row["status"])
     return Row(
         row["scaling"], row["difference"], row["low"], row["high"],
-        GREY if look == REST else look.color, look.marker,
+        style.GREY if look == style.REST else look.color, look.marker,
         full=row["verdict"] in ("better", "worse"),
         note="" if status == "ok" else status.split(" ok")[0],
     )  # fmt: skip

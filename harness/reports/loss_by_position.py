@@ -13,20 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
 
+from harness.reports.plots import style
 from harness.reports.plots.methods import methods
 from harness.reports.plots.panel import shade_window
-from harness.reports.plots.style import (
-    SIZE,
-    Look,
-    columns_for,
-    length_label,
-    paper,
-    sheet,
-    shown_part,
-    spaced,
-    tidy,
-    trace,
-)
 from harness.reports.writing.sentences import titles
 from tasks._intervals import ratio
 
@@ -44,10 +33,10 @@ def make(frame: pd.DataFrame) -> Figure:
     most = max(1, MOST_PANELS // kinds.ngroups)
     longest = table[kinds["length"].rank("dense", ascending=False) <= most]
     every = list(longest.groupby(["model", "task", "length"], sort=False))
-    groups, left_out = shown_part(every, "panels")
+    groups, left_out = style.shown_part(every, "panels")
     table = pd.concat([rows for _, rows in groups])
-    columns = columns_for(len(groups), 1)
-    figure, panels = sheet(len(groups), columns, panel_height=paper().tall(2.6))
+    columns = style.columns_for(len(groups), 1)
+    figure, panels = style.sheet(len(groups), columns, panel_height=style.paper().tall(2.6))
     room = figure.get_size_inches()[0] / columns - 0.65
     look, named = known.look, titles(frame)
     parts = [part for part in ("model", "task") if table[part].nunique() > 1]
@@ -59,9 +48,9 @@ def make(frame: pd.DataFrame) -> Figure:
             *(named.get(first[part], first[part]) for part in parts),
             f"{first['length']:,} tokens",
         ]
-        tidy(axes, ", ".join(title), room=room, above=SIZE + 4)
+        style.tidy(axes, ", ".join(title), room=room, above=style.SIZE + 4)
     for axes in panels[::columns]:
-        axes.set_ylabel("Loss (nats per token),\nlower is better", fontsize=SIZE)
+        axes.set_ylabel("Loss (nats per token),\nlower is better", fontsize=style.SIZE)
     counts = "/".join(map(str, sorted(table["documents"].unique())))
     pairs = table[["model", "task"]].drop_duplicates().itertuples(index=False)
     kind = ", ".join(f"{model}, {named[task]}" for model, task in pairs)
@@ -70,9 +59,9 @@ def make(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], room: float) -> None:
+def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, style.Look], room: float) -> None:
     for index, (scaling, curve) in enumerate(rows.groupby("scaling", sort=False)):
-        trace(axes, curve[["position", "score"]], str(scaling), look, index, 8)
+        style.trace(axes, curve[["position", "score"]], str(scaling), look, index, 8)
     first = rows.iloc[0]
     trained, length = int(first["trained_length"]), int(first["length"])
     first_known = rows["position"].min()
@@ -83,10 +72,12 @@ def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], room: float
     places = [inches * math.log2(tick) for tick in sorted(ticks)]
     axes.set_xscale("log", base=2)
     axes.set_xlim(first_known / 1.05, length * 1.05)
-    axes.set_xticks(sorted(ticks), spaced([length_label(tick) for tick in sorted(ticks)], places))
+    axes.set_xticks(
+        sorted(ticks), style.spaced([style.length_label(tick) for tick in sorted(ticks)], places)
+    )
     axes.xaxis.set_minor_locator(NullLocator())
     shade_window(axes, trained, 2)
-    axes.set_xlabel("Position (tokens)", fontsize=SIZE)
+    axes.set_xlabel("Position (tokens)", fontsize=style.SIZE)
 
 
 WINDOW = ["trained_length", "frequencies", "unit", "start", "bucket", "tokens", "losses"]

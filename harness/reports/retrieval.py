@@ -17,18 +17,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
+from harness.reports.plots import style
 from harness.reports.plots.methods import methods
-from harness.reports.plots.style import (
-    SIZE,
-    columns_for,
-    length_label,
-    paper,
-    sheet,
-    shown_part,
-    spaced,
-    tick_label,
-    tidy,
-)
 from harness.reports.writing.sentences import text, titles
 from harness.reports.writing.tables import across, heading
 from harness.stats.cells import CELL
@@ -154,8 +144,8 @@ def _reach(row: pd.Series, rows: pd.DataFrame) -> str:
     if pd.isna(row["average"]):
         return ""
     if pd.isna(row["effective_length"]):
-        return f"< {length_label(int(rows['length'].min()))}"
-    return length_label(int(row["effective_length"]))
+        return f"< {style.length_label(int(rows['length'].min()))}"
+    return style.length_label(int(row["effective_length"]))
 
 
 def parts(frame: pd.DataFrame) -> pd.DataFrame:
@@ -272,30 +262,34 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     every_map = _maps(samples, titles(frame))
     lenient = [shown.title.endswith(ANY_FORMAT) for shown in every_map]
     widest = max(len(shown.lengths) for shown in every_map)
-    columns = columns_for(len(every_map), 1, most=3 if widest <= 7 else 2 if widest <= 10 else 1)
+    columns = style.columns_for(
+        len(every_map), 1, most=3 if widest <= 7 else 2 if widest <= 10 else 1
+    )
     if columns != 1 and 2 * sum(lenient) == len(every_map):  # pairs stay side by side
-        columns = paper().across(4 if widest <= 4 else 2)
+        columns = style.paper().across(4 if widest <= 4 else 2)
     columns = max(columns, min(len(every_map), 2)) if widest <= 4 else columns
     tall = max(0.9, min(0.2 * max(len(shown.depths) for shown in every_map), 2.4))
     most = columns * int(TALLEST / (tall + 0.75))
-    maps, left_out = shown_part(every_map, "maps", min(most, 2 * MOST_MAPS))
+    maps, left_out = style.shown_part(every_map, "maps", min(most, 2 * MOST_MAPS))
     if len(kept) < len(names):
         left_out += f" The best {len(kept)} of {len(names)} methods at the longest length are here."
-    figure, panels = sheet(len(maps), columns, panel_height=tall + 0.75)
+    figure, panels = style.sheet(len(maps), columns, panel_height=tall + 0.75)
     room = (figure.get_size_inches()[0] - 0.9) / columns - 0.35
     rows = math.ceil(len(maps) / columns)
     for index, (axes, shown) in enumerate(zip(panels, maps, strict=True)):
         mesh = _heat_map(axes, shown, room=room, tall=tall)
-        tidy(axes, shown.title, room=room)
+        style.tidy(axes, shown.title, room=room)
         axes.spines[:].set_visible(False)
         if index % columns == 0:
-            axes.set_ylabel("Depth (%)", fontsize=SIZE)
+            axes.set_ylabel("Depth (%)", fontsize=style.SIZE)
         if index // columns == rows - 1:
-            axes.set_xlabel("Context length (tokens)" if room > 1.5 else "Length", fontsize=SIZE)
+            axes.set_xlabel(
+                "Context length (tokens)" if room > 1.5 else "Length", fontsize=style.SIZE
+            )
     percent = PercentFormatter(1, symbol="")
     bar = figure.colorbar(mesh, ax=panels, format=percent, aspect=12 * rows, pad=0.02)
-    bar.set_label("Found (%)", fontsize=SIZE)
-    bar.ax.tick_params(labelsize=SIZE - 1, length=2.5, width=0.6)
+    bar.set_label("Found (%)", fontsize=style.SIZE)
+    bar.ax.tick_params(labelsize=style.SIZE - 1, length=2.5, width=0.6)
     bar.outline.set_visible(False)
     figure.set_label(_caption(samples, maps, titles(frame)) + left_out)
     return figure
@@ -383,12 +377,12 @@ def _heat_map(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:
                 dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
                 axes.text(
                     column, row, shown.text(place), color="white" if dark else "black",
-                    fontsize=SIZE - 1.5, ha="center", va="center_baseline",
+                    fontsize=style.SIZE - 1.5, ha="center", va="center_baseline",
                     in_layout=False,  # it lies inside the map, and there are hundreds
                 )  # fmt: skip
-    labels = [tick_label(length, shown.trained_length) for length in shown.lengths]
+    labels = [style.tick_label(length, shown.trained_length) for length in shown.lengths]
     places = [room / columns * index for index in range(columns)]
-    axes.set_xticks(range(columns), spaced(labels, places))
+    axes.set_xticks(range(columns), style.spaced(labels, places))
     named = range(0, rows, math.ceil(rows / MOST_NAMED))
     axes.set_yticks(named, [f"{100 * shown.depths[row]:.0f}" for row in named])
     end = sum(length <= shown.trained_length for length in shown.lengths) - 0.5

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from harness.errors import UserError
 from harness.reports import _write as write
 from harness.reports import agreement, best, curves, differences, retrieval, scores
-from harness.reports._figures import Figures, paper, requested_figures
-from harness.reports.plots.style import COLUMN, PAGE, SIZE, Paper, drawing
+from harness.reports._figures import COLUMN, PAGE, Paper, checked, requested_figures
+from harness.reports.plots.style import SIZE, drawing
 from harness.reports.writing.tables import latex, wide
 from tests.frames import PERPLEXITY, TWELVE, sweep
 
@@ -86,7 +86,7 @@ def test_a_caption_is_beside_its_figure(tmp_path):
 
 @pytest.mark.slow
 def test_only_some_methods_are_drawn_in_their_order_and_under_other_names():
-    asked = Paper(only=("yarn", "dynamic_ntk", "none"), names={"yarn": "YaRN", "ntk": "NTK"},
+    asked = Paper(only=("yarn", "dynamic_ntk", "none"), rename={"yarn": "YaRN", "ntk": "NTK"},
                   colours={"yarn": "#aa3377"})  # fmt: skip
     figure = made(curves, asked)
     assert names(figure) == ["YaRN", "NTK = dynamic_ntk", "none"]
@@ -99,8 +99,7 @@ def test_a_style_file_sets_the_font_and_leaves_no_trace(tmp_path):
     """Text is in the style's font, a name with a $ is no formula, and settings are as before."""
     (tmp_path / "mine.mplstyle").write_text("font.family: serif\ntext.usetex: True\n")
     before = dict(mpl.rcParams)
-    found = paper(Figures(style=tmp_path / "mine.mplstyle"), FRAME)
-    figure = made(curves, found)
+    figure = made(curves, Paper(style=tmp_path / "mine.mplstyle"))
     assert figure.axes[0].xaxis.label.get_fontfamily() == ["serif"]
     assert not figure.axes[0].xaxis.label.get_usetex()
     assert dict(mpl.rcParams) == before
@@ -119,8 +118,8 @@ def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path):
     assert found.width == PAGE
     assert found.rename == {"yarn": "YaRN", "yarn:factor=4": "YaRN 4×"}
     assert requested_figures(tmp_path, {}).width == COLUMN
-    assert paper(requested_figures(tmp_path, {}), frame).style["axes.grid"]
-    assert requested_figures(tmp_path / "none", {}) == Figures()
+    assert checked(requested_figures(tmp_path, {}), frame).style["axes.grid"]
+    assert requested_figures(tmp_path / "none", {}) == Paper()
 
 
 def test_a_wrong_width_is_blamed_on_who_gave_it(tmp_path):
@@ -173,7 +172,7 @@ def test_a_file_of_a_foreign_run_has_values_from_fixed_lists(content, run, tmp_p
 )
 def test_a_wrong_wish_is_one_sentence(tmp_path, flags, word):
     with pytest.raises(UserError, match=word):
-        paper(requested_figures(tmp_path, flags), FRAME)
+        checked(requested_figures(tmp_path, flags), FRAME)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import t, ttest_1samp
 
 from harness.reports import curves, differences, seeds
-from harness.reports._figures import Figures, paper
+from harness.reports._figures import Paper, checked
 from harness.reports.plots.style import drawing
 from tests.frames import PERPLEXITY, asked, sweep
 
@@ -84,7 +84,7 @@ def test_the_figure_has_the_means_and_the_range_of_single_seeds(frame, table):
     for seed in (1, 2, 3):
         own = cells[cells.model == f"rope-seed{seed}"].drop_duplicates("length").score.tolist()
         assert pytest.approx(own) in drawn
-    with drawing(paper(Figures(only=("rope · yarn", "alibi · none")), frame)):
+    with drawing(checked(Paper(only=("rope · yarn", "alibi · none")), frame)):
         chosen = curves.make(frame, seeds=True).axes[0].get_lines()
     assert {"rope · yarn", "alibi · none"} == {
         name for one in chosen if "·" in (name := str(one.get_label()))

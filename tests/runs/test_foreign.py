@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from harness.cli.app import main
 from harness.errors import UserError
-from harness.reports._figures import Figures, paper, requested_figures
+from harness.reports._figures import Paper, checked, requested_figures
 from harness.runs.record import Run, _Sample
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep.spec import Spec, parse_all
@@ -194,10 +194,10 @@ def test_figure_settings_of_any_content(tmp_path):
     }  # fmt: skip
 
     @settings(max_examples=100)
-    @given(mutations(Figures, usual))
+    @given(mutations(Paper, usual))
     def check(told: dict[str, Any]) -> None:
         lines = (f"{name} = {_toml(value)}\n" for name, value in told.items())
         (tmp_path / "figures.toml").write_text("".join(lines))
-        sentence(lambda: paper(requested_figures(tmp_path, {}), frame))
+        sentence(lambda: checked(requested_figures(tmp_path, {}), frame))
 
     bounded(check)

@@ -9,15 +9,13 @@ import json
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 EXACT = 1e-6  # relative: float32 holds no more of a frequency
 STILL = 1e30  # the factor of a pair that does not turn: JSON has no infinity
 
 
-@dataclass(frozen=True)
-class Serving:
+class Serving(NamedTuple):
     """The command to type, and the keys of config.json where frequencies express the method."""
 
     command: str

@@ -9,10 +9,9 @@ import io
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -23,11 +22,12 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from harness.files import make_folder, replacing
 from harness.reports import curves, loss_by_position, retrieval
+from harness.reports._figures import COLUMN, Paper
 from harness.reports._write import Written
 from harness.reports.best import answer
 from harness.reports.page.serving import Serving, serving
 from harness.reports.plots.answer import draw_answer, longest
-from harness.reports.plots.style import COLUMN, Paper, drawing, lay_out
+from harness.reports.plots.style import drawing, lay_out
 from harness.reports.writing.tables import RenderedTable, csv, headed, wide
 from harness.runs.provenance import documents, facts
 from harness.stats.cells import CELL, cells
@@ -39,16 +39,14 @@ FINER = re.compile(r"(\d\.\d\d)\d+")  # than a hundredth of a point, which no sc
 CELLS = "Score, 95 % interval, n and status of every cell: the numbers of the curves."
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A table and, in a sentence, what it has."""
 
     table: pd.DataFrame
     about: str
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A figure as SVG, with its title and caption."""
 
     title: str
@@ -59,15 +57,6 @@ class Picture:
     def source(self) -> str:
         """Return the figure as the address of an image."""
         return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
-
-
-@dataclass(frozen=True)
-class Use:
-    """The method to use for a model at its longest length, and its bound in words."""
-
-    model: str
-    method: str
-    bound: str
 
 
 def page(
@@ -92,6 +81,7 @@ def page(
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     lengths = answer(reports["best"].table) if "best" in reports else []
     uses = list(_uses(lengths))
+    answered, narrow, more = _pictures(frame, figures or {})
     environment = Environment(  # it escapes every text
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -99,15 +89,14 @@ def page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pictures = _pictures(frame, figures or {})
-    data = {"tables": embedded(sources), "figures": {one.title: one.svg for one in pictures.more}}
+    data = {"tables": embedded(sources), "figures": {one.title: one.svg for one in more}}
     packed = json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
     html: str = environment.get_template("page.html.jinja").render(
         title=_title(frame),
         question=_question(frame, lengths),
-        spoken=" ".join(f"{use.model}: use {use.method}. {use.bound}." for use in uses),
+        spoken=" ".join(f"{model}: use {method}. {bound}." for model, method, bound in uses),
         answer=uses,
-        figures=pictures,
+        figures={"answer": answered, "narrow": narrow, "more": more},
         serving=_serving(runs, lengths),
         lengths=lengths,
         scores=[
@@ -148,12 +137,12 @@ def _question(frame: pd.DataFrame, lengths: Sequence[Mapping[str, Any]]) -> str:
     return f"Which scaling should {models} use at {where}{times}?"
 
 
-def _uses(lengths: Sequence[Mapping[str, Any]]) -> Iterator[Use]:
-    """Yield the method to use for each model at its longest length."""
+def _uses(lengths: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """Yield each model, the method to use at its longest length, and the bound in words."""
     for model in lengths:
         row = model["lengths"][-1]
         if row["use"]:
-            yield Use(model["model"], row["use"], row["bound"])
+            yield model["model"], row["use"], row["bound"]
 
 
 def _serving(
@@ -170,17 +159,13 @@ def _serving(
     return None
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """The figures of a page: the answer, the same for a narrow screen, and the others."""
+def _pictures(
+    frame: pd.DataFrame, known: Mapping[str, Figure]
+) -> tuple[Picture | None, Picture | None, list[Picture]]:
+    """Return the figure that answers, the same for a narrow screen, and the others.
 
-    answer: Picture | None
-    narrow: Picture | None
-    more: Sequence[Picture]
-
-
-def _pictures(frame: pd.DataFrame, known: Mapping[str, Figure]) -> Pictures:
-    """Draw the figures that this frame has; those of reports are ``known``, some of them."""
+    Those of reports are ``known``, some of them.
+    """
 
     def picture(title: str, report: str, draw: Callable[[], Figure]) -> Picture | None:
         return _picture(title, lambda: known[report] if report in known else draw())
@@ -195,7 +180,7 @@ def _pictures(frame: pd.DataFrame, known: Mapping[str, Figure]) -> Pictures:
     ]
     wide_one = picture("Answer", "best", partial(draw_answer, frame, found))
     narrow = _picture("Answer", partial(draw_answer, frame, found[:1]), Paper(width=COLUMN))
-    return Pictures(wide_one, narrow or wide_one, [one for one in more if one])
+    return wide_one, narrow or wide_one, [one for one in more if one]
 
 
 def _picture(title: str, draw: Callable[[], Figure], paper: Paper | None = None) -> Picture | None:

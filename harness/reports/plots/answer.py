@@ -9,19 +9,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from harness.reports._figures import PAGE
+from harness.reports.plots import style
 from harness.reports.plots.forest import ROW, Row, draw_rows
 from harness.reports.plots.methods import Methods, methods
-from harness.reports.plots.style import (
-    GREY,
-    PAGE,
-    REST,
-    SIZE,
-    folded,
-    paper,
-    sheet,
-    shown_part,
-    tidy,
-)
 from harness.reports.writing import sentences
 from harness.reports.writing.sentences import titles
 from harness.stats.decision import Decision
@@ -52,36 +43,37 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
     compared = [one for one in decisions if len(_names(one, known)) > 1]
     if not compared:
         raise ValueError("no two methods can be compared")
-    shown, left_out = shown_part(compared, "panels")
+    shown, left_out = style.shown_part(compared, "panels")
     named, several = titles(frame), len({one.facts["model"] for one in compared}) > 1
     orders = [_order(one, known) for one in shown]
-    columns = paper().across(min(3, len(shown)))
+    columns = style.paper().across(min(3, len(shown)))
     alike = columns > 1 and len({frozenset(order) - {CUT} for order in orders}) == 1
     if alike:  # one list of names; truncation is not known of every task
         orders = [max(orders, key=len)] * len(orders)
-    width = paper().width
+    width = style.paper().width
     room = (width - 1.3) / columns - 0.05
     heads = []
     for one in shown:
         title = named[one.facts["task"]]
         lines = (f"{one.facts['model']}: {title}" if several else title, *verdict(one, known))
-        heads.append("\n".join(folded(line, room) for line in lines))
+        heads.append("\n".join(style.folded(line, room) for line in lines))
     most = max(head.count("\n") + 1 for head in heads)
     row = ROW if width >= PAGE else LOW_ROW
     tall = row * max(map(len, orders)) + 0.14 * most + 0.75
-    figure, panels = sheet(len(shown), columns, panel_height=tall)
+    figure, panels = style.sheet(len(shown), columns, panel_height=tall)
     figure.set_size_inches(width, figure.get_size_inches()[1] + 0.25)
     for index, (axes, one, order) in enumerate(zip(panels, shown, orders, strict=True)):
         _panel(axes, one, order, known, named_here=not alike or index % columns == 0)
-        tidy(axes, "", room=room)
-        axes.set_title(heads[index], fontsize=SIZE, loc="left", pad=18)
+        style.tidy(axes, "", room=room)
+        axes.set_title(heads[index], fontsize=style.SIZE, loc="left", pad=18)
     first = shown[0]
     facts = first.facts
     if not several:
         times = sentences.times(facts)
         where = f"{facts['model']} at {facts['length']:,} tokens"
         where += f", {times} its window" * bool(times)
-        figure.suptitle(folded(where, width - 0.2, SIZE + 1), fontsize=SIZE + 1, x=0.02, ha="left")
+        size = style.SIZE + 1
+        figure.suptitle(style.folded(where, width - 0.2, size), fontsize=size, x=0.02, ha="left")
     margins = dict.fromkeys(
         sentences.size(_margin(one), relative=one.family.how.relative, metric=one.family.how.metric)
         for one in shown
@@ -137,8 +129,8 @@ def _panel(
     if len({row.note for row in rows.values()}) == 1:  # the caption has this number
         rows = {name: replace(row, note="") for name, row in rows.items()}
     if cut := one.truncated:  # of perplexity alone
-        rows[CUT] = Row(CUT, cut.value, cut.low, cut.high, GREY, "|", full=False)
-    missing = Row("", None, None, None, GREY, "")
+        rows[CUT] = Row(CUT, cut.value, cut.low, cut.high, style.GREY, "|", full=False)
+    missing = Row("", None, None, None, style.GREY, "")
     drawn = [rows.get(name, missing).scaled(scale) for name in order]
     margin = scale * _margin(one)
     next_best = [name for name in order if name in rows and name != CUT][1]
@@ -153,13 +145,13 @@ def _panel(
     axes.set_xlim(min(low, -1.5 * margin), max(high, 1.5 * margin))
     axes.axvspan(-margin, margin, color="0.9", linewidth=0, zorder=0)
     if cut and abs(scale * cut.value) <= reach:
-        axes.axvline(scale * cut.value, color=GREY, linewidth=0.9, linestyle="-.", zorder=1)
+        axes.axvline(scale * cut.value, color=style.GREY, linewidth=0.9, linestyle="-.", zorder=1)
     axes.set_yticks(range(len(order)), [""] * len(order))
     if named_here:
         _name(axes, one, order, known)
     _costs(axes, one, order, known)
     unit = "%" if how.relative else "percentage points" if how.share else how.metric
-    axes.set_xlabel(f"Worse than the best ({unit})", fontsize=SIZE - 1)
+    axes.set_xlabel(f"Worse than the best ({unit})", fontsize=style.SIZE - 1)
 
 
 def _margin(one: Decision) -> float:
@@ -172,7 +164,7 @@ def _row(one: Decision, name: str, known: Methods) -> Row:
     how, drawn, status = one.family.how, known.names[name], one.family.status(name)
     look = known.look[drawn]
     row = Row(
-        drawn, 0.0, None, None, GREY if look == REST else look.color, look.marker,
+        drawn, 0.0, None, None, style.GREY if look == style.REST else look.color, look.marker,
         full=one.possible(name), bound=one.regret(name),
         note="" if status == "ok" else status.split(" ok")[0],
     )  # fmt: skip
@@ -199,13 +191,13 @@ def _name(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> No
     code = {known.names[name] for name in one.family.code if name in known.names}
     labels = [f"{name} *" if name in code else name for name in order]
     texts = [
-        folded(f"→ {label}" if name == use else label, LONGEST, SIZE - 1)
+        style.folded(f"→ {label}" if name == use else label, LONGEST, style.SIZE - 1)
         for name, label in zip(order, labels, strict=True)
     ]
     axes.set_yticks(range(len(order)), texts)
     for label, name in zip(axes.get_yticklabels(), order, strict=True):
         label.set_fontweight("bold" if name == use else "normal")
-        label.set_color(GREY if name == CUT else "black")
+        label.set_color(style.GREY if name == CUT else "black")
 
 
 def _costs(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> None:
@@ -218,11 +210,11 @@ def _costs(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> N
         texts[known.names[name]] = "–" if cost is None else _written(cost.value, one)
     across = axes.get_yaxis_transform()
     for place, name in enumerate(order):
-        axes.text(1.04, place, texts.get(name, ""), transform=across, fontsize=SIZE - 1,
-                  va="center", color=GREY)  # fmt: skip
+        axes.text(1.04, place, texts.get(name, ""), transform=across, fontsize=style.SIZE - 1,
+                  va="center", color=style.GREY)  # fmt: skip
     axes.annotate(
         "in-window\ncost", (1.04, 1), (0, 1), xycoords="axes fraction", textcoords="offset points",
-        fontsize=SIZE - 2, color=GREY, va="bottom",
+        fontsize=style.SIZE - 2, color=style.GREY, va="bottom",
     )  # fmt: skip
 
 

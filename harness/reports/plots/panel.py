@@ -20,17 +20,7 @@ from matplotlib.ticker import (
 )
 from matplotlib.transforms import ScaledTranslation
 
-from harness.reports.plots.style import (
-    GREY,
-    SIZE,
-    Look,
-    columns_for,
-    length_label,
-    sheet,
-    spaced,
-    tick_label,
-    tidy,
-)
+from harness.reports.plots import style
 from harness.stats.measure import SHARES
 
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
@@ -54,7 +44,7 @@ def lost(table: pd.DataFrame) -> dict[str, str]:
 def draw_panel(
     axes: Axes,
     table: pd.DataFrame,
-    look: Mapping[str, Look],
+    look: Mapping[str, style.Look],
     *,
     scale: pd.DataFrame,
     room: float,
@@ -76,19 +66,19 @@ def draw_panel(
     _mark_lost(axes, table, look)
     for row in table[table["score"].notna() & (table["status"] != "ok")].itertuples():
         axes.annotate(  # how many samples the point has, where it lacks some
-            str(row.status).split(" ok")[0], (row.length, row.score), (0, -3), fontsize=SIZE - 2,
-            textcoords="offset points", ha="center", va="top", color=GREY,
+            str(row.status).split(" ok")[0], (row.length, row.score), (0, -3), ha="center",
+            va="top", textcoords="offset points", fontsize=style.SIZE - 2, color=style.GREY,
         )  # fmt: skip
     shade_window(axes, trained_length, above)
 
 
-def _curve(axes: Axes, rows: pd.DataFrame, label: str, look: Look, size: float) -> None:
+def _curve(axes: Axes, rows: pd.DataFrame, label: str, look: style.Look, size: float) -> None:
     """Draw scores as a line that breaks where there is none.
 
     If there are several seeds, each has its dots. Means of shares are not drawn: of seeds that find
     all keys and seeds that find none, the mean is no seed's score.
     """
-    style: dict[str, Any] = {"color": look.color, "linestyle": look.linestyle, "label": label}
+    plain: dict[str, Any] = {"color": look.color, "linestyle": look.linestyle, "label": label}
     edge: dict[str, Any] = {
         "markeredgecolor": "white",
         "markeredgewidth": 0.6,
@@ -97,7 +87,7 @@ def _curve(axes: Axes, rows: pd.DataFrame, label: str, look: Look, size: float) 
     lengths = rows["length"]
     if "single" not in rows:
         axes.plot(
-            lengths, rows["score"], **style, **edge, linewidth=look.width, marker=look.marker,
+            lengths, rows["score"], **plain, **edge, linewidth=look.width, marker=look.marker,
             markersize=size,
         )  # fmt: skip
         return
@@ -107,7 +97,7 @@ def _curve(axes: Axes, rows: pd.DataFrame, label: str, look: Look, size: float) 
     ]
     share = rows["metric"].iloc[0] in SHARES
     line = [math.nan] * len(rows) if share else rows["score"]
-    axes.plot(lengths, line, **style, linewidth=look.width, marker=look.marker, markersize=0)
+    axes.plot(lengths, line, **plain, linewidth=look.width, marker=look.marker, markersize=0)
     for scores in seeds:
         axes.plot(
             lengths, scores, **edge, color=look.color, marker=look.marker, markersize=3.6,
@@ -166,9 +156,9 @@ def _length_axis(axes: Axes, lengths: list[int], trained_length: int, room: floa
     pad = max(1.1, (last / first) ** 0.05)
     axes.set_xlim(first / pad, last * pad)
     inches = room / math.log2(pad * pad * last / first)
-    labels = [tick_label(length, trained_length) for length in lengths]
+    labels = [style.tick_label(length, trained_length) for length in lengths]
     places = [inches * math.log2(length) for length in lengths]
-    axes.set_xticks(lengths, spaced(labels, places))
+    axes.set_xticks(lengths, style.spaced(labels, places))
     axes.xaxis.set_minor_locator(NullLocator())
 
 
@@ -176,15 +166,16 @@ def shade_window(axes: Axes, trained_length: int, above: float) -> None:
     """Shade the lengths of pretraining and name their end, ``above`` points over the panel."""
     low, high = axes.get_xlim()
     axes.axvspan(low, trained_length, color="0.94", linewidth=0, zorder=0)
-    axes.axvline(trained_length, color=GREY, linewidth=0.8, linestyle=":", zorder=1)
+    axes.axvline(trained_length, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
     left = trained_length**2 < low * high
     axes.annotate(
         "trained length", (trained_length, 1), (0, above), xycoords=axes.get_xaxis_transform(),
-        textcoords="offset points", ha="left" if left else "right", fontsize=SIZE - 1, color=GREY,
+        textcoords="offset points", ha="left" if left else "right", fontsize=style.SIZE - 1,
+        color=style.GREY,
     )  # fmt: skip
 
 
-def _mark_lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look]) -> None:
+def _mark_lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, style.Look]) -> None:
     """Mark over the panel what failed at each length, side by side, or once if all did."""
     gone = table[table["score"].isna()]
     for status, marker in lost(table).items():
@@ -192,7 +183,7 @@ def _mark_lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look]) -> Non
         for length in map(int, rows["length"].unique()):
             names = rows["scaling"][rows["length"] == length]
             everyone = len(names) > 1 and len(names) == (table["length"] == length).sum()
-            drawn = [GREY] if everyone else [look[name].color for name in names]
+            drawn = [style.GREY] if everyone else [look[name].color for name in names]
             for index, color in enumerate(drawn):
                 aside = 5.5 * (index - (len(drawn) - 1) / 2)
                 shift = ScaledTranslation(aside / 72, 5 / 72, axes.figure.dpi_scale_trans)
@@ -214,14 +205,14 @@ def by_length(
 ) -> tuple[Figure, list[Axes]]:
     """Draw a panel of every length's rows, titled with model, length and relative length."""
     groups = list(table.groupby("length"))
-    columns = columns_for(len(groups), 1)
-    figure, panels = sheet(len(groups), columns, panel_height=2.6)
+    columns = style.columns_for(len(groups), 1)
+    figure, panels = style.sheet(len(groups), columns, panel_height=2.6)
     room = figure.get_size_inches()[0] / columns - 0.65
     for axes, (length, rows) in zip(panels, groups, strict=True):
         panel(axes, rows)
         first = rows.iloc[0]
-        name = f"{first['model']}, {length_label(int(str(length)))} tokens"
-        tidy(axes, f"{name} ({first['length'] / first['trained_length']:.3g}×)", room=room)
+        name = f"{first['model']}, {style.length_label(int(str(length)))} tokens"
+        style.tidy(axes, f"{name} ({first['length'] / first['trained_length']:.3g}×)", room=room)
     return figure, panels
 
 
@@ -274,7 +265,7 @@ def label_ends(axes: Axes, ends: Sequence[End], tall: float, written: str) -> No
         if len(group) == 1:
             texts = [(f"{group[0].name}  {values}", group[0].color)]
         else:
-            texts = [*((end.name, end.color) for end in reversed(group)), (values, GREY)]
+            texts = [*((end.name, end.color) for end in reversed(group)), (values, style.GREY)]
         for end in group:
             if end.early:
                 continue
@@ -291,7 +282,7 @@ def label_ends(axes: Axes, ends: Sequence[End], tall: float, written: str) -> No
         for row, (text, color) in enumerate(texts):
             axes.text(
                 1.08, center + half - line * (row + 0.5), text, transform=axes.transAxes,
-                fontsize=SIZE - 1, color=color, va="center",
+                fontsize=style.SIZE - 1, color=color, va="center",
             )  # fmt: skip
 
 

@@ -11,16 +11,18 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, cycle
 from textwrap import TextWrapper
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pandas as pd
 from matplotlib import rc_context, rcdefaults, rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from harness.reports._figures import PAGE, Paper
 
 SIZE = 8.0  # points; notes and tick labels one less
 GREY = "0.4"
@@ -44,6 +46,13 @@ FIXED = (0, (5, 1.5))  # dashes of a fixed factor
 # It tells each table of a font that a PDF embeds, wherever a library shows messages of that level.
 logging.getLogger("fontTools").setLevel(logging.WARNING)
 
+_PAPER: ContextVar[Paper | None] = ContextVar("_PAPER", default=None)
+
+
+def paper() -> Paper:
+    """Return what is drawn for: set by ``drawing``, by default a page."""
+    return _PAPER.get() or Paper()
+
 
 @contextmanager
 def drawing(requested: Paper | None = None) -> Iterator[None]:
@@ -53,15 +62,19 @@ def drawing(requested: Paper | None = None) -> Iterator[None]:
     would set it in another width than was measured here; PDF embeds the font and keeps its text.
     The paper that is ``requested`` for has a say in fonts and lines, not in sizes.
     """
-    with rc_context(), drawn_for(requested):
-        rcdefaults()
-        rcParams.update(requested.style if requested and requested.style else {})
-        rcParams["figure.autolayout"] = rcParams["figure.constrained_layout.use"] = False
-        rcParams["text.parse_math"] = rcParams["text.usetex"] = False
-        rcParams["svg.fonttype"] = "path"
-        rcParams["svg.hashsalt"] = "ropewalk"
-        rcParams["pdf.fonttype"] = 42
-        yield
+    before = _PAPER.set(requested)
+    try:
+        with rc_context():
+            rcdefaults()
+            rcParams.update(requested.style if requested and requested.style else {})
+            rcParams["figure.autolayout"] = rcParams["figure.constrained_layout.use"] = False
+            rcParams["text.parse_math"] = rcParams["text.usetex"] = False
+            rcParams["svg.fonttype"] = "path"
+            rcParams["svg.hashsalt"] = "ropewalk"
+            rcParams["pdf.fonttype"] = 42
+            yield
+    finally:
+        _PAPER.reset(before)
 
 
 @dataclass(frozen=True)
@@ -232,69 +245,3 @@ def trace(
         markeredgecolor="white", markeredgewidth=0.5,
         markevery=(index * every // len(look), every),
     )  # fmt: skip
-
-
-PAGE, COLUMN = 7.0, 3.3  # inches: the text of a two-column paper, and one of its columns
-
-
-@dataclass(frozen=True)
-class Paper:
-    """How figures are drawn for one paper.
-
-    ``style`` are settings of Matplotlib by name; ``only`` and ``order`` name methods as they were
-    measured, ``names`` and ``colours`` say what these are called and which colour they have.
-    Nothing of it changes what is computed: what is left out of a figure counts in the corrections.
-    """
-
-    width: float = PAGE
-    style: Any = None
-    only: Sequence[str] = ()
-    order: Sequence[str] = ()
-    names: Mapping[str, str] = field(default_factory=dict)
-    colours: Mapping[str, str] = field(default_factory=dict)
-
-    def kept(self, labels: Mapping[str, str]) -> dict[str, str]:
-        """Return the methods that are drawn, in their order, by their label: "ntk = dynamic_ntk".
-
-        A method that coincides with others is drawn where any of them is.
-        """
-        parts = {name: label.split(" = ") for name, label in labels.items()}
-        drawn = [
-            name for name in labels if not self.only or any(p in self.only for p in parts[name])
-        ]
-        place = {name: rank for rank, name in reversed(list(enumerate(self.order or self.only)))}
-        drawn.sort(key=lambda name: min(place.get(part, math.inf) for part in parts[name]))
-        return {
-            name: " = ".join(dict.fromkeys(self.names.get(part, part) for part in parts[name]))
-            for name in drawn
-        }
-
-    def colour(self, label: str) -> str | None:
-        """Return the colour that a method, or one that coincides with it, is to have."""
-        return next((self.colours[p] for p in label.split(" = ") if p in self.colours), None)
-
-    def across(self, panels: int) -> int:
-        """Return how many of so many panels of a page are side by side at this width."""
-        return max(1, min(panels, math.floor(panels * self.width / PAGE)))
-
-    def tall(self, inches: float) -> float:
-        """Return the height of a panel: in a column lower, as it is less wide."""
-        return inches if self.width >= PAGE else 0.75 * inches
-
-
-_PAPER: ContextVar[Paper | None] = ContextVar("_PAPER", default=None)
-
-
-def paper() -> Paper:
-    """Return what is drawn for: set by ``drawing``, by default a page."""
-    return _PAPER.get() or Paper()
-
-
-@contextmanager
-def drawn_for(requested: Paper | None) -> Iterator[None]:
-    """Draw for this paper."""
-    before = _PAPER.set(requested)
-    try:
-        yield
-    finally:
-        _PAPER.reset(before)
