@@ -1,7 +1,5 @@
 """Adapters of seeded random weights, as training would leave them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Questions that share beginnings, and their answers from the engine."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Methods that move positions, tiny models of every family, and what they say of a text."""
 
-from __future__ import annotations
-
 import json
 from functools import cache, partial
 from pathlib import Path

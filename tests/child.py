@@ -3,8 +3,6 @@
 What is imported, and patched for the test, is so in the child too.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import resource

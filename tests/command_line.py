@@ -1,7 +1,5 @@
 """A small sweep on the command line, and what it leaves."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable, Sequence

@@ -161,6 +161,19 @@ def ropewalk(capsys: pytest.CaptureFixture[str]) -> Ropewalk:
     return call
 
 
+@pytest.fixture
+def rejected(ropewalk: Ropewalk) -> Callable[..., str]:
+    """Return what calls the command line and returns the message of its error, in one line."""
+
+    def message(*words: object) -> str:
+        done = ropewalk(*words)
+        assert done.status == 2, done.out + done.err
+        assert "Traceback" not in done.err
+        return " ".join(done.err.split())
+
+    return message
+
+
 @pytest.fixture(scope="session")
 def many(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run of many samples that nothing disturbed."""

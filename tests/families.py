@@ -3,8 +3,6 @@
 ``python -m tests.families > results/families.md`` writes the table anew.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from copy import deepcopy

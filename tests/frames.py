@@ -1,7 +1,5 @@
 """A made-up sweep as the reports receive it: every figure can be tried without a model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from random import Random

@@ -1,7 +1,5 @@
 """A server that speaks as much of the hub's protocol as the real clients use, over folders."""
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import json

@@ -4,8 +4,6 @@ It shares nothing with the engine but the bands: queries and keys are rotated by
 code (``apply_rotary_pos_emb`` and its own rotary module), pair by pair, and the attention is eager.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

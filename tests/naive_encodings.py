@@ -1,7 +1,5 @@
 """Every encoding of the laboratory as its paper writes it: one score a pair, in plain loops."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

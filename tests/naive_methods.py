@@ -6,8 +6,6 @@ the query does not see the key. Only pairs with n <= m are asked for. Nothing he
 can be compared. Where paper and released code differ, the docstring says which one this is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """A tiny Llama as a GGUF file, and the same weights as a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Documents as a user names them, and the sentence they are refused with."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.data.documents import open_documents

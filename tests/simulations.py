@@ -1,7 +1,5 @@
 """The committed tables of simulated error rates."""
 
-from __future__ import annotations
-
 from tests import ROOT
 
 

@@ -1,7 +1,5 @@
 """Small finished runs, and runs whose record was changed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

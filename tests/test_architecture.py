@@ -1,7 +1,5 @@
 """The architecture: who imports whom."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Files: those from anyone are read with limits, ours are written whole, over nobody else's."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Plug-ins by name, by file and by module: options typed, mistakes answered in a sentence."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

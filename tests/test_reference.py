@@ -1,7 +1,5 @@
 """The embedded model and its committed run: what they must be, and a slice measured again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

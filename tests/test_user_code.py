@@ -1,7 +1,5 @@
 """What a user's file may do that no contract allows: told at once, or at the cost of its cells."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models of a few thousand random weights, saved as a hub folder is: made on the spot."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A model measured while a Trainer fine-tunes it, as its saved checkpoints are measured later."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

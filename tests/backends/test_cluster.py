@@ -1,7 +1,5 @@
 """The same plan on Ray: the same records and bits, and a lost worker costs no sample."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What a user of lm-eval types, with the program's name changed, is done or answered."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

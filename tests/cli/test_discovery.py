@@ -1,14 +1,11 @@
 """What a newcomer finds: every plug-in in full, and files to begin with that run as they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from harness.api.describe import describe
-from harness.cli.app import main
 from harness.errors import UserError
 from harness.plugins import FOLDERS, load, names
 from tests.command_line import sweep
@@ -92,22 +89,3 @@ def test_a_begun_task_and_a_begun_report_run(tiny, docs, tmp_path, ropewalk, mon
     for kind in ("task", "report"):
         (found,) = describe(f"./my_{kind}.py")
         assert (found.kind, len(found.options)) == (kind, 1)
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("run", "--report", "curves"), "It is one of ropewalk report"),
-        (("run", "./half.py"), "--scaling half.py or --task half.py"),
-        (("list", "paskey"), "did you mean 'passkey'?"),
-        (("run", "--docs", "https://host/a.txt"), "not web addresses"),
-    ],
-)
-def test_what_was_meant_is_said(words, told, capsys):
-    """A command line that cannot be is one sentence that says which one may be."""
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert len(error.splitlines()) == 1

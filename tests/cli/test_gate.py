@@ -1,7 +1,5 @@
 """Conditions of --fail-if: what they may name, when they hold, and that no failure is a pass."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

@@ -1,7 +1,5 @@
 """What a run shows at its end: one screen."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every command of the documents runs, every list is current, every link leads somewhere."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The flags of a sweep are its settings, and every command has an example that can be typed."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Commands that need no model start without the libraries that models need."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

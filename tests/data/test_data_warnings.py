@@ -1,7 +1,5 @@
 """Documents that are not what they seem: line ends, web pages, null rows, decompression bombs."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

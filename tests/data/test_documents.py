@@ -1,7 +1,5 @@
 """Documents by name: embedded, files, folders and data sets, and every mistake in words."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Real inputs: formats, compressions, choice by length and seed, the cache, and what is broken."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The laboratory: every encoding against its paper's formula, and its model as any other model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

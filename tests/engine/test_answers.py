@@ -1,7 +1,5 @@
 """The engine against transformers' own loss, its greedy decoding, and models of a known answer."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Moved positions in the engine: shared, in chunks and continued, it has the bits of each alone."""
 
-from __future__ import annotations
-
 from functools import cache
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Compiled layers: the same losses to rounding, and one compiled function for layers of a class."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

@@ -1,7 +1,5 @@
 """What a pass costs, counted as it runs: tensors of attention, keys, chunks of the head, reads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from math import prod

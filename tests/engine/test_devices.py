@@ -1,7 +1,5 @@
 """What the engine does on a GPU, done on a CPU: no blocks, CUDA's operators by their schemas."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

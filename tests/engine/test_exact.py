@@ -1,7 +1,5 @@
 """No saving changes a bit of a float32 result on a CPU; what cannot be shared is not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from random import Random
 from typing import Any

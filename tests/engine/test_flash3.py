@@ -1,7 +1,5 @@
 """FlashAttention-3 on request: where it is active, what it needs, and what the records say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -67,11 +65,11 @@ def test_its_samples_have_keys_and_a_folder_of_their_own(reference):
     assert other_model(own, own) is other_model(plain, plain) is None
 
 
-def test_without_such_a_gpu_it_is_an_error_before_weights_are_read(ropewalk, tmp_path):
+def test_without_such_a_gpu_it_is_an_error_before_weights_are_read(rejected, tmp_path):
     folder = tmp_path / "run"
-    done = ropewalk("run", "--attention", "flash3", "--device", "cpu", "--out", str(folder))
-    assert done.status == 2
-    assert "needs an H100 or H200, and the device is cpu; leave --attention out" in done.err
+    assert "needs an H100 or H200, and the device is cpu; leave --attention out" in rejected(
+        "run", "--attention", "flash3", "--device", "cpu", "--out", str(folder)
+    )
     assert not folder.exists()
 
 

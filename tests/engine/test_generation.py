@@ -1,7 +1,5 @@
 """Texts of the engine against the library's own generation, and against whole forwards."""
 
-from __future__ import annotations
-
 from functools import cache
 from random import Random
 from typing import Any

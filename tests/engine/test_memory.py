@@ -1,7 +1,5 @@
 """Memory told before a run against what its tensors come to; sizes that fit a limit."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What sequences share, planned without a model: against brute force over all beginnings."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

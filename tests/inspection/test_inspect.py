@@ -1,7 +1,5 @@
 """What a method does to the channels: numbers worked by hand, tables and figures of them."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

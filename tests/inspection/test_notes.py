@@ -1,7 +1,5 @@
 """What is told before a number is read, for checkpoints of the shapes that the hub has."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -15,82 +13,12 @@ from harness.patching.config import rope_of
 from harness.plugins import catalogue, load
 from scaling import native
 from scaling.types import Rope
+from tests import ROOT
 from tests.tiny import WINDOW, save_tiny
 
-LLAMA = {
-    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256,
-    "num_attention_heads": 32, "num_hidden_layers": 2, "num_key_value_heads": 8,
-}  # fmt: skip
 # config.json as these checkpoints have it, older words ("type", rope_scaling) included, but for
 # fewer layers.
-HUB: dict[str, dict[str, Any]] = {
-    "Llama-3.1-8B": {
-        **LLAMA, "max_position_embeddings": 131072, "rope_theta": 500000.0,
-        "rope_scaling": {
-            "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192, "rope_type": "llama3",
-        },
-    },
-    "Phi-3-mini-128k": {
-        "model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "vocab_size": 32064,
-        "num_attention_heads": 32, "num_hidden_layers": 2, "num_key_value_heads": 32,
-        "max_position_embeddings": 131072, "original_max_position_embeddings": 4096,
-        "pad_token_id": 32000, "rope_theta": 10000.0, "sliding_window": 262144,
-        "rope_scaling": {
-            "type": "longrope", "short_factor": [1.0 + i / 48 for i in range(48)],
-            "long_factor": [1.0 + i for i in range(48)],
-        },
-    },
-    "Qwen2.5-7B-yarn": {
-        "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
-        "num_attention_heads": 28, "num_hidden_layers": 2, "num_key_value_heads": 4,
-        "max_position_embeddings": 32768, "rope_theta": 1000000.0, "vocab_size": 152064,
-        "sliding_window": 131072, "use_sliding_window": False, "max_window_layers": 2,
-        "rope_scaling": {
-            "factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn",
-        },
-    },
-    "vicuna-16k": {
-        **LLAMA, "max_position_embeddings": 4096, "rope_scaling": {"factor": 4.0, "type": "linear"},
-    },
-    "dynamic-8k": {
-        **LLAMA, "max_position_embeddings": 8192,
-        "rope_scaling": {"factor": 2.5, "type": "dynamic"},
-    },
-    "gpt-oss-20b": {
-        "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "head_dim": 64,
-        "num_attention_heads": 64, "num_hidden_layers": 4, "num_key_value_heads": 8,
-        "max_position_embeddings": 131072, "sliding_window": 128, "rope_theta": 150000,
-        "layer_types": ["sliding_attention", "full_attention"] * 2, "vocab_size": 201088,
-        "rope_scaling": {
-            "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn",
-            "original_max_position_embeddings": 4096, "truncate": False,
-        },
-    },
-    "Llama-2-7b": {**LLAMA, "max_position_embeddings": 4096},
-    "gemma-3-1b": {
-        "model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912,
-        "num_attention_heads": 4, "num_hidden_layers": 6, "num_key_value_heads": 1,
-        "head_dim": 256, "max_position_embeddings": 32768, "rope_theta": 1000000,
-        "rope_local_base_freq": 10000, "sliding_window": 512, "sliding_window_pattern": 6,
-        "vocab_size": 262144,
-    },
-    "command-r7b": {
-        "model_type": "cohere2", "hidden_size": 4096, "intermediate_size": 14336, "head_dim": 128,
-        "num_attention_heads": 32, "num_hidden_layers": 4, "num_key_value_heads": 8,
-        "max_position_embeddings": 132096, "rope_theta": 50000, "sliding_window": 4096,
-        "sliding_window_pattern": 4, "vocab_size": 256000,
-    },
-    "SmolLM3-3B": {
-        "model_type": "smollm3", "hidden_size": 2048, "intermediate_size": 11008,
-        "num_attention_heads": 16, "num_hidden_layers": 4, "num_key_value_heads": 4,
-        "max_position_embeddings": 65536, "rope_theta": 5000000.0, "vocab_size": 128256,
-        "no_rope_layers": [1, 1, 1, 0], "use_sliding_window": False,
-    },
-    "Mistral-7B-v0.1": {
-        **LLAMA, "model_type": "mistral", "max_position_embeddings": 32768, "sliding_window": 4096,
-    },
-}  # fmt: skip
+HUB: dict[str, dict[str, Any]] = json.loads((ROOT / "tests/data/checkpoints.json").read_text())
 SHIPPED: dict[str, tuple[str, ...]] = {  # what it ships, and the method that keeps it
     "Llama-3.1-8B": ("llama3 scaling, factor 8 from 8,192 tokens.", "(= llama3:factor=8)"),
     # 32 = 131072 / 4096; sqrt(1 + ln 32 / ln 4096) = sqrt(1 + 5/12) = 1.190

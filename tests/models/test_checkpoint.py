@@ -1,7 +1,5 @@
 """What a checkpoint is known by, and which ones would give numbers that are not what they say."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -122,16 +120,6 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path, docs):
     folder = save_tiny(tmp_path / "small", vocab_size=100)
     with pytest.raises(UserError, match=r"gives token \d+, its model has 100: they do not belong"):
         make_plan(Spec(model=str(folder), docs=str(docs), task=("perplexity:tail=16",)))
-
-
-def test_a_repeated_text_is_measured_once(tiny, tmp_path):
-    text = "some words of a text " * 40
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text(text)
-    spec = Spec(model=str(tiny), docs=str(tmp_path), task=("perplexity:tail=16",), length=("2x",))
-    plan = make_plan(spec)
-    assert [document["name"] for document in plan.documents] == ["a.txt"]
-    assert {len(cell.questions) for cell in plan.cells} == {1}
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Which files of a model are read, hashed and refused, whatever a folder holds."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -180,6 +178,9 @@ def test_each_error_of_weights_has_its_own_sentence(folder):
     weights = load_file(folder / "model.safetensors")
     safe({**weights, "model.norm.weight": torch.ones(7)}, folder / "model.safetensors")
     _refused(folder, r"do not fit its config: model.norm.weight is \(7,\), by the config \(32,\)")
+    lost = "model.layers.1.mlp.up_proj.weight"
+    safe({name: one for name, one in weights.items() if name != lost}, folder / "model.safetensors")
+    _refused(folder, f"do not contain the tensor {lost}.")
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     _refused(folder, "the file is damaged or incomplete")
     (folder / "model.safetensors").write_bytes(whole)

@@ -1,7 +1,5 @@
 """Files of a model that anyone may have written: each is read, or refused in one sentence."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

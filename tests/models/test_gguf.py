@@ -1,7 +1,5 @@
 """A GGUF file as a model: the same numbers as its weights in a folder, or a sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """A model by hub name, read from files laid out as the hub's own client keeps them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The real clients of the hub, against a server that speaks its protocol."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

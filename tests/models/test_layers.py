@@ -1,7 +1,5 @@
 """Which layers rotate and see far, found without weights, against what models with weights do."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

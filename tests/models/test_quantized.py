@@ -1,7 +1,5 @@
 """Checkpoints that a library quantised: measured by its own layers, and named for their kind."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

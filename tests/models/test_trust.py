@@ -1,7 +1,5 @@
 """What comes from elsewhere runs no code, makes no markup and no paths, and breaks nothing."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

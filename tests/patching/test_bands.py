@@ -1,7 +1,5 @@
 """The attention of moved positions, run on models: equal to the slow, plain way."""
 
-from __future__ import annotations
-
 import bisect
 import inspect
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Many families of transformers through the patch and the engine; the table made of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The patch against transformers' own scaled models; identity, restoration and refusals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What is read of a config, and what no geometry can be read of."""
 
-from __future__ import annotations
-
 import pytest
 from transformers import AutoConfig, LlamaConfig, Qwen2Config
 

@@ -1,7 +1,5 @@
 """The tables by which some methods rank heads: measured on a model, against a naive loop."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -95,10 +93,8 @@ def test_a_calibration_is_a_file_that_methods_read(tmp_path, ropewalk, docs):
         (("--length", "4x"), "heads are measured inside the trained window"),
     ],
 )
-def test_a_calibration_that_cannot_be_is_one_sentence(flags, words, tiny, docs, ropewalk):
-    done = ropewalk("calibrate", tiny, "--docs", docs, *flags)
-    assert done.status == 2
-    assert words in done.err
+def test_a_calibration_that_cannot_be_is_one_sentence(flags, words, tiny, docs, rejected):
+    assert words in rejected("calibrate", tiny, "--docs", docs, *flags)
 
 
 def test_the_table_of_another_model_is_refused(tmp_path):

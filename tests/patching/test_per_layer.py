@@ -1,7 +1,5 @@
 """Frequencies for each layer: against a loop over the layers by hand, and in every command."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

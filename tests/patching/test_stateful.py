@@ -1,7 +1,5 @@
 """The library's own stateful type, run as it is served."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Cutting bands into pieces: every pair once, and few pieces for what is published."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Retrieval against perplexity: the right points, the rank correlation by hand, clear refusals."""
 
-from __future__ import annotations
-
 import math
 import re
 

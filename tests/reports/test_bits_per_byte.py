@@ -1,15 +1,11 @@
 """Bits per byte: worked by hand, and equal for two tokenizers that say the same of a text."""
 
-from __future__ import annotations
-
-import json
 import math
 
 import pandas as pd
 import pytest
 
 from harness.reports import bits_per_byte
-from tests.command_line import status
 from tests.frames import sweep
 
 
@@ -49,17 +45,3 @@ def test_samples_without_bytes_are_said_to_have_none():
     keys = sweep()[lambda rows: rows["metric"] != "perplexity"]
     with pytest.raises(ValueError, match="no perplexity was measured"):
         bits_per_byte.make(keys)
-
-
-@pytest.mark.slow
-def test_a_run_tells_bits_per_byte(tiny, docs, tmp_path):
-    words = ["run", "--model", tiny, "--docs", docs, "--task", "perplexity:tail=16"]
-    words += ["--scaling", "none", "--length", "1x", "2x", "--out", tmp_path]
-    for command in (words, ["report", tmp_path, "--report", "bits_per_byte"]):
-        assert status(*command) == 0
-    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
-    assert {sample["facts"]["bytes"] for sample in samples} == {16}  # a token a byte
-    table = pd.read_csv(tmp_path / "reports" / "bits_per_byte.csv")
-    nats = sum(sample["value"] for sample in samples if sample["length"] == 64)
-    assert table["bits_per_byte"][0] == pytest.approx(nats / (3 * 16) / math.log(2))
-    assert list(table["length"]) == [64, 128]

@@ -1,7 +1,5 @@
 """Checkpoints of one model as treatments: paired with each other where they were asked the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Key tokens by their rule, counted by hand and by a naive loop; refusals say why."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What must hold for methods in all figures of a run: one name and look each, the best in front."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

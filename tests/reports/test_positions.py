@@ -1,7 +1,5 @@
 """Losses by position: what a sample keeps of them, and how they are drawn."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

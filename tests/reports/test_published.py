@@ -1,7 +1,5 @@
 """The published values that are bundled, and runs set beside them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """How far a method reads where runs are joined, cut short, or out of memory."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

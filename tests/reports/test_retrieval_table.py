@@ -1,7 +1,5 @@
 """The table of retrieval: means and intervals by hand, effective lengths by RULER's rule."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Means over seeds: each interval against a value worked by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Shares of which trials give parts, such as recall: every interval is that of a share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

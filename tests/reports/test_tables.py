@@ -1,7 +1,5 @@
 """What must hold for tables as people read them: terminal, Markdown, LaTeX, spreadsheet."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

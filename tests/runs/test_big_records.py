@@ -1,7 +1,5 @@
 """Records of many samples: read once, held in little memory, and each comparison made once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,8 @@ import pytest
 from harness.errors import UserError
 from harness.reports import regret
 from harness.runs.frame import NUMBERS, SAMPLE, make_frame
-from harness.runs.record import LINE, check_sample
-from harness.runs.store import SAMPLES, each_sample
+from harness.runs.record import check_sample
+from harness.runs.store import each_sample
 from tests.frames import sweep
 
 REFERENCE = Path(__file__).parent.parent.parent / "results" / "reference"
@@ -61,17 +59,6 @@ WRONG: list[dict[str, Any]] = [
 def test_a_damaged_sample_is_rejected(change, records):
     with pytest.raises(UserError, match="is damaged"):
         check_sample("here", {**records[0], **change})
-
-
-@pytest.mark.parametrize("end", [b'{"cell": "c"', b"\x00\x00\n", b'\x00\n{"ce'])
-def test_only_an_end_may_be_incomplete(end, tmp_path):
-    line = b'{"cell": "c", "question": "q"}\n'
-    (tmp_path / SAMPLES).write_bytes(line + end)
-    assert len(list(each_sample(tmp_path))) == 1
-    for broken in (b"x" * (LINE + 1), b"x\n" + b"x" * (LINE + 1) + b"\n" + line):
-        (tmp_path / SAMPLES).write_bytes(line + broken)
-        with pytest.raises(UserError, match="line 2 is broken"):
-            list(each_sample(tmp_path))
 
 
 def test_documents_are_compared_by_name_in_any_order_of_samples():

@@ -1,7 +1,5 @@
 """Where runs go: no sweep takes the place of another, and a folder of runs is found whole."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from itertools import pairwise
@@ -65,15 +63,14 @@ def test_another_model_of_the_same_questions_goes_to_the_next_folder(record, tmp
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt"])
-def test_a_tokenizer_that_changed_is_another_model(name, tiny, docs, tmp_path, ropewalk):
+def test_a_tokenizer_that_changed_is_another_model(name, tiny, docs, tmp_path, ropewalk, rejected):
     model, run = Path(shutil.copytree(tiny, tmp_path / "model")), tmp_path / "run"
     (model / name).write_text("{{ messages }}")
     words = sweep(model, docs, run, task=["perplexity:tail=16"], scaling=["none"], length=["1x"])
     assert ropewalk(*words).status == 0
     record = json.loads((run / RUN).read_text())
     (model / name).write_text("{{ messages }} ")
-    done = ropewalk(*words)
-    assert (done.status, "(tokenizer: " in done.err) == (2, True)
+    assert "(tokenizer: " in rejected(*words)
     del record["model"]["tokenizer"]  # as an earlier version recorded it
     (run / RUN).write_text(json.dumps(record))
     before = (run / SAMPLES).read_bytes()
@@ -100,15 +97,14 @@ def test_a_folder_that_is_named_keeps_its_question(record, tmp_path):
 @pytest.mark.parametrize("record", [None, "their own", '{"schema": 1}'])
 @pytest.mark.parametrize("samples", ['{"a": 1}\nlast', "one", "\n\n", '{"a": 1}\n'])
 def test_a_folder_that_is_not_a_runs_is_left_as_it_is(
-    record, samples, tiny, docs, tmp_path, ropewalk
+    record, samples, tiny, docs, tmp_path, rejected
 ):
     """A samples.jsonl of someone else's is not changed, and status 2 names the folder."""
     (tmp_path / SAMPLES).write_text(samples)
     if record is not None:
         (tmp_path / RUN).write_text(record)
     for more in ((), ("--dry-run",)):
-        done = ropewalk(*sweep(tiny, docs, tmp_path), *more)
-        assert (done.status, f"{tmp_path}" in done.err) == (2, True), done.err
+        assert f"{tmp_path}" in rejected(*sweep(tiny, docs, tmp_path), *more)
     assert (tmp_path / SAMPLES).read_text() == samples
     assert len(list(tmp_path.iterdir())) == 1 + (record is not None)
 
@@ -116,7 +112,7 @@ def test_a_folder_that_is_not_a_runs_is_left_as_it_is(
 @pytest.mark.parametrize("out", ["/dev/null", "/dev/null/run", "file", "loop", "gone"])
 @pytest.mark.parametrize("command", ["run", "reproduce"])
 def test_a_dry_run_rejects_the_out_that_a_run_would(
-    command, out, small, tiny, docs, tmp_path, ropewalk
+    command, out, small, tiny, docs, tmp_path, rejected
 ):
     (tmp_path / "file").write_text("theirs")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -124,8 +120,7 @@ def test_a_dry_run_rejects_the_out_that_a_run_would(
     words = sweep(tiny, docs, tmp_path / out)
     if command == "reproduce":
         words = ["reproduce", str(small), "--out", str(tmp_path / out)]
-    done = ropewalk(*words, "--dry-run")
-    assert (done.status, "is not a folder; choose another --out." in done.err) == (2, True)
+    assert "is not a folder; choose another --out." in rejected(*words, "--dry-run")
 
 
 def test_runs_in_a_folder_are_found(record, tmp_path):

@@ -1,7 +1,5 @@
 """The frame of a run that is not whole, and of runs that may or may not be joined."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs that are not comparable are not joined, unless told, and are then labelled."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The run folder: what was measured survives a kill, and nothing else gets in."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math
@@ -73,18 +71,25 @@ def test_damaged_compressed_samples_are_one_sentence(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [f"{SAMPLES}.gz"]
 
 
-@pytest.mark.parametrize("torn", ['{"cell": "c", "question": "9"', "{", "\u00e9"])
+@pytest.mark.parametrize(
+    "torn",
+    [b'{"cell": "c", "question": "9"', b"\xc3", bytes(40) + b"\n", bytes(5000), b'\x00\n{"ce',
+     b"[" * 10**5 + b"\n", b'{"cell": "c\xff"}\n'],
+    ids=lambda torn: repr(torn[:9]),
+)  # fmt: skip
 def test_a_torn_last_line_is_not_read_and_is_cut(tmp_path, torn):
     store(tmp_path, sample(0))
     whole = (tmp_path / SAMPLES).read_bytes()
-    (tmp_path / SAMPLES).write_bytes(whole + torn.encode()[:-1] + b"\xc3")
+    (tmp_path / SAMPLES).write_bytes(whole + torn)
     assert list(read_samples(tmp_path)) == [("c", "0")]
     store(tmp_path, sample(1))
     assert list(read_samples(tmp_path)) == [("c", "0"), ("c", "1")]
     assert (tmp_path / SAMPLES).read_bytes().startswith(whole)
 
 
-@pytest.mark.parametrize("broken", ['{"cell": "c"', '{"cell": "c"}', "[]", "", "\x00"])
+@pytest.mark.parametrize(
+    "broken", ['{"cell": "c"', '{"cell": "c"}', "[]", "", "\x00", "x" * (LINE + 1)]
+)
 def test_a_broken_line_in_the_middle_is_named(tmp_path, broken):
     store(tmp_path, sample(0))
     with (tmp_path / SAMPLES).open("a") as file:

@@ -1,7 +1,5 @@
 """Methods that move positions: every relative position is what its paper says."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """What must hold for every scaling method in the folder."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import math

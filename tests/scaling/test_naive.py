@@ -3,8 +3,6 @@
 For the methods that transformers does not have; test_scaling_reference.py has the others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from itertools import product

@@ -1,7 +1,5 @@
 """The naive methods against numbers worked by hand, and against what must hold of every pair."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from functools import partial

@@ -1,7 +1,5 @@
 """Scaling methods against numbers worked by hand from the papers."""
 
-from __future__ import annotations
-
 import json
 import math
 from functools import partial

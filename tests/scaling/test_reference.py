@@ -1,7 +1,5 @@
 """Scaling methods against transformers' own functions, on a grid with odd corners."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import copy
 from itertools import product

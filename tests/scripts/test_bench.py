@@ -1,7 +1,5 @@
 """The benchmark's rows on tiny inputs, its law of operations, and its tables."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """YaRN's evaluation, written again from its description, against a case worked by hand."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The page of all methods."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.plugins import names

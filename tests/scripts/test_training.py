@@ -1,7 +1,5 @@
 """The training of the reference model and of the laboratory's: repeatable and resumable."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A race decides from losses alone: who is eliminated, when it ends, and how often it is wrong."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """``ropewalk recommend``: a race of methods on documents, its answer, and the run it leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

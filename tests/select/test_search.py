@@ -1,7 +1,5 @@
 """What is searched, and the search itself, on objectives whose optimum is known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``ropewalk tune`` from the command line: a run like any other, decided on held-out documents."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

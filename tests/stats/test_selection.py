@@ -1,7 +1,5 @@
 """The choice of a method: winners, bounds on regret, and comparisons with a baseline."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How large a plan may be: what is more is refused with the numbers, and soon."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The time left: from what a sweep costs and a measured rate, shown before, during and after."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a user's code, or a model, that fails costs: its own cells, and a sentence."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What is given out to workers apart has the bits of what is computed together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

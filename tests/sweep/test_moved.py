@@ -1,7 +1,5 @@
 """Methods that move positions, from the command line to the tables: a sweep like any other."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -48,18 +46,6 @@ def test_the_record_tells_what_was_moved(moved):
     sparse = run["frequencies"][cells["lm_infinite", 320]]
     assert sparse["pairs"] < told["pairs"]
     assert "bands" not in run["frequencies"][cells["none", 320]]
-
-
-@pytest.mark.slow
-def test_modes_of_dynamic_ntk_are_measured_apart(tiny, docs, tmp_path):
-    modes = [
-        "dynamic_ntk",
-        *(f"dynamic_ntk:mode={m},block=8" for m in ("per_query", "transformers")),
-    ]
-    assert status(*command(tiny, docs, tmp_path, *modes)) == 0
-    scores = make_frame([tmp_path]).groupby(["length", "scaling"])["score"].first().unstack()
-    assert scores.loc[WINDOW].nunique() == 1
-    assert scores.loc[320].nunique() == 3
 
 
 @pytest.mark.slow

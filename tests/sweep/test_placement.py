@@ -1,7 +1,5 @@
 """A model larger than one device: layers in memory and on disk, the same numbers bit for bit."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run's record is enough to measure it again, or it is said what is missing."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

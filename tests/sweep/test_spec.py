@@ -1,7 +1,5 @@
 """What is asked: flags, a sweep file, or both, and every mistake in words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,12 +51,6 @@ def test_a_sweep_file_has_the_flags_names(sweep):
     assert spec.length == ("512", "2x")
     assert (spec.seed, spec.out) == (7, Path("here"))
     assert spec.task == TASKS
-
-
-def test_flags_win_over_the_sweep_file(sweep):
-    sweep.write_text("scaling: [none, pi]\nseed: 7\n")
-    spec = parse(sweep, {"scaling": ("yarn",)})
-    assert (spec.scaling, spec.seed) == (("yarn",), 7)
 
 
 def test_what_was_asked_can_be_told_from_defaults(sweep):

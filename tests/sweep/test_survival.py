@@ -1,7 +1,5 @@
 """What a sweep outlives: kills at any moment, a full disk, too little memory, code that raises."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import gc
@@ -23,7 +21,7 @@ import pytest
 from harness.cli.app import main
 from harness.engine import Sizes
 from harness.reports import _write as write
-from harness.runs.store import SAMPLES, append, read_samples, writing
+from harness.runs.store import SAMPLES, append, read_samples
 from harness.sweep import backend, measure, plan
 from tests import ROOT
 from tests.child import in_child, mapped
@@ -196,17 +194,6 @@ class TestDisk:
         assert ropewalk(*words).status == 0
         assert (tmp_path / SAMPLES).read_bytes().startswith(left)
         assert samples(tmp_path) == samples(many)
-
-    def test_a_last_line_without_its_letters_is_torn(self, tmp_path):
-        record = {"cell": "c", "question": "q", "status": "ok"}
-        with writing(tmp_path) as file:
-            append(file, record)
-        whole = (tmp_path / SAMPLES).read_bytes()
-        for torn in (bytes(40) + b"\n", bytes(5000), b"[" * 10**5 + b"\n", b'{"cell": "c\xff"}\n'):
-            (tmp_path / SAMPLES).write_bytes(whole + torn)
-            assert list(read_samples(tmp_path)) == [("c", "q")]
-            with writing(tmp_path):
-                assert (tmp_path / SAMPLES).read_bytes() == whole
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """A chat template around a pass key prompt: the template's own tokens, the exact length."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from string import printable
@@ -93,15 +91,14 @@ def test_a_chat_and_raw_text_have_the_same_keys():
     ("{% macro more() %}{{ more() }}{% endmacro %}{{ more() }}", "fails: maximum recursion"),
 ])  # fmt: skip
 def test_a_template_that_cannot_hold_the_message_is_an_error(
-    template, words, tmp_path, ropewalk, monkeypatch
+    template, words, tmp_path, rejected, monkeypatch
 ):
     monkeypatch.setattr("harness.files.SECONDS", 1)
     model = save_tiny(tmp_path / "model")
     tokenizer = tiny_tokenizer() if template is None else chatting(template)
     tokenizer.save_pretrained(model)
     asked = ["--model", model, "--task", "passkey:chat=true", "--length", "600"]
-    done = ropewalk("run", *asked, "--out", tmp_path / "run")
-    assert (done.status, words in " ".join(done.err.split())) == (2, True)
+    assert words in rejected("run", *asked, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

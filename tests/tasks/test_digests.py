@@ -1,7 +1,5 @@
 """The digests of requests are the keys of stored samples: they are those of earlier versions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

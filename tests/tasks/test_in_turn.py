@@ -1,7 +1,5 @@
 """Several keys of one haystack, each asked for by a prompt of its own, are one trial."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import pairwise

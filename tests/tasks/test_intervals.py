@@ -1,7 +1,5 @@
 """Intervals cover as often as they say, differences are paired, and many are corrected for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

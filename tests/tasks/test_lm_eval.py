@@ -1,7 +1,5 @@
 """Tasks of lm-evaluation-harness: the same samples, hashes and scores as its own evaluation."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Prompts of exact length, a fair grid, and a score that is what greedy decoding gives."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The same targets at every length, every token once, and values worked by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

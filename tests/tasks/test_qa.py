@@ -1,7 +1,5 @@
 """RULER's questions on paragraphs: its own text, both forms of data, exact lengths, any answer."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import groupby, islice

@@ -1,7 +1,5 @@
 """Prompts of the retrieval tasks: exact lengths, shared seeds, RULER's own text, and scores."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Tokens behave as a tuple does, and windows on a text hold no copy of it."""
 
-from __future__ import annotations
-
 import pickle
 import tracemalloc
 from random import Random

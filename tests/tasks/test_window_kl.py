@@ -1,7 +1,5 @@
 """Divergence from the unpatched model: a naive float64 computation, exact zeros, the reports."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path
