@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,9 +61,21 @@ def write_task(change: Callable[[str], str]) -> list[str]:
     return ["./mine.py:tail=16", "perplexity:tail=16"]
 
 
+def lines_of(place: Path) -> list[dict[str, Any]]:
+    """Return the lines of a JSON Lines file, or of the samples of a run folder."""
+    file = place / SAMPLES if place.is_dir() else place
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def put_lines(run: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Write the samples of a run folder."""
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (run / SAMPLES).write_text(text, encoding="utf-8")
+
+
 def samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """Return what was measured, less what a clock and a memory gauge say, each sample once."""
-    lines = [json.loads(line) for line in (folder / SAMPLES).read_text().splitlines()]
+    lines = lines_of(folder)
     found = {(line["cell"], line["question"]): line for line in lines}
     assert len(found) == len(lines), "a sample was measured twice"
     for record in found.values():

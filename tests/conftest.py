@@ -162,6 +162,16 @@ def ropewalk(capsys: pytest.CaptureFixture[str]) -> Ropewalk:
 
 
 @pytest.fixture
+def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail a test that reads weights."""
+
+    def fail(checkpoint: object) -> None:
+        pytest.fail(f"the weights of {checkpoint} were read")
+
+    monkeypatch.setattr("harness.sweep.backend.load_weights", fail)
+
+
+@pytest.fixture
 def rejected(ropewalk: Ropewalk) -> Callable[..., str]:
     """Return what calls the command line and returns the message of its error, in one line."""
 

@@ -117,10 +117,8 @@ ASKS = "Loglikelihood(window.tokens, window.start, doc_id=window.doc_id, metadat
     ('METRIC = "perplexity"', 'METRIC = "a\\n"', "VERSION must be a whole number and METRIC a"),
     ("VERSION = 1", "VERSION = 'a'", "VERSION must be a whole number and METRIC a printable "),
 ])  # fmt: skip
-def test_a_task_that_no_record_can_hold_is_refused(before, after, message, mine, monkeypatch):
-    monkeypatch.setattr(
-        "harness.sweep.backend.load_weights", lambda _: pytest.fail("weights were read")
-    )
+@pytest.mark.usefixtures("weightless")
+def test_a_task_that_no_record_can_hold_is_refused(before, after, message, mine):
     done = mine(before, after)
     assert done.status == 2
     assert done.err.startswith("ropewalk: ")

@@ -1,6 +1,5 @@
 """Two runs side by side: paired differences of what both have, and what only one of them has."""
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +9,7 @@ import pandas as pd
 import pytest
 
 import ropewalk as rw
-from harness.runs.store import SAMPLES
-from tests.command_line import sweep
+from tests.command_line import lines_of, put_lines, status, sweep
 from tests.small_runs import changed
 
 HIGHER = {"document-0.txt": 0.01, "document-1.txt": 0.02, "document-2.txt": 0.03}  # nats per token
@@ -20,21 +18,17 @@ HIGHER = {"document-0.txt": 0.01, "document-1.txt": 0.02, "document-2.txt": 0.03
 @pytest.fixture(scope="module")
 def before(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run of two methods at two lengths by a loss and by a text."""
-    from harness.cli.app import main
-
     folder = tmp_path_factory.mktemp("runs") / "before"
-    with pytest.raises(SystemExit) as ended:
-        main(sweep(tiny, docs, folder, scaling=["none", "pi"]))
-    assert not ended.value.code
+    assert status(*sweep(tiny, docs, folder, scaling=["none", "pi"])) == 0
     return folder
 
 
 def rewrite(run: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     """Change every sample of a run in place."""
-    samples = [json.loads(line) for line in (run / SAMPLES).read_text("utf-8").splitlines()]
+    samples = lines_of(run)
     for sample in samples:
         change(sample)
-    (run / SAMPLES).write_text("".join(f"{json.dumps(one)}\n" for one in samples), "utf-8")
+    put_lines(run, samples)
     return run
 
 

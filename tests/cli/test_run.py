@@ -12,23 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness.cli import COMMANDS
-from harness.cli.app import main
 from harness.plugins import names
 from harness.runs.store import RUN, SAMPLES
 from tests import ROOT
-from tests.command_line import CELLS, MINE, QUESTIONS, Ropewalk, samples, sweep
+from tests.command_line import CELLS, MINE, QUESTIONS, Ropewalk, lines_of, samples, status, sweep
 from tests.tiny import save_tiny, tiny_tokenizer
 
 METHODS = f"{', '.join(names('method'))}, or a path to a .py file."
-
-
-@pytest.fixture
-def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
-
-    def fail(checkpoint: object) -> None:
-        pytest.fail(f"the weights of {checkpoint} were read")
-
-    monkeypatch.setattr("harness.sweep.backend.load_weights", fail)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +32,7 @@ def bare(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    with pytest.raises(SystemExit) as ended:
-        main(sweep(tiny, docs, folder))
-    assert not ended.value.code
+    assert status(*sweep(tiny, docs, folder)) == 0
     return folder
 
 
@@ -469,21 +457,18 @@ print("loaded:", *sorted(heavy & set(sys.modules)))
 
 @pytest.mark.usefixtures("scored")
 @pytest.mark.slow
-def test_a_loss_without_a_number_is_a_status_and_exit_1_each_time(tmp_path, docs, capsys):
+def test_a_loss_without_a_number_is_a_status_and_exit_1_each_time(tmp_path, docs, ropewalk):
     """A model that overflows gives not_finite samples, no number and no NaN in any file."""
     folder = save_tiny(tmp_path / "overflow", tie_word_embeddings=False)
     weights = load_file(folder / "model.safetensors")
     (letter,) = tiny_tokenizer()("t")["input_ids"]
     weights["model.embed_tokens.weight"][letter] = float("inf")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    words = ["run", "--model", str(folder), "--docs", str(docs), "--task", "perplexity:tail=32"]
+    asked = {"task": ["perplexity:tail=32"], "length": ["1x"], "scaling": ["none"]}
     for _ in range(2):
-        with pytest.raises(SystemExit) as ended:
-            main([*words, "--length", "1x", "--scaling", "none", "--out", str(tmp_path / "run")])
-        assert ended.value.code == 1
-        assert "not finite" in capsys.readouterr().out
-    lines = (tmp_path / "run" / "samples.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
+        done = ropewalk(*sweep(folder, docs, tmp_path / "run", **asked))
+        assert (done.status, "not finite" in done.out) == (1, True)
+    records = lines_of(tmp_path / "run")
     assert [record["status"] for record in records] == ["not_finite"] * 3
     assert all(record["value"] is None for record in records)
     assert all(record["facts"]["position"] == 32 for record in records)

@@ -35,20 +35,6 @@ def marker(tmp_path: Path) -> Path:
     return tmp_path / "marker"
 
 
-@pytest.fixture(scope="module")
-def untouched(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    words = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
-    assert status("run", *words, "--scaling", "none", "pi", "--out", folder) == 0
-    return folder
-
-
-@pytest.fixture
-def measured(untouched: Path, tmp_path: Path) -> Path:
-    """Return a copy of a small run, to be changed."""
-    return Path(shutil.copytree(untouched, tmp_path / "run"))
-
-
 class TestNoCode:
     """Code runs when the user names it, and never because a file does."""
 
@@ -99,15 +85,15 @@ class TestNoCode:
         assert not marker.exists()
 
     @pytest.mark.slow
-    def test_a_record_runs_no_code(self, measured, marker, tmp_path, capsys):
+    def test_a_record_runs_no_code(self, run, marker, tmp_path, capsys):
         own = tmp_path / "mine.py"
         own.write_text(LOUD.format(marker=marker) + "from tasks.perplexity import *\n")
-        record = json.loads((measured / "run.json").read_text())
+        record = json.loads((run / "run.json").read_text())
         (task,) = record["tasks"].values()
         for given_as, file in ((str(own), "0" * 16), (str(own), None), ("tests.absent", None)):
             task |= {"given": given_as, "file": file}
-            (measured / "run.json").write_text(json.dumps(record))
-            assert status("report", measured) == 2
+            (run / "run.json").write_text(json.dumps(record))
+            assert status("report", run) == 2
             assert "whose code runs only when named: add --task" in capsys.readouterr().err
         assert not marker.exists()
 
@@ -158,14 +144,14 @@ class TestOffline:
         assert (done.status, done.out.split()) == (0, [*["True"] * 2, *["False"] * 2]), done.err
 
     @pytest.mark.slow
-    def test_it_is_a_flag_and_a_setting(self, measured, tiny, docs, tmp_path):
+    def test_it_is_a_flag_and_a_setting(self, run, tiny, docs, tmp_path):
         file = tmp_path / "sweep.yaml"
-        file.write_text("offline: true\nscaling: [none, pi]\nlength: 1x\n")
+        file.write_text("offline: true\nscaling: pi\nlength: 2x\n")
         words = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16"]
-        before = (measured / "samples.jsonl").read_bytes()
-        assert status("run", file, *words, "--out", measured) == 0
-        assert (measured / "samples.jsonl").read_bytes() == before
-        assert json.loads((measured / "run.json").read_text())["asked"]["offline"] is True
+        before = (run / "samples.jsonl").read_bytes()
+        assert status("run", file, *words, "--out", run) == 0
+        assert (run / "samples.jsonl").read_bytes() == before
+        assert json.loads((run / "run.json").read_text())["asked"]["offline"] is True
         assert status("run", *words, "--offline", "--dry-run") == 0
 
 

@@ -13,15 +13,12 @@ from tests.frames import Row, asked
 
 def frame(hits: dict[tuple[str, int], int], *, n: int = 10, **changes: Any) -> pd.DataFrame:
     """Return trials of parts at lengths, of which so many are hits."""
-    return pd.DataFrame([
-        {
-            "model": "m", "trained_length": 1024, "task": "ruler", "metric": "recall",
-            "scaling": "yarn", "length": length, "part": part, "unit": f"{part} {trial}",
-            "value": float(trial < count), "weight": 1, "status": "ok", **changes,
-        }
+    cells = (
+        asked("ruler", "yarn", length, [1.0] * count + [0.0] * (n - count), part=part)
         for (part, length), count in hits.items()
-        for trial in range(n)
-    ])  # fmt: skip
+    )
+    rows = [row for cell in cells for row in cell]
+    return pd.DataFrame(rows).assign(**{"metric": "recall", **changes})
 
 
 HITS = {

@@ -10,21 +10,16 @@ from harness.reports.writing.sentences import bound, gap
 from tasks import lm_eval
 from tasks._intervals import proportion
 from tasks.types import Sample
-from tests.frames import Row
+from tests.frames import Row, asked
 
 
 def recall(scaling: str, values: Sequence[float], *, model: str = "m", gone: int = 0) -> list[Row]:
     """Return a cell of which trials found parts, and after them some that memory did not hold."""
-    score = sum(values) / len(values)
-    low, high = proportion(sum(values), len(values))
-    cell = {
-        "run": "r", "model": model, "task": "niah", "scaling": scaling, "length": 1024,
-        "trained_length": 1024, "frequencies": scaling, "metric": "recall", "score": score,
-        "low": low, "high": high, "n": len(values), "weight": 1.0,
-    }  # fmt: skip
-    rows = [{**cell, "value": value, "status": "ok"} for value in values]
-    rows += [{**cell, "value": None, "weight": None, "status": "out_of_memory"}] * gone
-    return [{**row, "unit": f"t{trial}"} for trial, row in enumerate(rows)]
+    trials = [*values, *[None] * gone]
+    rows = asked("niah", scaling, 1024, trials, status="out_of_memory")
+    return [
+        {**row, "model": model, "metric": "recall", "unit": f"t{n}"} for n, row in enumerate(rows)
+    ]
 
 
 def test_where_trials_lack_a_share_has_the_interval_of_its_task():

@@ -25,6 +25,7 @@ from harness.runs.record import Run, _Sample
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep.spec import Spec, parse_all
 from tests.child import bounded
+from tests.command_line import lines_of
 from tests.frames import sweep
 
 GONE = object()
@@ -106,7 +107,7 @@ def sentence(ask: Callable[[], object]) -> None:
 @pytest.mark.usefixtures("real_page")
 def test_a_record_of_any_content(small, docs, tiny, tmp_path):
     record = json.loads((small / RUN).read_text())
-    lines = [json.loads(line) for line in (small / SAMPLES).read_text().splitlines()]
+    lines = lines_of(small)
     foreign = tmp_path / "foreign"
     again = ["--model", tiny, "--docs", docs, "--out", tmp_path / "again", "--dry-run"]
     commands: list[list[object]] = [

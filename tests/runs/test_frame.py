@@ -11,6 +11,7 @@ from harness.errors import UserError
 from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES
 from harness.stats.cells import cells
+from tests.command_line import lines_of, put_lines
 from tests.small_runs import changed, sweep
 
 
@@ -82,10 +83,10 @@ def test_samples_of_another_task_version_are_not_scored(run, tmp_path):
 
 
 def test_a_fact_does_not_take_the_place_of_a_column(run):
-    lines = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
+    lines = lines_of(run)
     for line in lines:
         line["facts"] |= {"score": -1.0, "model": "x", "status": "failed"}
-    (run / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    put_lines(run, lines)
     frame = make_frame([run])
     assert (frame["score"] > 0).all()
     assert (frame["model"] == "llama").all()
@@ -109,10 +110,10 @@ def drop_one_question(record: dict[str, Any]) -> None:
 
 def test_a_measured_sample_stands_before_a_failed_one(run, tmp_path):
     poor = Path(shutil.copytree(run, tmp_path / "poor"))
-    records = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
+    records = lines_of(run)
     for record in records:
         record |= {"status": "out_of_memory", "value": None, "weight": 0}
-    (poor / SAMPLES).write_text("".join(json.dumps(record) + "\n" for record in records))
+    put_lines(poor, records)
     for order in ([run, poor], [poor, run]):
         assert (make_frame(order)["status"] == "ok").all()
 

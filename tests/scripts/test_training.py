@@ -52,15 +52,6 @@ def recipe(scripts: Any) -> Any:
     return scripts.Recipe(steps=4, window=300, rows=2, vocabulary=300, width=128, layers=1, mlp=32)
 
 
-def test_a_killed_training_goes_on_to_the_same_weights(scripts, tmp_path, monkeypatch):
-    whole = recipe(scripts)
-    scripts.train(whole, documents(), tmp_path / "whole", every=2)
-    with stopping_at(3, monkeypatch):
-        scripts.train(whole, documents(), tmp_path / "killed", every=2)
-    scripts.train(whole, documents(), tmp_path / "killed", every=2)
-    check_equal(tmp_path / "whole", tmp_path / "killed")
-
-
 def test_a_training_whose_loss_is_no_number_ends_there(scripts, tmp_path, monkeypatch):
     import _training
 

@@ -17,7 +17,7 @@ from tasks import passkey, qa, ruler
 from tasks._retrieval import shown
 from tasks.types import Loglikelihood
 from tests import ROOT
-from tests.command_line import Ropewalk, status
+from tests.command_line import Ropewalk, lines_of, put_lines, status
 from tests.small_runs import PRIVATE, changed, private, sweep
 from tests.tiny import tiny_tokenizer
 
@@ -53,13 +53,13 @@ def measured(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -
 def run(measured: Path, tmp_path: Path) -> Path:
     """Return a copy whose answers are right, wrong, or right in parts; the last has no number."""
     folder, draw = Path(shutil.copytree(measured, tmp_path / "run")), Random("values")
-    lines = [json.loads(line) for line in (folder / SAMPLES).read_text().splitlines()]
+    lines = lines_of(folder)
     for line in lines:
         if not line["task"].startswith("perplexity"):
             line["value"] = draw.choice([0.0, 1.0, 1 / 3] if "niah" in line["task"] else [0.0, 1.0])
     last = [line for line in lines if line["task"] == TEXT][-1]
     last.update(status="not_finite", reason="the loss is inf", value=None, weight=0)
-    (folder / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    put_lines(folder, lines)
     return folder
 
 
@@ -75,8 +75,7 @@ def published(run: Path, tmp_path: Path, ropewalk: Ropewalk) -> Callable[..., tu
     def publish(*words: object, of: Path = run) -> tuple[Any, Lines]:
         done = ropewalk("publish", of, *WORDS, "--out", tmp_path / "out", *words)
         assert (done.status, done.err) == (0, "")
-        text = (tmp_path / "out/evaluation_samples.jsonl").read_text()
-        lines = [json.loads(line) for line in text.splitlines()]
+        lines = lines_of(tmp_path / "out/evaluation_samples.jsonl")
         return json.loads((tmp_path / "out/evaluation.json").read_text()), lines
 
     return publish
@@ -138,12 +137,12 @@ def test_a_line_has_the_question_that_the_model_read(published, docs):
 
 
 def test_a_generated_text_is_the_output(published, run):
-    rows = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
+    rows = lines_of(run)
     long = iter(row["facts"] for row in rows if row["task"] == TEXT)
     kept = ["x" * 399, "x" * 400, shown("x" * 401)]
     for facts, text in zip(long, kept, strict=False):
         facts["said"] = text
-    (run / SAMPLES).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    put_lines(run, rows)
     said = {(row["question"], row["frequencies"]): row["facts"].get("said") for row in rows}
     lines = of(published()[1], TEXT)
     notes = {

@@ -14,7 +14,7 @@ from jsonschema import Draft7Validator
 from harness.api.share import TARGETS
 from harness.reports._figures import Paper
 from harness.runs.frame import make_frame
-from harness.runs.store import SAMPLES, read_run, read_samples
+from harness.runs.store import read_run, read_samples
 from harness.share import card, every_eval_ever
 from harness.share.clean import (
     LEFT_OUT,
@@ -29,6 +29,7 @@ from harness.share.clean import (
 from harness.share.public import PublicRun
 from harness.stats.cells import CELL, SCORE, cells
 from tests import ROOT
+from tests.command_line import lines_of, put_lines
 from tests.frames import PASSKEY, PERPLEXITY, sweep
 from tests.small_runs import PRIVATE, changed, private
 
@@ -191,9 +192,9 @@ def test_no_place_in_any_field_is_published(small, place, data):
 
 
 def test_documents_that_differ_by_folder_alone_are_not_merged(run, tmp_path, rejected):
-    lines = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
+    lines = lines_of(run)
     moved = [{**line, "unit": f"/{place}/same.txt"} for place, line in enumerate(lines)]
-    (run / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in moved))
+    put_lines(run, moved)
     assert "same name" in rejected("publish", run, "--to", "folder", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -75,13 +75,6 @@ def test_a_method_that_fails_at_every_length_is_refused(run):
     assert not Path("run").exists()
 
 
-@pytest.fixture
-def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "harness.sweep.backend.load_weights", lambda _: pytest.fail("weights were read")
-    )
-
-
 def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run):
     names = write_task(
         lambda text: text.replace(

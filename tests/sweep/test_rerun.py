@@ -14,7 +14,7 @@ from harness.sweep.plan import make_plan
 from harness.sweep.record import describe
 from harness.sweep.rerun import compare, recorded_settings
 from harness.sweep.spec import parse
-from tests.command_line import Ropewalk
+from tests.command_line import Ropewalk, lines_of, put_lines
 from tests.small_runs import changed
 from tests.tiny import save_tiny
 
@@ -118,10 +118,10 @@ def test_documents_of_one_of_two_tasks_may_move(rerun, tiny, docs, tmp_path):
 def test_samples_that_differ_are_counted_and_the_furthest_named(run, rerun, tmp_path):
     """One value a thousandth off, one sample missing: not reproduced, exit status 1."""
     altered = Path(shutil.copytree(run, tmp_path / "altered"))
-    lines = [json.loads(line) for line in (altered / SAMPLES).read_text().splitlines()]
+    lines = lines_of(altered)
     lines[1]["value"] *= 1.001
     lines[2]["status"] = "not_finite"
-    (altered / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    put_lines(altered, lines)
     found = compare(altered, run)
     assert (found.samples, found.equal, len(found.differing)) == (3, 1, 1)
     assert found.largest == pytest.approx(0.001, rel=0.01)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness.errors import UserError
 from harness.plugins import split_options
 from harness.sweep.spec import bundled, expand, parse, parse_all
-from tests.command_line import status
+from tests.command_line import lines_of, status
 from tests.tiny import save_tiny
 
 SWEEPS = Path(__file__).parent.parent.parent / "harness" / "published" / "sweeps"
@@ -172,8 +172,7 @@ def test_a_task_may_have_documents_of_its_own(tiny, docs, tmp_path, sheet):
         (str(tmp_path / "filler.txt"), "filler.txt"),
     }
     assert record["documents"]["given"]["passkey"].endswith("filler.txt")
-    samples = (tmp_path / "run" / "samples.jsonl").read_text()
-    lines = [json.loads(line) for line in samples.splitlines()]
+    lines = lines_of(tmp_path / "run" / "samples.jsonl")
     assert {line["unit"] for line in lines if line["task"].startswith("perplexity")} == {
         f"document-{index}.txt" for index in range(3)
     }

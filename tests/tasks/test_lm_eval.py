@@ -15,7 +15,7 @@ from harness.stats.measure import LOWER
 from tasks import _lm_eval
 from tasks import lm_eval as lm_eval_task
 from tests import ROOT
-from tests.command_line import samples, status
+from tests.command_line import lines_of, samples, status
 from tests.conftest import WORDS
 from tests.tiny import save_tiny, tiny_tokenizer
 
@@ -194,7 +194,7 @@ def test_a_prompt_that_does_not_fit_is_a_status(own, tmp_path, ropewalk):
 
 
 def samples_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    return lines_of(folder)
 
 
 @pytest.mark.parametrize(
@@ -277,8 +277,7 @@ def test_published_samples_have_choices_and_the_right_one(run, tmp_path, ropewal
     words = ("publish", run, "--to", "every-eval-ever", "--samples", "--out", tmp_path / "out")
     assert "add --run-code" in " ".join(ropewalk(*words).err.split())
     assert ropewalk(*words, "--run-code").status == 0
-    text = (tmp_path / "out/evaluation_samples.jsonl").read_text()
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = lines_of(tmp_path / "out/evaluation_samples.jsonl")
     assert len(lines) == 2 * 2 * DOCUMENTS
     draw = Random("own")
     documents = [document(draw, number) for number in range(DOCUMENTS)]
@@ -313,8 +312,7 @@ def test_a_published_chat_has_all_turns_of_the_user_and_the_right_choice(own, tm
     ).status
     draw = Random("own")
     documents = [document(draw, number) for number in range(DOCUMENTS)]
-    text = (tmp_path / "out/evaluation_samples.jsonl").read_text()
-    for line in map(json.loads, text.splitlines()):
+    for line in lines_of(tmp_path / "out/evaluation_samples.jsonl"):
         doc, told = documents[int(line["metadata"]["doc"])], line["input"]
         assert told["raw"].endswith(f"</s>\nuser\n{doc['question']}\nAnswer:")
         assert told["formatted"] == f"user\n{told['raw']}</s>\nassistant"

@@ -150,9 +150,11 @@ def model(tiny: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(tiny).eval()
 
 
-def measured(model: Any, source: TaskContext, protocol: str, length: int = LENGTH) -> list[Sample]:
+def measured(
+    model: Any, source: TaskContext, protocol: str, length: int = LENGTH, stride: int = STRIDE
+) -> list[Sample]:
     """Return the samples of a protocol, by the engine."""
-    questions = list(perplexity.ask(source, [length], protocol=protocol, stride=STRIDE))
+    questions = list(perplexity.ask(source, [length], protocol=protocol, stride=stride))
     samples = []
     for index, answer in answers(model, questions):
         assert answer is not None
@@ -207,43 +209,21 @@ def test_windows_are_those_of_the_sliding_loop(protocol, stride, model, source):
     assert score.n == 2
 
 
-def test_overlap_is_the_loop_over_one_stream(model, source):
-    stream = [token for p in source.documents() for token in (source.bos, *p.tokens)]
-    starts = list(range(0, len(stream) - LENGTH, STRIDE))
-    starts.pop()
-    losses = []
-    for start in starts:
-        inputs = torch.tensor([stream[start : start + LENGTH]])
-        with torch.inference_mode():
-            losses.append(float(model(inputs, labels=inputs).loss))
-    naive = math.exp(sum(losses) / len(losses))
-    samples = measured(model, source, "overlap")
-    assert len(samples) == len(starts)
-    assert perplexity.score(samples).value == pytest.approx(naive, rel=1e-5)
-    assert {sample.doc_id for sample in samples} == {"a", "b"}
-
-
-@pytest.mark.parametrize("length", [32, 37])
-def test_overlap_by_its_own_length_is_the_loop_over_windows_side_by_side(model, source, length):
-    """Windows [kL, (k + 1)L) of one stream, the last whole one included, each but its first token.
+@pytest.mark.parametrize(("length", "stride"), [(LENGTH, STRIDE), (32, 32), (37, 37)])
+def test_overlap_is_the_loop_over_one_stream(model, source, length, stride):
+    """As published, without the last of several overlapping windows; side by side, with it.
 
     The stream has 258 tokens: 8 windows of 32 leave 2, 6 windows of 37 leave 36.
     """
     stream = [token for p in source.documents() for token in (source.bos, *p.tokens)]
-    losses = []
-    for number in range(len(stream) // length):
-        inputs = torch.tensor([stream[number * length : (number + 1) * length]])
-        with torch.inference_mode():
-            losses.append(float(model(inputs, labels=inputs).loss))
-    asked = list(perplexity.ask(source, [length], protocol="overlap", stride=length))
-    samples = [
-        perplexity.grade(asked[index], answer, source)
-        for index, answer in answers(model, asked)
-        if answer is not None
-    ]
-    assert len(samples) == len(losses) == len(stream) // length
-    naive = math.exp(sum(losses) / len(losses))
-    assert perplexity.score(samples).value == pytest.approx(naive, rel=1e-5)
+    starts = list(range(0, len(stream) - length, stride))
+    if stride < length:
+        starts.pop()
+    parts = [loss(model, stream[start : start + length], length - 1) for start in starts]
+    samples = measured(model, source, "overlap", length, stride)
+    assert len(samples) == len(parts)
+    assert perplexity.score(samples).value == pytest.approx(perplexity_of(parts), rel=1e-5)
+    assert {sample.doc_id for sample in samples} == {"a", "b"}
 
 
 def test_one_whole_stream_is_a_window(source):

@@ -1,6 +1,5 @@
 """Divergence from the unpatched model: a naive float64 computation, exact zeros, the reports."""
 
-import json
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -19,6 +18,7 @@ from harness.runs.frame import make_frame
 from harness.stats.measure import measure
 from scaling.types import StatefulRope
 from tasks import Divergence, DivergenceResponse, Request, Response, window_kl
+from tests.command_line import lines_of
 from tests.tiny import FAMILIES, tiny_config
 
 SIZE, START = 60, 20
@@ -144,7 +144,7 @@ def test_an_infinite_divergence_is_a_status(words, tmp_path, ropewalk, monkeypat
     monkeypatch.setattr("harness.patching.patch.compared", compared)
     ended = ropewalk(*words[:-2], words[-1], "--out", tmp_path)
     assert ended.status == 1
-    records = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    records = lines_of(tmp_path)
     assert {record["status"] for record in records} == {"not_finite"}
     assert "the divergence at position" in records[0]["reason"]
 
