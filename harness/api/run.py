@@ -1,4 +1,4 @@
-"""Measure a sweep, or continue it, and read what was measured."""
+"""Plan a sweep, measure it or continue it, and read what was measured."""
 
 from __future__ import annotations
 
@@ -31,13 +31,89 @@ from harness.plugins import load, names_code
 from harness.reports import best
 from harness.reports.plots.style import drawing, lay_out
 from harness.runs.frame import make_frame
-from harness.runs.store import SAMPLES, run_folders
+from harness.runs.store import SAMPLES, measured, outcomes, run_folders
 from harness.sweep.backend import ThisProcess
-from harness.sweep.eta import this_machine
+from harness.sweep.eta import initial_eta, this_machine
 from harness.sweep.measure import Event, Failure, Session, Started
-from harness.sweep.plan import Plan, make_plan
+from harness.sweep.memory import Cost, estimate
+from harness.sweep.plan import Item, Plan, make_plan
 from harness.sweep.record import describe
 from harness.sweep.spec import Spec
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """One cell: ``left`` of its ``samples`` are to be measured, none without frequencies.
+
+    ``attention_factors`` are the least and the greatest of the layers, ``frequencies`` the
+    fingerprint of the rotation; both are empty where the method fails.
+    """
+
+    task: str
+    scaling: str
+    length: int
+    relative_length: float
+    attention_factors: tuple[float, ...]
+    samples: int
+    left: int
+    frequencies: str | None
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """The plan of one model; ``cost`` and ``time`` are None where nothing is left to measure."""
+
+    model: str
+    folder: Path
+    dtype: str
+    device: str
+    trained_length: int
+    cells: tuple[PlannedCell, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    cost: Cost | None
+    time: str | None
+
+
+def summarize(plan: Plan, folder: Path, machine: str) -> PlanSummary:
+    """Return what a plan measures and costs, less what its folder has.
+
+    Raises UserError where the folder is another model's or another sweep's, as the run would.
+    """
+    unnamed = unnamed_cells(plan, folder)
+    done, checkpoint = measured(outcomes(folder)), plan.checkpoint
+    cells, seen = [], set(done)
+    for cell in plan.cells:
+        left = {Item(cell, question).key for question in cell.questions} - seen
+        seen |= left
+        sets = cell.rotation.frequency_sets() if cell.rotation else ()
+        factors = [one.attention_factor for one in sets]
+        cells.append(
+            PlannedCell(
+                task=cell.task,
+                scaling=cell.scaling,
+                length=cell.length,
+                relative_length=cell.length / checkpoint.rope.trained_length,
+                attention_factors=(min(factors), max(factors)) if factors else (),
+                samples=len(cell.questions),
+                left=len(left) if cell.rotation else 0,
+                frequencies=cell.frequencies,
+            )
+        )
+    work = plan.work(done)
+    return PlanSummary(
+        model=checkpoint.label,
+        folder=folder,
+        dtype=checkpoint.dtype,
+        device=checkpoint.device,
+        trained_length=checkpoint.rope.trained_length,
+        cells=tuple(cells),
+        notes=(*([unnamed] if unnamed else []), *plan_notes(plan)),
+        warnings=tuple(warnings(plan.documents)),
+        cost=estimate(plan, done) if work else None,
+        time=initial_eta(plan, work, machine).estimate() if work else None,
+    )
+
 
 T = TypeVar("T")
 R = TypeVar("R")

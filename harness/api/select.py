@@ -25,8 +25,7 @@ from harness.plugins import load
 from harness.reports.writing.sentences import are, counted
 from harness.runs.store import measured
 from harness.select import tune as searching
-from harness.select.candidates import OWN, coinciding, default_candidates, unserved
-from harness.select.measuring import RaceField, tasks
+from harness.select.measuring import OWN, RaceField, coinciding, default_candidates, tasks, unserved
 from harness.select.race import FAR, Budget, Race, Rules, read_budget, rounds
 from harness.select.recommend import FinishedRace, Recommendation, so_far, write
 from harness.select.space import Space, default_of, is_free, of_factors, of_options

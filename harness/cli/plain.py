@@ -118,10 +118,9 @@ def results() -> dict[str, Any]:
     from harness.api.compare import Comparison, PublishedComparison
     from harness.api.describe import Description
     from harness.api.model import Checked
-    from harness.api.plan import PlanSummary
     from harness.api.report import Reports
     from harness.api.reproduce import Reproduction
-    from harness.api.run import MeasuredRun
+    from harness.api.run import MeasuredRun, PlanSummary
     from harness.api.select import Tuned
     from harness.inspection.inspect import Inspection
     from harness.methods.findings import Finding

@@ -40,9 +40,8 @@ def run(
     specs = read_specs(sweep, given)  # before anything that takes long to import
     if given.get("model") is None and specs[0].model == Spec.model_fields["model"].default:
         note_demo()
-    from harness.api.plan import PlanSummary, summarize
     from harness.api.report import write
-    from harness.api.run import MeasuredRun, keeping, machine_of, planned
+    from harness.api.run import MeasuredRun, PlanSummary, keeping, machine_of, planned, summarize
     from harness.cli.outcome import print_brief, print_conditions, status_of
     from harness.cli.show import print_failures, print_plan
     from harness.data.data_warnings import warnings

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness.api.plan import PlanSummary
+from harness.api.run import PlanSummary
 from harness.names import printable
 from harness.sweep.measure import Failure
 from harness.sweep.plan import Plan

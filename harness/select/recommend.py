@@ -29,8 +29,7 @@ from harness.reports.plots.style import (
 )
 from harness.reports.writing.sentences import counted, listed, signed
 from harness.runs.store import reports_of
-from harness.select.candidates import CODE, OWN
-from harness.select.measuring import RaceField
+from harness.select.measuring import CODE, OWN, RaceField
 from harness.select.race import BUDGET, CUT, DOCUMENTS, FAR, WINNER, Array, Race, Standing
 from harness.serve._export import serving_command
 from harness.stats.paired import Difference, of_means, share

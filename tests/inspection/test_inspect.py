@@ -10,8 +10,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from harness.inspection.figures import draw_channels
-from harness.inspection.inspect import channel_frame, decay_frame, inspect
+from harness.inspection.inspect import channel_frame, decay_frame, draw_channels, inspect
 from harness.inspection.scores import Curve
 from harness.methods.channels import channels, decay
 from harness.models.config import REFERENCE

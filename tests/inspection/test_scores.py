@@ -13,8 +13,7 @@ from harness.encodings import alibi
 from harness.encodings._config import config_of
 from harness.encodings._model import EncodingForCausalLM
 from harness.errors import UserError
-from harness.inspection.figures import draw_wavelengths
-from harness.inspection.inspect import identities
+from harness.inspection.inspect import draw_wavelengths, identities
 from harness.inspection.scores import of_base, of_encoding, of_rotation
 from harness.methods.channels import channels, decay
 from harness.plugins import names

@@ -10,8 +10,7 @@ import pytest
 from harness.errors import UserError
 from harness.runs.store import RUN, SAMPLES, read_samples
 from harness.select import race
-from harness.select.candidates import ORDER, coinciding, default_candidates, unserved
-from harness.select.measuring import tasks
+from harness.select.measuring import ORDER, coinciding, default_candidates, tasks, unserved
 from harness.select.race import Budget, read_budget
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import parse
