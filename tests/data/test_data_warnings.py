@@ -44,6 +44,7 @@ def test_line_ends_are_those_of_unix_and_that_is_said(end, tmp_path):
         assert any("line ends" in note for note in notes(found.entries(), found.left_out()))
     both = read(tmp_path)
     assert both.left_out() == {"repeated": 1, ".jsonl files": 1}
+    assert len(both.entries()) == len(both.context("perplexity").documents()) == 1
     assert "line_ends" not in as_written
 
 
