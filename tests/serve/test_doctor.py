@@ -6,9 +6,10 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import AbstractContextManager, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
@@ -187,37 +188,38 @@ def test_layers_that_see_far_without_a_rotary_embedding(ropewalk, docs, tmp_path
 
 
 @contextmanager
-def serving(answer: Callable[[str, dict[str, Any]], Any]) -> Iterator[str]:
-    """Run a server on this machine; ``answer`` raises KeyError for what it does not know."""
+def running(handler: type[BaseRequestHandler]) -> Iterator[str]:
+    """Run a server on this machine, and yield its address."""
+    with ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def serving(answer: Callable[[str, dict[str, Any]], Any]) -> AbstractContextManager[str]:
+    """Run a server of JSON; ``answer`` raises KeyError for what it does not know."""
 
     class Handler(BaseHTTPRequestHandler):
-        def _send(self, asked: dict[str, Any]) -> None:
+        def do_GET(self) -> None:
+            given = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             try:
-                status, body = 200, answer(self.path, asked)
+                status, body = 200, answer(self.path, json.loads(given or "{}"))
             except KeyError:
                 status, body = 400, {"error": "unknown"}
             self.send_response(status)
             self.end_headers()
             self.wfile.write(json.dumps(body).encode())
 
-        def do_GET(self) -> None:
-            self._send({})
-
-        def do_POST(self) -> None:
-            self._send(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        do_POST = do_GET
 
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return running(Handler)
 
 
 class Engine:
@@ -320,31 +322,16 @@ def test_a_mistake_is_one_sentence(tiny, rejected, tmp_path):
         assert said in rejected("doctor", tiny, *words)
 
 
-@contextmanager
-def replying(reply: Callable[[socket.socket], Any]) -> Iterator[str]:
+def replying(reply: Callable[[socket.socket], Any]) -> AbstractContextManager[str]:
     """Run a server that answers each connection by a function, in bytes of its own."""
-    stop = threading.Event()
 
-    def serve() -> None:
-        while True:
-            caller, _ = listening.accept()
-            with caller, suppress(OSError):
-                if stop.is_set():
-                    return
-                caller.recv(2**16)
-                reply(caller)
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        address = listening.getsockname()[:2]
-        try:
-            yield f"http://127.0.0.1:{address[1]}"
-        finally:
-            stop.set()
+    class Handler(BaseRequestHandler):
+        def handle(self) -> None:
             with suppress(OSError):
-                socket.create_connection(address).close()
-            thread.join()
+                self.request.recv(2**16)
+                reply(self.request)
+
+    return running(Handler)
 
 
 OK = b"HTTP/1.1 200 OK\r\n\r\n"
