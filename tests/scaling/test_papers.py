@@ -196,27 +196,17 @@ def _table(folder: Path, **more: object) -> str:
     return str(path)
 
 
-def test_longrope_attention_factor_by_hand(tmp_path):
-    """The attention factor is sqrt(1 + ln s / ln L0), of the stretch where no factor is set."""
-    # ln 4 / ln 64 = 1/3, sqrt(4/3) = 1.1547005; ln 16 / ln 64 = 2/3, sqrt(5/3) = 1.2909944
-    unset = _table(tmp_path)
-    for length, wanted in ((64, 1.0), (256, 1.1547005), (1024, 1.2909944)):
-        got = longrope.frequencies(TINY, length, factors=unset).attention_factor
-        assert got == pytest.approx(wanted, rel=1e-7)
-    for length in (1, 256):
-        got = longrope.frequencies(TINY, length, factors=unset, factor=16.0).attention_factor
-        assert got == pytest.approx(1.2909944, rel=1e-7)
-
-
-def test_longrope_reads_the_factors_beside_the_lists(tmp_path):
-    """A table's factor counts at every length, the user's goes over it, a given one over both."""
-    shipped = _table(tmp_path, factor=4.0)
-    got = longrope.frequencies(TINY, 1, factors=shipped).attention_factor
-    assert got == pytest.approx(1.1547005, rel=1e-7)
-    got = longrope.frequencies(TINY, 1, factors=shipped, factor=16.0).attention_factor
-    assert got == pytest.approx(1.2909944, rel=1e-7)
-    given = _table(tmp_path, factor=4.0, attention_factor=1.5)
-    assert longrope.frequencies(TINY, 1, factors=given, factor=16.0).attention_factor == 1.5
+# ln 4 / ln 64 = 1/3, sqrt(4/3) = 1.1547005; ln 16 / ln 64 = 2/3, sqrt(5/3) = 1.2909944
+@pytest.mark.parametrize(("table", "length", "options", "wanted"), [
+    ({}, 64, {}, 1.0), ({}, 256, {}, 1.1547005), ({}, 1024, {}, 1.2909944),
+    ({}, 1, {"factor": 16.0}, 1.2909944), ({}, 256, {"factor": 16.0}, 1.2909944),
+    ({"factor": 4.0}, 1, {}, 1.1547005), ({"factor": 4.0}, 1, {"factor": 16.0}, 1.2909944),
+    ({"factor": 4.0, "attention_factor": 1.5}, 1, {"factor": 16.0}, 1.5),
+])  # fmt: skip
+def test_longrope_attention_factor_by_hand(tmp_path, table, length, options, wanted):
+    """It is sqrt(1 + ln s / ln L0): of the user's factor, the table's, or the stretch."""
+    got = longrope.frequencies(TINY, length, factors=_table(tmp_path, **table), **options)
+    assert got.attention_factor == pytest.approx(wanted, rel=1e-7)
 
 
 def test_a_factor_file_replaces_what_is_shipped(tmp_path):
