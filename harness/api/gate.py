@@ -38,12 +38,6 @@ CONDITION = re.compile(r"\s*(\w+)\s*\((.*)\)\s*(<=|>=|<|>)\s*(\S+)\s*", re.DOTAL
 COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-FORMS = {  # what each number takes; [TASK] may be left out
-    "effective_length": "METHOD[, TASK]",
-    "score": "METHOD, TASK, LENGTH",
-    "regret": "METHOD[, TASK], LENGTH",
-    "change": "METHOD[, TASK], LENGTH",
-}
 NUMBER = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)(%?)")
 COMPLETE = {"ok", "too_long"}  # statuses; what is too long is so under every method
 
@@ -59,6 +53,10 @@ class Condition:
     length: str | None
     operator: str
     bound: str
+
+    def wrong(self, reason: str) -> UserError:
+        """Return the error of a condition that no result can answer."""
+        return _wrong(self.text, reason)
 
 
 @dataclass(frozen=True)
@@ -102,8 +100,8 @@ class _Cells:
 def parse(text: str) -> Condition:
     """Return a condition; raise UserError for what is none."""
     match = CONDITION.fullmatch(text)
-    if match is None or match[1] not in FORMS:
-        known = ", ".join(f"{name}({form})" for name, form in FORMS.items())
+    if match is None or match[1] not in NUMBERS:
+        known = ", ".join(f"{name}({takes})" for name, (takes, _) in NUMBERS.items())
         raise _wrong(text, f"write NUMBER < BOUND (or <=, >, >=), where NUMBER is one of {known}")
     metric, inside, sign, bound = match.groups()
     parts: list[str] = []
@@ -112,11 +110,11 @@ def parse(text: str) -> Condition:
             parts[-1] += f",{part}"
         else:
             parts.append(part)
-    has_length = "LENGTH" in FORMS[metric]
+    has_length = "LENGTH" in NUMBERS[metric][0]
     length = parts.pop() if has_length and len(parts) > 1 else None
     least = 2 if metric == "score" else 1
     if not least <= len(parts) <= 2 or not all(parts) or has_length != (length is not None):
-        raise _wrong(text, f"{metric} takes ({FORMS[metric]})")
+        raise _wrong(text, f"{metric} takes ({NUMBERS[metric][0]})")
     return Condition(text, metric, parts[0], (*parts, None)[1], length, sign, bound)
 
 
@@ -162,29 +160,24 @@ def evaluate(conditions: Sequence[Condition], frame: pd.DataFrame) -> tuple[Verd
 
 def _resolved(condition: Condition, names: Names) -> Iterator[_Cells]:
     """Yield a condition for each of its tasks, in the names of a run."""
-    scaling = _method(condition, names)
+    scaling = condition.scaling
+    if scaling not in names.scalings:
+        known = nearest(scaling, names.scalings)
+        raise condition.wrong(f"no method of this sweep is {scaling!r}; {known}")
     tasks = [_task(condition, names)] if condition.task else list(names.tasks)
     if condition.metric == "change":
         tasks = [task for task in tasks if names.tasks[task] == "perplexity"]
         if not tasks:
-            raise _wrong(condition.text, "only perplexity is compared with truncation")
+            raise condition.wrong("only perplexity is compared with truncation")
     length = _length(condition, condition.length, names) if condition.length else 0
     if condition.length and length not in names.lengths:
-        raise _wrong(
-            condition.text,
+        raise condition.wrong(
             f"{condition.length} ({length:,} tokens) is no length of this sweep; its lengths: "
             f"{', '.join(map(str, names.lengths))}",
         )
     _check_reference(condition, names)
     for task in tasks:
         yield _Cells(condition, scaling, task, length, _bound(condition, names.tasks[task], names))
-
-
-def _method(condition: Condition, names: Names) -> str:
-    if condition.scaling in names.scalings:
-        return condition.scaling
-    known = nearest(condition.scaling, names.scalings)
-    raise _wrong(condition.text, f"no method of this sweep is {condition.scaling!r}; {known}")
 
 
 def _task(condition: Condition, names: Names) -> str:
@@ -194,14 +187,14 @@ def _task(condition: Condition, names: Names) -> str:
         return given if given in names.tasks else found[0]
     several = f"several tasks of this sweep are {given}: " + ", ".join(found)
     none = f"no task of this sweep is {given!r}; {nearest(given, names.tasks)}"
-    raise _wrong(condition.text, several if found else none)
+    raise condition.wrong(several if found else none)
 
 
 def _length(condition: Condition, text: str, names: Names) -> int:
     try:
         return tokens(text, names.trained_length)
     except ValueError as error:
-        raise _wrong(condition.text, str(error)) from None
+        raise condition.wrong(str(error)) from None
 
 
 def _bound(condition: Condition, metric: str, names: Names) -> float:
@@ -210,8 +203,7 @@ def _bound(condition: Condition, metric: str, names: Names) -> float:
     if condition.metric == "effective_length":
         length = _length(condition, text, names)
         if length > longest or (length == longest and condition.operator in (">", "<=")):
-            raise _wrong(
-                condition.text,
+            raise condition.wrong(
                 f"the longest length of this sweep is {longest:,} tokens, and how far a method "
                 "reaches beyond it is not known",
             )
@@ -219,13 +211,12 @@ def _bound(condition: Condition, metric: str, names: Names) -> float:
     match = NUMBER.fullmatch(text)
     value = float(match[1]) / (100 if match[2] else 1) if match else math.nan
     if not math.isfinite(value):
-        raise _wrong(condition.text, f"{text!r} is not a number such as 12.5 or 5%")
+        raise condition.wrong(f"{text!r} is not a number such as 12.5 or 5%")
     share = metric in SHARES or (condition.metric != "score" and metric == "perplexity")
     if match and match[2] and not share:
-        raise _wrong(condition.text, f"{condition.metric} of {metric} is not a share: leave out %")
+        raise condition.wrong(f"{condition.metric} of {metric} is not a share: leave out %")
     if share and not (match and match[2]) and abs(value) > 1:
-        raise _wrong(
-            condition.text,
+        raise condition.wrong(
             f"{condition.metric} of {metric} is a share: write {text}% or {value / 100:g}",
         )
     return value
@@ -236,28 +227,24 @@ def _check_reference(condition: Condition, names: Names) -> None:
     own = [name for name in ("none", "native") if name in names.scalings]
     inside = [length for length in names.lengths if length <= names.trained_length]
     if condition.metric == "effective_length" and not (own and inside):
-        raise _wrong(condition.text, "add --scaling none, and --length 1x, whose score is kept")
+        raise condition.wrong("add --scaling none, and --length 1x, whose score is kept")
     whole = names.trained_length in names.lengths
     if condition.metric == "change" and not ("none" in names.scalings and whole):
-        raise _wrong(condition.text, "add --scaling none and --length 1x, which is truncation")
+        raise condition.wrong("add --scaling none and --length 1x, which is truncation")
     if condition.metric == "regret" and len(names.scalings) < 2:
-        raise _wrong(condition.text, "a regret needs a second method to compare with")
+        raise condition.wrong("a regret needs a second method to compare with")
 
 
 def _wrong(text: str, reason: str) -> UserError:
     return UserError(f"--fail-if {text!r}: {reason}.")
 
 
-class _UnknownError(Exception):
-    """Why a number is not known."""
-
-
 def _verdict(one: _Cells, model: str, samples: pd.DataFrame) -> Verdict:
     condition = one.condition
     try:
         _check_complete(one, samples)
-        value, low, high, text = NUMBERS[condition.metric](one, samples)
-    except (_UnknownError, ValueError) as error:
+        value, low, high, text = NUMBERS[condition.metric][1](one, samples)
+    except ValueError as error:
         return Verdict(condition.text, model, one.task, None, None, None, None, str(error))
     holds = COMPARE[condition.operator](value, one.bound)
     return Verdict(condition.text, model, one.task, holds, value, low, high, text)
@@ -276,7 +263,7 @@ def _check_complete(one: _Cells, samples: pd.DataFrame) -> None:
         first = records(lacking.head(1))[0]
         status = str(first["status"]).replace("_", " ")
         reason = f": {first['reason']}" if first.get("reason") else ""
-        raise _UnknownError(
+        raise ValueError(
             f"{sentences.counted(len(lacking), 'samples')} of {int(needed.sum())} have no number "
             f"({first['scaling']} at {first['length']:,} tokens, {status}{reason})"
         )
@@ -289,7 +276,7 @@ def _score(one: _Cells, samples: pd.DataFrame) -> Number:
     table = cells(samples)
     row = records(table[(table["scaling"] == one.scaling) & (table["length"] == one.length)])[0]
     if row["score"] is None:
-        raise _UnknownError(f"{one.scaling} at {one.length:,} tokens has no score")
+        raise ValueError(f"{one.scaling} at {one.length:,} tokens has no score")
     text = f"{measure(samples).name} of {one.scaling} at {one.length:,} tokens is"
     return row["score"], row["low"], row["high"], f"{text} {sentences.text(row)}"
 
@@ -309,7 +296,7 @@ def _regret(one: _Cells, samples: pd.DataFrame) -> Number:
     name = decision and decision.family.compared(one.scaling)
     regret = decision.regret(name) if decision and name else None
     if decision is None or regret is None or len(decision.family.names) < 2:
-        raise _UnknownError(
+        raise ValueError(
             f"{one.scaling} at {one.length:,} tokens is compared with no other method on the same "
             "documents or trials"
         )
@@ -326,13 +313,13 @@ def _regret(one: _Cells, samples: pd.DataFrame) -> Number:
 def _change(one: _Cells, samples: pd.DataFrame) -> Number:
     window = int(samples["trained_length"].iloc[0])
     if not truncations(samples):
-        raise _UnknownError(f"{one.task} has no score of truncation; perplexity of tail has one")
+        raise ValueError(f"{one.task} has no score of truncation; perplexity of tail has one")
     known, how = needed_of(samples), measure(samples)
     cell = known[(known["scaling"] == one.scaling) & (known["length"] == one.length)]
     own = known[(known["scaling"] == "none") & (known["length"] == window)]
     result = difference(units(cell), units(own), how)
     if result is None:
-        raise _UnknownError("no document was scored under both")
+        raise ValueError("no document was scored under both")
     change = sentences.signed(result.value, result.low, result.high)
     text = (
         f"perplexity of {one.scaling} at {one.length:,} tokens is {change} from truncation to "
@@ -341,9 +328,10 @@ def _change(one: _Cells, samples: pd.DataFrame) -> Number:
     return result.value, result.low, result.high, text
 
 
-NUMBERS: Mapping[str, Callable[[_Cells, pd.DataFrame], Number]] = {
-    "effective_length": _effective_length,
-    "score": _score,
-    "regret": _regret,
-    "change": _change,
+# Each number, and what it takes; [TASK] may be left out.
+NUMBERS: Mapping[str, tuple[str, Callable[[_Cells, pd.DataFrame], Number]]] = {
+    "effective_length": ("METHOD[, TASK]", _effective_length),
+    "score": ("METHOD, TASK, LENGTH", _score),
+    "regret": ("METHOD[, TASK], LENGTH", _regret),
+    "change": ("METHOD[, TASK], LENGTH", _change),
 }

@@ -22,9 +22,7 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from harness.encodings._config import EncodingConfig, built, check_rotary, has_scores, plugin_of
-from harness.encodings.types import Places, check_cached, check_rows
-
-Angles = tuple[torch.Tensor, torch.Tensor]
+from harness.encodings.types import Angles, Places, check_cached, check_rows
 
 
 class EncodingAttention(nn.Module):

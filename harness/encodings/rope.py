@@ -3,13 +3,11 @@
 import torch
 from torch import nn
 
-from harness.encodings.types import Shape, swapped
-
-Angles = tuple[torch.Tensor, torch.Tensor]
+from harness.encodings.types import Angles, Shape, rotated
 
 
 class Encoding(nn.Module):
-    """Section 3.2.2, channel pairs half-split: x cos + swapped(x) sin at base^(-2i/d) per token."""
+    """Section 3.2.2, channel pairs half-split: x cos + (-x₂, x₁) sin at base^(-2i/d) per token."""
 
     def __init__(self, shape: Shape, *, base: float = 10_000.0) -> None:
         del shape
@@ -20,5 +18,4 @@ class Encoding(nn.Module):
         self, query: torch.Tensor, key: torch.Tensor, angles: Angles, _: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Rotate queries and keys by the cos and sin of their positions."""
-        cos, sin = (part[:, None] for part in angles)
-        return query * cos + swapped(query) * sin, key * cos + swapped(key) * sin
+        return rotated(query, angles), rotated(key, angles)

@@ -5,9 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.encodings.types import Places, Shape, swapped
-
-Angles = tuple[torch.Tensor, torch.Tensor]
+from harness.encodings.types import Angles, Places, Shape, rotated
 
 
 class Encoding(nn.Module):
@@ -31,10 +29,8 @@ class Encoding(nn.Module):
         both = []
         for given in (query, key):
             # elu + 1, without the sum that rounds to 0 below -6 in bfloat16 and so leads to 0 / 0.
-            turned = states = given.clamp(max=0).exp() + given.clamp(min=0)
-            if angles is not None:
-                cos, sin = (part[:, None] for part in angles)
-                turned = states * cos + swapped(states) * sin
+            states = given.clamp(max=0).exp() + given.clamp(min=0)
+            turned = states if angles is None else rotated(states, angles)
             both.append(torch.cat((turned, states), -1))
         return both[0], both[1]
 

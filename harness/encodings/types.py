@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+Angles = tuple[torch.Tensor, torch.Tensor]  # cos and sin, (rows, tokens, head_dim)
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -46,10 +48,11 @@ def sinusoids(
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(-2).to(dtype)
 
 
-def swapped(states: torch.Tensor) -> torch.Tensor:
-    """Return every channel's partner of the half-split rotation, the first half negated."""
+def rotated(states: torch.Tensor, angles: Angles) -> torch.Tensor:
+    """Return queries or keys turned by cos and sin of their positions, channel pairs half-split."""
+    cos, sin = (part[:, None] for part in angles)
     one, other = states.chunk(2, -1)
-    return torch.cat((-other, one), -1)
+    return states * cos + torch.cat((-other, one), -1) * sin
 
 
 def by_distance(table: torch.Tensor, distance: torch.Tensor) -> torch.Tensor:

@@ -3,9 +3,7 @@
 import torch
 from torch import nn
 
-from harness.encodings.types import Shape, swapped
-
-Angles = tuple[torch.Tensor, torch.Tensor]
+from harness.encodings.types import Angles, Shape, rotated
 
 
 class Encoding(nn.Module):
@@ -36,10 +34,9 @@ class Encoding(nn.Module):
         self, query: torch.Tensor, key: torch.Tensor, angles: Angles, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Rotate queries and keys, and scale their channel pairs by their positions."""
-        cos, sin = (part[:, None] for part in angles)
         half = query.shape[-1] // 2
         pairs = torch.arange(half, device=query.device, dtype=torch.float64) / half
         zeta = ((pairs + self.gamma) / (1 + self.gamma)).repeat(2)
         decay = zeta ** (positions[:, None].double() / self.scale_base)
-        query = (query * cos + swapped(query) * sin) * decay.to(query.dtype)
-        return query, (key * cos + swapped(key) * sin) / decay.to(key.dtype)
+        turned = rotated(query, angles), rotated(key, angles)
+        return turned[0] * decay.to(query.dtype), turned[1] / decay.to(key.dtype)

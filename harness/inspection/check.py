@@ -141,10 +141,8 @@ class _Trial:
     @property
     def plain(self) -> bool:
         """Return whether the result is the plain rotary embedding, bit for bit."""
-        same: bool = (
-            self.result.plainest().fingerprint == Frequencies(self.rope.inv_freq()).fingerprint
-        )
-        return same
+        plain = Frequencies(self.rope.inv_freq())
+        return bool(self.result.plainest().fingerprint == plain.fingerprint)
 
 
 class _Trials:
@@ -397,8 +395,7 @@ def _beyond(trials: _Trials) -> dict[float, list[_Trial]]:
 
 
 def _share(trial: _Trial) -> float:
-    share: float = trial.result.pairs / (trial.length * (trial.length + 1) / 2)
-    return share
+    return float(trial.result.pairs / (trial.length * (trial.length + 1) / 2))
 
 
 def _queries(trials: _Trials) -> Answer:

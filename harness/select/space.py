@@ -92,19 +92,17 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
     for key in ranges.keys() - known.keys():
         raise UserError(f"{name} has no option {key!r}; {nearest(key, known)}.")
     units = {"one": 1.0, "stretch": rope.stretch(length), "window": float(rope.trained_length)}
-    searched = {}
-    if ranges:
-        for key, match in ranges.items():
-            searched[key] = _given_range(name, key, match, hints[key])
-    else:
-        for key in known.keys() - fixed.keys():
-            if (declared := _declared_range(hints[key])) is not None:
-                searched[key] = _scaled(key, declared, units[declared.of])
-    axes = [
-        _axis(name, key, searched[key], hints[key], known[key])
-        for key in (ranges or known)
-        if key in searched
-    ]
+    axes = []
+    for key in ranges or [option for option in known if option not in fixed]:
+        parts = typing.get_args(hints[key])
+        declared = next((part for part in parts if isinstance(part, Range)), None)
+        if ranges:
+            searched = _given_range(name, key, ranges[key], declared)
+        elif declared:
+            searched = _scaled(key, declared, units[declared.of])
+        else:
+            continue
+        axes.append(_axis(name, key, searched, hints[key], known[key]))
     if not axes:
         raise UserError(
             f"{name} has no option with a range to search; write {name}:OPTION=LOW..HIGH."
@@ -137,11 +135,7 @@ def _named(name: str, options: Mapping[str, str]) -> str:
     return f"{name}:{listed}" if listed else name
 
 
-def _declared_range(hint: Any) -> Range | None:
-    return next((part for part in typing.get_args(hint) if isinstance(part, Range)), None)
-
-
-def _given_range(name: str, key: str, match: re.Match[str], hint: Any) -> Range:
+def _given_range(name: str, key: str, match: re.Match[str], declared: Range | None) -> Range:
     """Return the range that a user wrote, on the scale that the option declares."""
     try:
         low, high = float(match[1]), float(match[2])
@@ -153,7 +147,6 @@ def _given_range(name: str, key: str, match: re.Match[str], hint: Any) -> Range:
         )
     if key == "factor" and low < 1:
         raise UserError(f"{name}: {key}={match[0]} begins below 1, and a factor is 1 or more.")
-    declared = _declared_range(hint)
     log = declared.log if declared else low > 0 and high / low >= WIDE
     return Range(low, high, log=log and low > 0)
 
