@@ -159,8 +159,8 @@ def many(
         shape: of the noise.
         methods: how many.
         documents: how many.
-        lead: of the one best method, drawn anew in each round, in standard deviations of the
-            paired difference of two methods.
+        lead: lead of the best method, which is drawn anew in each round, in standard deviations of
+            the paired difference of two methods.
         unequal: whether every second method has a tenth of the noise of the others; of two, the
             difference then has the shape itself.
         correlated: whether half of each method's variance is shared by every other one of its

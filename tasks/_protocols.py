@@ -34,7 +34,7 @@ class Layout:
     slide: bool = False
 
     def room(self, length: int) -> int:
-        """Return how many tokens a window can score: all but its begin tokens, or but the first."""
+        """Return how many tokens a window can score: all but its begin tokens or first token."""
         return length - max(1, len(self.opening))
 
 

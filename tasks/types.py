@@ -46,10 +46,10 @@ class TaskContext(OldNames):
     - ``encode`` and ``decode`` are the tokenizer's, without special tokens.
     - ``bos`` is the token that begins every window; None if the tokenizer has no such token.
     - ``documents`` are tokenized on the first call.
-    - ``chat`` takes the beginning of a user's message and returns three parts of the chat template:
-      the tokens up to the end of that beginning, with the begin token; the tokens from the end of
-      the message to the assistant's reply; the white space before the reply. It raises ValueError
-      if there is no template.
+    - ``chat`` takes the beginning of a user's message and returns three parts of the chat template.
+      The first has the tokens up to the end of that beginning, with the begin token. The second has
+      the tokens from the end of the message to the assistant's reply. The third is the white space
+      before the reply. It raises ValueError if there is no template.
     - ``tokenizer`` is the tokenizer itself, for a task that another package makes.
 
     Lengths are in tokens.

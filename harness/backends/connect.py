@@ -144,7 +144,7 @@ def _cluster(
 
 
 def gpus_each(spec: Spec, device: str, gpus: Sequence[int], workers: int) -> int:
-    """Return how many of the nodes' GPUs a worker gets: its model is spread over them.
+    """Return the number of GPUs per worker; the worker's model is spread over them.
 
     Raises UserError where there are fewer than workers whose models are spread.
     """

@@ -63,7 +63,7 @@ def recommend(
             return Done(None)
         result = run()
     screen.print("\nrecommend", style="bold")
-    print_sentences([result.text], screen)
+    print_sentences(result.text.splitlines(), screen)
     screen.print()
     for part in grids(result.shown, screen.width):
         screen.print(part)

@@ -257,9 +257,9 @@ class Race:
             if len(self._left()) <= 2:
                 least = self.field.budget.text(self.field.spent() + cost)
                 raise UserError(
-                    f"--budget is too small for {len(self._left())} candidates on {first} "
-                    "documents, with their in-window cost and truncation: it must be at least "
-                    f"{least}."
+                    f"--budget {self.field.budget} is too small: {len(self._left())} candidates on "
+                    f"{first} documents, with their in-window cost and truncation, take at least "
+                    f"{least}. Give that much, fewer documents (--limit), or a shorter --length."
                 )
             self.names = tuple(name for name in self.names if name != self._left()[-1])
 

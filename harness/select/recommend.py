@@ -184,10 +184,10 @@ class FinishedRace:
             )
         return text
 
-    def paragraph(self) -> str:
+    def lines(self) -> list[str]:
         """Return the recommendation with its bound, cost and gain, and how the race ended."""
-        parts = [f"Use `{self.standing.recommended}`.", self._bound(), self._inside(), self._gain()]
-        return " ".join([*parts, *self._others(), *self._end()])
+        use = f"Use `{self.standing.recommended}`. {self._bound()}"
+        return [use, self._inside(), self._gain(), *self._others(), *self._end()]
 
     def _bound(self) -> str:
         """Say how good the recommended method is at least."""
@@ -216,8 +216,8 @@ class FinishedRace:
         second = min(rivals, key=lambda one: (self.above(one).value, one))
         return (
             f"Its perplexity at {target} is the lowest of {methods}, "
-            f"{spread(self._less(name, second, count))} below that of the next, `{second}` (95 %, "
-            f"{documents})."
+            f"{spread(self._less(name, second, count))} below that of the next best, `{second}` "
+            f"(95 %, {documents})."
         )
 
     def _inside(self) -> str:
@@ -246,12 +246,13 @@ class FinishedRace:
                 "has no number there."
             )
         side = "below" if gain.value < 0 else "above"
-        text = f"It is {spread(gain)} {side} truncation to {window}"
+        text = f"Its perplexity is {spread(gain)} {side} that of truncation to {window}"
         if gain.high is not None and gain.high < 0:
             return f"{text}."
+        worse = gain.low is not None and gain.low > 0
         return (
-            f"{text}: on this text it is not shown to be better than truncation. Retrieval tasks "
-            "(niah, ruler or passkey) show whether it uses the longer input."
+            f"{text}: {'worse' if worse else 'not significantly better'} on this text. Retrieval "
+            "tasks (niah, ruler or passkey) show whether it uses the longer input."
         )
 
     def _others(self) -> list[str]:
@@ -262,7 +263,7 @@ class FinishedRace:
         if better:
             best = min(better, key=lambda name: (coded[name].value, name))
             text.append(
-                f"`{best}` is {spread(coded[best])} below it, but only --to {CODE} serves it: a "
+                f"`{best}` is {spread(coded[best])} better, but only --to {CODE} serves it: a "
                 "modelling file in transformers."
             )
         unreached = [name for name in self.candidates if self.verdict(name) == UNREACHED]
@@ -271,11 +272,12 @@ class FinishedRace:
         return text
 
     def _end(self) -> list[str]:
-        """Say what no document shows, what would lower the bound, and what was spent."""
+        """Say what no document shows, and in one line what was spent and would lower the bound."""
         standing, field = self.standing, self.field
-        count, margin, text = standing.documents, self.race.rules.margin, []
+        count, margin = standing.documents, self.race.rules.margin
+        rare, text = list[str](), list[str]()
         if count >= MIN_DOCUMENTS:
-            text.append(
+            rare.append(
                 f"{counted(count, 'documents')} without a failure of a method leave failures on up "
                 f"to {100 * min(1, 3 / count):.0f} % of documents possible (95 %)."
             )
@@ -290,7 +292,8 @@ class FinishedRace:
                     f"documents{more}."
                 )
         time, grid = duration(field.seconds(field.requested)), field.grid(self.candidates)
-        return [*text, f"Spent: {field.forwards:,.0f} of {grid:,.0f} forwards, in {time}."]
+        text.append(f"Spent: {field.forwards:,.0f} of {grid:,.0f} forwards, in {time}.")
+        return [*rare, " ".join(text)]
 
     def next_command(self) -> tuple[str, str]:
         """Return the command that writes the method for an engine, and what to say of it.
@@ -411,7 +414,7 @@ class Recommendation:
         winner: whether it is significantly the best.
         regret: the share by which its perplexity is at most above that of the best (95 %); None
             where there are too few documents for a bound.
-        text: the paragraph.
+        text: the recommendation, one line per subject.
         table: one row per candidate; ``shown`` is the same for people, with a ``note``.
         next: what to type to write the method for an engine, or why nothing serves it, and
             ``export`` the command in it; both are empty for a model or a function of this process.
@@ -441,10 +444,10 @@ class Recommendation:
 def write(finished: FinishedRace) -> Recommendation:
     """Return the recommendation, and write it into the reports of the run folder."""
     field, standing, table = finished.field, finished.standing, finished.table()
-    text, display, note = finished.paragraph(), finished.display(table), finished.note(table)
+    lines, display, note = finished.lines(), finished.display(table), finished.note(table)
     label, folder = field.plan.checkpoint.label, reports_of(field.folder)
     export, following = finished.next_command()
-    sentences = [text, note, *([f"Next: {following}"] if following else [])]
+    sentences = [*lines, note, *([f"Next: {following}"] if following else [])]
     make_folder(folder)
     with drawing():
         figure = draw(finished, table)
@@ -455,7 +458,7 @@ def write(finished: FinishedRace) -> Recommendation:
         scaling=standing.recommended,
         winner=standing.ended == WINNER and len(finished.served) > 1,
         regret=None if regret is None else share(regret),
-        text=text,
+        text="\n".join(lines),
         table=table,
         shown=display,
         note=note,

@@ -143,9 +143,9 @@ def _document(spec: Spec, checkpoint: Checkpoint) -> tuple[str, list[int]]:
 
 
 DUAL_CHUNK_UNREAD = (
-    f"{native.DUAL_CHUNK} is read by neither transformers nor a current server. vLLM 0.33 and"
-    " SGLang 0.5.23 still have its rotary class, but not the attention that it needs. --scaling"
-    " native applies it, and ropewalk export --to hf-code writes it as a modelling file"
+    f"{native.DUAL_CHUNK} is read by neither transformers nor a current server. Its rotary class is"
+    " still in vLLM 0.33 and SGLang 0.5.23, but not the attention that it needs. Use --scaling"
+    " native to measure it, and ropewalk export --to hf-code to write it as a modelling file"
 )
 
 

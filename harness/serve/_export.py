@@ -74,7 +74,7 @@ class Export:
         """Return the command that serves it."""
         if self.place is None and self._needs_folder:
             command = self.module.command(self.changed, "NEW", self.target)
-            return f"{command}, where --out NEW is written"
+            return f"{command}, with NEW written by --out NEW"
         return str(
             self.module.command(self.changed, str(self.place or self.target.place), self.target)
         )

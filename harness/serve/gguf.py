@@ -90,14 +90,16 @@ def command(changed: dict[str, Any], place: str, target: Target) -> str:
     """Return the command that serves it: a rewritten file, or flags if they suffice."""
     if not is_gguf(target.place):
         return (
-            f"llama-server -m NEW.gguf -c {target.length}, where --out NEW.gguf is written from "
-            "the model's GGUF file, which llama.cpp's convert_hf_to_gguf.py makes"
+            f"llama-server -m NEW.gguf -c {target.length}, with NEW.gguf written by --out NEW.gguf "
+            "from the model's GGUF file, which llama.cpp's convert_hf_to_gguf.py makes"
         )
     line = f"llama-server -m {shlex.quote(place)} -c {target.length}"
     if place != target.place:
         return line
     if TENSOR in changed or changed.get(f"{SCALING}attn_factor", 1.0) != 1:
-        return f"llama-server -m NEW.gguf -c {target.length}, where --out NEW.gguf is written"
+        return (
+            f"llama-server -m NEW.gguf -c {target.length}, with NEW.gguf written by --out NEW.gguf"
+        )
     flags = (f" {flag} {changed[key]}" for key, flag in FLAGS.items() if key in changed)
     return line + "".join(flags)
 

@@ -52,7 +52,7 @@ def command(changed: dict[str, Any], place: str, target: Target) -> str:
     new = place == target.place
     named = json.dumps("NEW" if new else place, ensure_ascii=False)
     line = f"AutoModelForCausalLM.from_pretrained({named}, trust_remote_code=True)"
-    return line + ", where --out NEW is written" * new
+    return line + ", with NEW written by --out NEW" * new
 
 
 def write(folder: Path, target: Target) -> None:

@@ -103,5 +103,5 @@ def command(changed: dict[str, Any], place: str, target: Target) -> str:
     """Return the command that serves it; mlx-lm reads a folder only."""
     trusted = " --trust-remote-code" * target.trusted
     if place == target.place:
-        return f"mlx_lm.server --model NEW{trusted}, where --out NEW is written"
+        return f"mlx_lm.server --model NEW{trusted}, with NEW written by --out NEW"
     return f"mlx_lm.server --model {shlex.quote(place)}{trusted}"

@@ -14,8 +14,8 @@ from tasks._intervals import ratio
 
 DROP, MOST = 2.0, 2.0  # nats, of the rule as its authors have it
 NONE = (
-    "no losses token by token: the sweep needs perplexity by the protocol tail, at two lengths "
-    "inside the trained window at least (runs of version 0.1 or older kept means alone)"
+    "the run has no losses per token: measure perplexity with protocol=tail at two or more lengths "
+    "inside the trained window (runs of version 0.1 stored only means)"
 )
 
 

@@ -23,8 +23,8 @@ COPIED = ("metric", "trained_length", "length", "protocol")
 ENDING = r"-seed\d+$"  # of the name of a model that is one seed
 ROUNDING = 1e-12  # numbers that are nearer than this are equal
 NONE = (
-    "no model comes from several seeds: it needs models of one window named alike but for -seed1, "
-    "-seed2, … at the end"
+    "no model was trained with several seeds: their names must differ only by -seed1, -seed2, … at "
+    "the end, and their windows must be equal"
 )
 
 

@@ -90,8 +90,8 @@ def test_a_naive_loop_over_all_tokens_gives_the_same(seed, drop, most):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"bucket": 4}, "token by token"),
-        ({"status": "failed"}, "token by token"),
+        ({"bucket": 4}, "no losses per token"),
+        ({"status": "failed"}, "no losses per token"),
         ({"trained_length": 100}, "two lengths"),
     ],
 )

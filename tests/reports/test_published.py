@@ -119,7 +119,7 @@ def test_the_method_of_a_table_comes_before_its_own_name_for_it():
     cells = cells.assign(task="perplexity:protocol=prefix", length=8192, low=None, high=None, n=10)
     table = match_values(rows, cells, 0.02).set_index("length")
     assert (table.loc[8192, "measured"], table.loc[8192, "verdict"]) == (3.35, "within")
-    with pytest.raises(UserError, match="none of the table's values"):
+    with pytest.raises(UserError, match="no value of the table was measured"):
         match_values(rows, cells[cells["scaling"] == "yarn"], 0.02)
     lceg = rows_of(read_table("lceg-pg19"), None, None, "any")
     other = cells.assign(scaling="self_extend")  # not the windows and groups of the paper

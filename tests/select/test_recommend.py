@@ -83,7 +83,7 @@ def test_a_budget_that_is_too_small_names_the_least(recommend, tmp_path):
     done = recommend("--out", tmp_path / "race", "--budget", "3")
     assert done.status == 2
     message = " ".join(done.err.split())
-    assert "--budget is too small for 2 candidates on 2 documents" in message
+    assert "is too small: 2 candidates on 2 documents" in message
     least = message.rpartition("at least ")[2].split()[0]
     dry = recommend("--out", tmp_path / "race", "--budget", least, "--dry-run")
     assert dry.status == 0, dry.err

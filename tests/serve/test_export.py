@@ -269,7 +269,7 @@ def test_a_gguf_file_becomes_a_folder(tmp_path):
         again = losses(AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32))
         assert torch.allclose(again, measured(plain, found), rtol=1e-5, atol=1e-5)
     line = rw.export(file, scaling="yarn", length="4x", to="vllm").text().splitlines()[-1]
-    assert line == "vllm serve NEW --max-model-len 256, where --out NEW is written"
+    assert line == "vllm serve NEW --max-model-len 256, with NEW written by --out NEW"
 
 
 @pytest.mark.parametrize("scaling", ["mine", "p_rope"])
@@ -345,7 +345,7 @@ def test_a_config_inside_of_another_is_changed_in_a_folder_alone(to, tmp_path):
     AutoConfig.for_model("qwen3_5", text_config=text).save_pretrained(tmp_path)
     found = rw.export(tmp_path, scaling="yarn:factor=4", length=LENGTH, to=to)
     line = found.text().splitlines()[-1]
-    assert line.endswith(", where --out NEW is written")
+    assert line.endswith(", with NEW written by --out NEW")
     assert "rope_parameters" not in line
 
 
@@ -361,7 +361,7 @@ def test_a_model_with_its_own_code_is_served_with_it(to, flag, tiny):
                 replace(found, place=place)
                 .text()
                 .splitlines()[-1]
-                .removesuffix(", where --out NEW is written")
+                .removesuffix(", with NEW written by --out NEW")
             )
             assert line.endswith(flag) == trusted
 
