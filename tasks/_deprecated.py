@@ -24,7 +24,7 @@ class _OldKeywords(type):
     if not TYPE_CHECKING:
 
         def __call__(cls, *args: Any, **named: Any) -> Any:
-            for old in KEYWORDS.keys() & named.keys():
+            for old in KEYWORDS.keys() & named.keys() if named else ():
                 named[KEYWORDS[old]] = named.pop(old)
             return super().__call__(*args, **named)
 

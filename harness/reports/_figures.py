@@ -163,9 +163,9 @@ def checked(figures: Paper, frame: pd.DataFrame) -> Paper:
 
     from harness.stats.seeds import names
 
-    methods = names(frame)
-    named = (figures.only, figures.order, figures.rename, figures.colours)
-    for method in (one for given in named for one in given):
+    named = [*figures.only, *figures.order, *figures.rename, *figures.colours]
+    methods = names(frame) if named else set()
+    for method in named:
         if method not in methods:
             raise UserError(
                 f"no method of these runs is called {method!r}; {nearest(method, methods)}."

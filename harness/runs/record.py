@@ -260,32 +260,30 @@ def check_graded(outcome: Mapping[str, Any]) -> None:
 
 def check_run(where: str, record: Any) -> None:
     """Raise UserError naming the first field of ``run.json`` that is missing or wrong."""
-    _check(where, Run, record)
-    for cell in record["cells"]:
-        task: Mapping[str, Any] = record["tasks"].get(cell["task"], {})
-        if str(cell["length"]) not in task.get("questions", {}):
-            raise UserError(
-                f"{where} is damaged: no questions of {cell['task']} at {cell['length']} tokens."
-            )
-
-
-def check_sample(where: str, record: Any) -> None:
-    """Raise UserError naming the first field of a sample that is missing or wrong."""
-    _check(where, _Sample, record)
-    if record["status"] == "ok" and (record["value"] is None or not record["weight"]):
-        raise UserError(f"{where} is damaged: a sample of status ok has no value.")
-
-
-def _check(where: str, kind: type[BaseModel], record: Any) -> None:
     try:
-        _hold(kind, record)
+        _hold(Run, record)
+        for cell in record["cells"]:
+            task: Mapping[str, Any] = record["tasks"].get(cell["task"], {})
+            if str(cell["length"]) not in task.get("questions", {}):
+                raise ValueError(f"no questions of {cell['task']} at {cell['length']} tokens")
     except ValueError as error:
+        raise UserError(f"{where} is damaged: {error}.") from None
+
+
+def check_sample(file: str, record: Any) -> None:
+    """Raise UserError naming the first field of a file's sample that is missing or wrong."""
+    try:
+        _hold(_Sample, record)
+        if record["status"] == "ok" and (record["value"] is None or not record["weight"]):
+            raise ValueError("a sample of status ok has no value")
+    except ValueError as error:
+        where = f"{file}: sample {record['question']}"
         raise UserError(f"{where} is damaged: {error}.") from None
 
 
 def _hold(kind: type[BaseModel], record: Any, what: str = "") -> None:
     try:
-        kind.model_validate(record)
+        kind.__pydantic_validator__.validate_python(record)  # of millions of samples
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole"

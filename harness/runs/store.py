@@ -234,9 +234,9 @@ def checked_samples(folder: Path) -> dict[Key, dict[str, Any]]:
 
 def each_checked(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the samples of a run as ``each_sample`` does; raise UserError for a damaged one."""
-    place = str(folder / SAMPLES)
+    file = str(folder / SAMPLES)
     for record in each_sample(folder):
-        check_sample(f"{place}: sample {record['question']}", record)
+        check_sample(file, record)
         yield record
 
 

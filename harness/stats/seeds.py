@@ -33,7 +33,7 @@ def names(frame: pd.DataFrame) -> set[str]:
     single = separated(frame)[["model", "scaling"]].drop_duplicates()
     whole = single["model"].str.replace(ENDING, "", regex=True)
     means = single.assign(model=whole)[whole != single["model"]]
-    return {*frame["scaling"], *labels(means).values()}
+    return {*frame["scaling"].unique(), *labels(means).values()}
 
 
 def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
