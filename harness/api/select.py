@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,11 +69,11 @@ def recommend(
     name, loaded = open_loaded(model, tokenizer, settings)
     limit = None if budget is None else str(budget)
     given = {"model": name, **settings}
-    with race(given, tolerance, margin, limit, to=to, loaded=loaded, observer=observer) as run:
-        return run()
+    result = race(given, tolerance, margin, limit, to=to, loaded=loaded, observer=observer)
+    assert result is not None  # it is no dry run
+    return result
 
 
-@contextmanager
 def race(
     settings: Mapping[str, Any],
     tolerance: float,
@@ -84,8 +83,9 @@ def race(
     to: str | None = None,
     loaded: Checkpoint | None = None,
     observer: Observer = LOG,
-) -> Iterator[Callable[[], Recommendation]]:
-    """Plan a race, note what it may cost, and yield what runs it."""
+    dry_run: bool = False,
+) -> Recommendation | None:
+    """Plan a race and note what it may cost; run it and return the answer, unless ``dry_run``."""
     spec = read_spec(settings, {"length": TARGET})
     for flag, value, least in (
         ("tolerance", tolerance, "0 or more"),
@@ -108,13 +108,11 @@ def race(
         field.budget = read_budget(budget, race.default_budget(field.grid(candidates)))
         records(plan, folder)  # another run's folder is an error, in a dry run too
         _note_cost(race, field, candidates, observer)
-
-        def run() -> Recommendation:
-            with keeping([folder]):
-                standing = race.run(lambda standing: observer.note(so_far(standing)))
-                return write(FinishedRace(race, field, standing, candidates, to))
-
-        yield run
+        if dry_run:
+            return None
+        with keeping([folder]):
+            standing = race.run(lambda standing: observer.note(so_far(standing)))
+            return write(FinishedRace(race, field, standing, candidates, to))
 
 
 def _race_plan(
@@ -218,11 +216,11 @@ def tune(
     UserError before any weight is read.
     """
     given = {"model": None if model is None else str(model), **settings}
-    with search(given, against, trials, key_tokens=key_tokens, observer=observer) as run:
-        return run()
+    result = search(given, against, trials, key_tokens=key_tokens, observer=observer)
+    assert result is not None  # it is no dry run
+    return result
 
 
-@contextmanager
 def search(
     settings: Mapping[str, Any],
     against: Sequence[str],
@@ -230,8 +228,9 @@ def search(
     *,
     key_tokens: bool,
     observer: Observer = LOG,
-) -> Iterator[Callable[[], Tuned]]:
-    """Plan a search, note what it may cost, and yield what runs it."""
+    dry_run: bool = False,
+) -> Tuned | None:
+    """Plan a search and note what it may cost; run it and return its result, unless ``dry_run``."""
     spec = read_spec(settings, SEARCHED)
     if {len(spec.scaling), len(spec.task), len(spec.length)} != {1}:
         raise UserError("tune searches one --scaling by one --task at one --length.")
@@ -243,6 +242,8 @@ def search(
         records(tuning.plan, tuning.folder)  # another run's folder is an error, in a dry run too
         note_plan(tuning.plan, observer)
         _note_search(tuning, space, trials, machine_of(tuning.plan, cluster), observer)
+        if dry_run:
+            return None
 
         def note_best(done: Sequence[Trial]) -> None:
             best = min(done, key=lambda trial: trial.score)
@@ -251,24 +252,21 @@ def search(
                 f"{searching.perplexity(best.score)}, {best.method}"
             )
 
-        def run() -> Tuned:
-            with keeping([tuning.folder]):
-                best = best_of(tuning.run(space, trials, tuning.plan.spec.seed, note_best))
-                label = tuning.hold_out(best)
-            table = searching.compare(tuning, label)
-            text = searching.summary(tuning, best, table, trials)
-            path = searching.write_found(tuning, best, table, trials)
-            page = searching.write_page(tuning, table, text)
-            return Tuned(
-                method=best.method,
-                text=" ".join(text),
-                table=searching.display(tuning, table),
-                next=tuple(_next(tuning, best.method, table, path)),
-                folder=tuning.folder,
-                files=(path, page),
-            )
-
-        yield run
+        with keeping([tuning.folder]):
+            best = best_of(tuning.run(space, trials, tuning.plan.spec.seed, note_best))
+            label = tuning.hold_out(best)
+    table = searching.compare(tuning, label)
+    text = searching.summary(tuning, best, table, trials)
+    path = searching.write_found(tuning, best, table, trials)
+    page = searching.write_page(tuning, table, text)
+    return Tuned(
+        method=best.method,
+        text=" ".join(text),
+        table=searching.display(tuning, table),
+        next=tuple(_next(tuning, best.method, table, path)),
+        folder=tuning.folder,
+        files=(path, page),
+    )
 
 
 def _set_up(

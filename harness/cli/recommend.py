@@ -58,10 +58,9 @@ def recommend(
             "recommend needs a model: ropewalk recommend FOLDER or OWNER/NAME. (reference is the "
             "embedded demo model.)"
         )
-    with race(given, tolerance, margin, budget, to=to, observer=TERMINAL) as run:
-        if dry_run:
-            return Done(None)
-        result = run()
+    result = race(given, tolerance, margin, budget, to=to, observer=TERMINAL, dry_run=dry_run)
+    if result is None:
+        return Done(None)
     screen.print("\nrecommend", style="bold")
     print_sentences(result.text.splitlines(), screen)
     screen.print()

@@ -50,10 +50,11 @@ def tune(
     given = translated({"model": model, **settings})
     if given["model"] is None:
         note_demo()
-    with search(given, named or AGAINST, trials, key_tokens=key_tokens, observer=TERMINAL) as run:
-        if dry_run:
-            return Done(None)
-        result = run()
+    result = search(
+        given, named or AGAINST, trials, key_tokens=key_tokens, observer=TERMINAL, dry_run=dry_run
+    )
+    if result is None:
+        return Done(None)
     screen.print(result.text, soft_wrap=True)
     screen.print()
     for part in grids(result.table, screen.width):

@@ -24,6 +24,8 @@ from transformers.models.llama.modeling_llama import (
 from harness.encodings._config import EncodingConfig, built, check_rotary, has_scores, plugin_of
 from harness.encodings.types import Angles, Places, check_cached, check_rows
 
+States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries, keys and values
+
 
 class EncodingAttention(nn.Module):
     """Multi-head attention with what the encoding adds.
@@ -56,15 +58,15 @@ class EncodingAttention(nn.Module):
         **more: Any,
     ) -> tuple[torch.Tensor, Any]:
         """Return the attention's output for its rows; positions are those of every row."""
-        (encoding,), rows = self.encodings, hidden_states.shape[:-1]
+        rows = hidden_states.shape[:-1]
         query, key, value = (
             project(hidden_states).view(*rows, -1, self.head_dim).transpose(1, 2)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
         here = torch.arange(rows[1], device=query.device)
         here = here if position_ids is None else position_ids[0]
-        if hasattr(encoding, "turn"):
-            query, key = encoding.turn(query, key, position_embeddings, here)
+        if hasattr(self.encoding, "turn"):
+            query, key = self.encoding.turn(query, key, position_embeddings, here)
         there = here
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
@@ -80,38 +82,33 @@ class EncodingAttention(nn.Module):
         out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         return self.o_proj(out.reshape(*rows, -1)), None
 
+    @property
+    def encoding(self) -> Any:
+        """The encoding, which is the same module in every layer."""
+        return self.encodings[0]
+
     def part(
-        self,
-        states: tuple[torch.Tensor, ...],
-        places: Places,
-        given: torch.Tensor | None,
-        rows: slice,
-        more: dict[str, Any],
+        self, states: States, places: Places, given: torch.Tensor | None, rows: slice, more: Any
     ) -> Any:
         """Return the attention of some queries over the keys that they see.
 
         The scores of all pairs are never held at once, and those of a part stay in the processor's
         cache. A gradient needs them all: then all queries are one part.
         """
-        (encoding,), (query, key, value) = self.encodings, states
+        query, key, value = states
         if len(places.query[rows]) < len(places.query):
             last = (places.key <= places.query[rows].max()).nonzero().max()
             seen = slice(int(last) + 1)
             query, key, value = query[:, :, rows], key[:, :, seen], value[:, :, seen]
             places = Places(places.query[rows], places.key[seen])
             given = None if given is None else given[:, :, rows, seen]
-        if hasattr(encoding, "attend"):
-            return encoding.attend(self, query, key, value, places).transpose(1, 2)
-        mask = self.mask(encoding, query, key, places, given)
-        return self.attended(encoding, (query, key, value), places, mask, more)
+        if hasattr(self.encoding, "attend"):
+            return self.encoding.attend(self, query, key, value, places).transpose(1, 2)
+        mask = self.mask(query, key, places, given)
+        return self.attended((query, key, value), places, mask, more)
 
     def mask(
-        self,
-        encoding: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        places: Places,
-        given: torch.Tensor | None,
+        self, query: torch.Tensor, key: torch.Tensor, places: Places, given: torch.Tensor | None
     ) -> torch.Tensor | None:
         """Return the mask plus the scores that the encoding adds, if it adds any.
 
@@ -119,27 +116,20 @@ class EncodingAttention(nn.Module):
         attention of a GPU takes scores in bfloat16 only, which changes attention weights by up to
         0.05 (ALiBi), 0.3 (KERPLE) and 0.02 % (FIRE) at eight windows; elsewhere they are float32.
         """
-        if not hasattr(encoding, "scores"):
+        if not hasattr(self.encoding, "scores"):
             return given
         fused = query.device.type != "cpu" and self.config._attn_implementation != "eager"
         wide = query.dtype if fused else torch.promote_types(query.dtype, torch.float32)
-        scores: torch.Tensor = encoding.scores(self, query, key, places).to(wide)
+        scores: torch.Tensor = self.encoding.scores(self, query, key, places).to(wide)
         scores = scores if scores.dim() == 4 else scores[None]
         if given is None or given.dtype == torch.bool:
             hidden = (places.behind < 0)[None, None] if given is None else ~given
             return scores.masked_fill(hidden, float("-inf"))
         return scores + given
 
-    def attended(
-        self,
-        encoding: Any,
-        states: tuple[torch.Tensor, ...],
-        places: Places,
-        mask: torch.Tensor | None,
-        more: dict[str, Any],
-    ) -> Any:
+    def attended(self, states: States, places: Places, mask: torch.Tensor | None, more: Any) -> Any:
         """Return softmax attention, ``(batch, queries, heads, head_dim)``."""
-        if not hasattr(encoding, "values"):
+        if not hasattr(self.encoding, "values"):
             interface = ALL_ATTENTION_FUNCTIONS.get_interface(
                 self.config._attn_implementation, eager_attention_forward
             )
@@ -153,7 +143,7 @@ class EncodingAttention(nn.Module):
             scores = scores + mask
         wide = torch.promote_types(query.dtype, torch.float32)
         weights = scores.softmax(-1, wide).to(query.dtype)
-        out: torch.Tensor = weights @ value + encoding.values(self, weights, places)
+        out: torch.Tensor = weights @ value + self.encoding.values(self, weights, places)
         return out.transpose(1, 2)
 
 

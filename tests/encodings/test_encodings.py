@@ -73,7 +73,7 @@ def test_a_bias_is_not_rounded_to_bfloat16(encoding, tmp_path):
     places = Places(torch.tensor([last - 1]), torch.arange(last))
     states = torch.zeros(1, 2, 1, 16, dtype=torch.bfloat16)
     with torch.no_grad():
-        found = layer.mask(model.model.encoding, states, states, places, None)
+        found = layer.mask(states, states, places, None)
         wanted = model.model.encoding.double().scores(layer, states.double(), None, places)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found[0].double(), wanted.double(), rtol=1e-5, atol=1e-5)
