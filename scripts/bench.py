@@ -205,7 +205,7 @@ class Losses:
 def operations(shaped: Any, length: int) -> tuple[float, float]:
     """Return the multiplications and additions of a forward with full logits.
 
-    Those of matrix products, and those of causal attention.
+    The first number counts matrix products, the second causal attention.
     """
     heads = shaped.num_attention_heads * shaped.head_dim
     groups = shaped.num_key_value_heads * shaped.head_dim

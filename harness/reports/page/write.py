@@ -164,7 +164,7 @@ def _pictures(
 ) -> tuple[Picture | None, Picture | None, list[Picture]]:
     """Return the figure that answers, the same for a narrow screen, and the others.
 
-    Those of reports are ``known``, some of them.
+    ``known`` has figures of reports that are drawn already.
     """
 
     def picture(title: str, report: str, draw: Callable[[], Figure]) -> Picture | None:
