@@ -13,9 +13,9 @@ COMMANDS = {
     "calibrate": "Measure a model's heads on documents, for the methods that treat them "
     "differently.",
     "export": "Write a scaling as a serving engine reads it, with its numerical error there.",
-    "doctor": "Find faults of one model: its config, patch, cache and server; status 1 if any.",
-    "inspect": "Show what each scaling does to a model's channels, from its config; no test.",
-    "check": "Test the code of a method or an encoding against its contract; no model needed.",
+    "doctor": "Find faults of one model: its config, patch, cache and server.",
+    "inspect": "Show what each scaling does to a model's channels, from its config alone.",
+    "check": "Test the code of a method or an encoding against its contract, without a model.",
     "compare": "Compare two runs cell by cell, or one run with a published table.",
     "publish": "Write a run for readers elsewhere, or send it to a tracker.",
     "reproduce": "Measure a run again from its record, and compare the two sample by sample.",

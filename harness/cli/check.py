@@ -14,12 +14,13 @@ from harness.cli.settings import OPENING, MaybeModel, with_settings
 def check(
     plugin: str, /, *, model: MaybeModel = None, length: str | None = None, **settings: Any
 ) -> Done:
-    """Test the code of a method at many geometries, or of an encoding, against its contract.
+    """Test the code of a method or an encoding against its contract.
 
     Args:
-        plugin: Your own .py file or a NAME, with options as in --scaling; all of one name.
-        model: Check a method at this model's geometry, from its config alone. [default: at many]
-        length: Up to this length of the model: 512, 4k (4096) or 2x (the default is 16x).
+        plugin: Your own .py file, or the NAME of a method or an encoding, with its options.
+        model: Check a method at this model's geometry, from its config alone. [default: at
+            many geometries]
+        length: With --model, the longest length: 512, 4k (4096) or 2x. [default: 16x]
     """
     from harness.api.model import check
 

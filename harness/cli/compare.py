@@ -25,15 +25,15 @@ def compare(
     """Compare two runs cell by cell on the same documents, or a run with a published table.
 
     Two runs may be of two models, or of one model before and after it, a package or the machine
-    was changed. Every cell that both runs have shows the second minus the first.
+    was changed. For every cell that both runs have, the table shows the second minus the first.
 
     Args:
         run: A run folder.
         other: The run folder to compare it with.
-        published: Compare one run with this table instead: dca, lceg-pg19, pi-pg19, …; status 1
-            where a value is outside the tolerance.
-        model: Which model of the table. [default: its only one, or the one of the run's name]
-        tuned: Which training of the table's rows. [default: those without]
+        published: Compare one run with this table instead: dca, lceg-pg19, pi-pg19, …; exit
+            status 1 if a value is outside the tolerance.
+        model: A model of the table. [default: its only one, or the one with the run's name]
+        tuned: A training that the table names: use the rows with it. [default: rows without]
         tolerance: Percent by which a value may differ and count as reproduced. [default: 2]
         mixed: Compare with a table of another protocol or trained length too, with a warning.
         task: Your own task files that the runs were measured with: only these are executed.

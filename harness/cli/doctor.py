@@ -26,14 +26,14 @@ def doctor(
     quick: bool = False,
     **settings: Any,
 ) -> Done:
-    """Find faults of one model: its config, patch, cache and server; status 1 if any.
+    """Find faults of one model: its config, patch, cache and server; exit status 1 if it has any.
 
     Args:
         model: A folder, a hub name or a GGUF file.
-        scaling: The method that is meant, NAME:option=value,…; native is what the checkpoint ships.
+        scaling: The method that should be in use, NAME:option=value,…; native is the shipped one.
         length: The length that the method is for: 512, 4k (4096) or 2x (twice the trained window).
         server: http://HOST:PORT of a running server (vLLM, SGLang, llama.cpp); losses are compared.
-        quick: Read 64 tokens alone, and wait a minute at most for a server.
+        quick: Read only 64 tokens, and wait at most a minute for a server.
     """
     from harness.api.model import findings
 

@@ -24,7 +24,7 @@ def export(
     copy: bool = False,
     **settings: Any,
 ) -> Done:
-    """Write a scaling as a serving engine reads it, and say how far what it computes is from it.
+    """Write a scaling as a serving engine reads it, and print its numerical error there.
 
     Args:
         model: A folder, a hub name or a GGUF file. [default: reference, the embedded demo model]

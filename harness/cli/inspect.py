@@ -31,12 +31,12 @@ def inspect(
     out: Out = None,
     **settings: Any,
 ) -> Done:
-    """Show what each scaling does to a model's channels; reads its config alone, and tests nothing.
+    """Show what each scaling does to a model's channels, from the model's config alone.
 
     Args:
         model: A folder or a hub name. [default: reference, the embedded demo model]
         base: Other bases of the rotary embedding, for the figure of scores.
-        encoding: Encodings for that figure: NAME, or the folder of a trained model of one.
+        encoding: Encodings for that figure: NAME, or the folder of a model trained with one.
         out: Where tables and figures go, as CSV, PNG, SVG and PDF. [default: print the table only]
     """
     from harness.api.model import inspect

@@ -16,8 +16,8 @@ def list_(name: str | None = None, /) -> Done:
     """List methods, tasks, reports, engines and encodings with their sources, and sweeps.
 
     Args:
-        name: methods, tasks, reports, engines, encodings, trackers or sweeps: only these. The name
-            of one, or your own .py file: its options and an example. [default: everything]
+        name: One kind: methods, tasks, reports, engines, encodings, trackers or sweeps. The name of
+            one, or your own .py file, shows its options and an example. [default: everything]
     """
     from harness.plugins import FOLDERS, catalogue
     from harness.sweep.spec import bundled

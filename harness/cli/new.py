@@ -47,7 +47,7 @@ def new(
     """Write NAME.py, a working plug-in of about ten lines.
 
     Args:
-        kind: What it is; bands: a method that moves relative positions.
+        kind: The kind of plug-in. bands is a method that moves relative positions.
         name: Its name; the file is NAME.py.
         out: The folder it goes to.
     """

@@ -24,19 +24,19 @@ def publish(
 ) -> Done:
     """Write a run for readers elsewhere, or send it to a tracker.
 
-    Paths, hosts and the address of a cluster are left out. What is written is sent nowhere.
+    Paths, hosts and the address of a cluster are left out. Files are written and sent nowhere.
 
     Args:
         run: A run folder.
-        to: card, folder or every-eval-ever (JSON of scores with intervals), which are written; or
-            a tracker that it is sent to, as in `ropewalk run --track`.
+        to: card, folder or every-eval-ever (JSON of scores with intervals) to write files, or a
+            tracker to send the run to, as in `ropewalk run --track`.
         out: A new folder to write. [default: RUN-card and so on, beside the run]
         task: Your own task files that the run was measured with: only these are executed.
         samples: To every-eval-ever, also write every sample that is right or wrong, with the text
             of its question. The text may come from your documents. It is made again from them and
             the model's tokenizer, without weights.
-        model: With --samples, where the model or its tokenizer lies now, if it moved.
-        docs: With --samples, where the documents lie now, if they moved.
+        model: With --samples, where the model or its tokenizer is now, if it moved.
+        docs: With --samples, where the documents are now, if they moved.
         run_code: With --samples, let code that the record names run: that of a model's repository,
             tasks of lm-eval in a folder.
     """

@@ -33,7 +33,7 @@ def recommend(
 
     Methods (--scaling, or all training-free ones) are measured on the same documents in
     rounds, and those that are significantly worse are measured no further. The answer is one
-    method, with a bound of how much worse than the best it can be. The same command continues.
+    method, with a bound on how much worse than the best it is. The same command continues a race.
 
     Args:
         model: A folder, a hub name (NAME@REVISION) or a GGUF file. Required, here or as --model.

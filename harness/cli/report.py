@@ -32,20 +32,20 @@ def report(
     """Make the tables, figures and page of one or more runs from their files.
 
     Args:
-        runs: Run folders; several are joined, also those in a folder.
+        runs: Run folders, or a folder of runs; several runs are joined.
         report: Which reports, or all. [default: scores, best and curves]
         task: Your own task files that the runs were measured with: only these are executed.
         out: Where the files go. [default: RUN/reports, for one run]
         page: The page, one file with all charts and tables, to send. [default: index.html beside
             the files of all reports]
-        mixed: Set runs that are not comparable beside each other.
-        together: Compare models as methods, in one panel. [default: where each has one method]
-        width: For figures: page (7 inches, the default), column (3.3) or inches.
-        style: For figures: paper (one column of two), a Matplotlib style by name, or its file.
+        mixed: Show runs side by side that are not comparable.
+        together: Compare models as methods, in one panel. [default: if each has one method]
+        width: Width of figures: page (7 inches, the default), column (3.3), or a number of inches.
+        style: Style of figures: paper (means --width column), a Matplotlib style, or its file.
         only: The methods that figures show, in their order; tables have all.
-        rename: METHOD=NAME in figures: yarn:factor=4='YaRN 4×'. RUN/figures.toml has all this too,
-            and order and colours.
-        fail_if: As of `ropewalk run`.
+        rename: METHOD=NAME in figures: yarn:factor=4='YaRN 4×'. RUN/figures.toml can keep these
+            settings, and order and colours.
+        fail_if: As for `ropewalk run`.
     """
     from harness.api.report import report as make_reports
     from harness.cli.outcome import print_conditions, print_files, print_tables, status_of

@@ -27,12 +27,12 @@ def reproduce(
     """Measure a run again from its record, and compare the two sample by sample.
 
     Args:
-        run: The run folder. Its model, documents, methods and questions are held to its record, of
-            which only the settings that decide a number are read.
+        run: The run folder. Its model, documents, methods and questions must be those of its
+            record.
         out: Where the second run goes. [default: results/reproduce-RUN]
-        model: Where the model lies now, if it moved.
-        adapter: Where its adapter lies now, if it moved.
-        docs: Where the documents lie now, if they moved.
+        model: Where the model is now, if it moved.
+        adapter: Where its adapter is now, if it moved.
+        docs: Where the documents are now, if they moved.
         device: Where to measure it now, if not where it was: cpu, cuda, cuda:1, …
         tolerance: Relative difference up to which two values of a sample count as equal.
         run_code: Let code that the record names run: method and task files, model repositories.

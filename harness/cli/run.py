@@ -26,7 +26,7 @@ def run(
 
     Args:
         sweep: A YAML file with the same settings, or a sweep that `list` names; flags win over it.
-        fail_if: Conditions of exit status 3, as "effective_length(yarn) < 16k",
+        fail_if: Conditions that end in exit status 3, such as "effective_length(yarn) < 16k",
             "score(yarn, passkey, 2x) < 90%", "regret(yarn, 2x) > 5%" or "change(yarn, 2x) > 0%"
             (from truncation). Exit status 4: one cannot be evaluated.
         dry_run: Print the plan and its cost; read no weights and write nothing.

@@ -73,9 +73,8 @@ FLAGS = {
         "[default: 1x 2x 4x 8x]",
         "docs": "A file, a folder, a glob, or DATASET:split=…,field=…. [default: embedded, 23 "
         "texts from Python's standard library]",
-        "limit": "A whole number: the most documents that are read, and the most trials of each "
-        "generated task (of each depth, where it has depths). [default: all documents, and each "
-        "task's own number of trials]",
+        "limit": "The most documents to read, and the most trials of each generated task (per "
+        "depth, if it has depths). [default: all documents, and each task's own number of trials]",
         "seed": "Seed of every random draw. [default: 0]",
     },
     EXECUTION: {

@@ -15,7 +15,7 @@ from harness.cli.settings import DryRun, MaybeModel, Whole, with_settings
     without=("model", "track"),
     scaling="What is searched: a method (yarn), some options of one (yarn:beta_fast=8..64), or a "
     "factor for each channel (spline:knots=5, channels). [default: yarn]",
-    task="What it is searched by: the loss of a task's targets (perplexity) or of its answers "
+    task="What is minimised: the loss of a task's targets (perplexity) or of its answers "
     "(passkey). [default: perplexity]",
     length="The length in tokens: 4096, 4k or 4x (of the trained window). [default: 4x]",
     out="The run folder. [default: results/tune-MODEL]",
@@ -38,7 +38,7 @@ def tune(
         against: Closed-form methods to compare. [default: pi, ntk, critical_ntk, ntk_by_parts, yarn
             and mr_rope]
         trials: How many points are tried.
-        key_tokens: Search by the tokens that a longer context makes clear.
+        key_tokens: Minimise the loss of key tokens only: those that need a longer context.
         dry_run: Print what is searched and its cost; measure nothing.
     """
     from harness.sweep.spec import methods_of
