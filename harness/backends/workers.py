@@ -1,26 +1,35 @@
-"""Which worker answers which batch, and what happens when one, or the head, is lost.
+"""Workers of a Ray cluster: which answers which batch, and what happens when one is lost.
 
 Ray places the workers, carries batches and replies, and reports which worker was lost.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from harness.backends.worker import Worker, anywhere, version_difference
+import torch
+
 from harness.engine import OutOfMemory, Sizes
 from harness.engine.prefix_tree import in_order
 from harness.errors import UserError, reason
-from harness.sweep.backend import Failed, Reply
-from harness.sweep.plan import Batch, Item, Key, Plan
+from harness.hub import go_offline
+from harness.names import place
+from harness.sweep.backend import Failed, Reply, ready, replies
+from harness.sweep.plan import Batch, Item, Key, Plan, open_model
+from harness.sweep.record import machine, version
+from harness.sweep.spec import Spec
 from tasks._tokens import kept
+from tasks.types import ModelRequest
 
+ALIKE = ("ropewalk", "torch", "transformers")  # packages whose versions the numbers depend on
 LOSSES = 3  # workers lost in a row, over one batch or while they load, before it is given up
 PATIENCE = 60.0  # seconds without a worker before a message says so
 WAITS = 10  # of them in a row without a node that could hold a worker, before it is given up
@@ -29,6 +38,66 @@ ROUNDS = 4  # batches a worker gets, so that the last to end is not far behind
 STEP = 5.0  # seconds between looks at the head
 GRACE = 20.0  # seconds for a head that is restarted
 KEPT = "what was measured is kept. Start Ray again, and the same command continues."
+
+
+class Worker:
+    """What runs in a worker's process; it answers one batch at a time."""
+
+    def prepare(self, spec: Spec, fingerprint: str, threads: int) -> dict[str, Any]:
+        """Load the weights; return what this worker is, or under ``refused`` why it cannot be."""
+        if spec.offline:
+            go_offline()
+        torch.set_num_threads(threads)
+        where = socket.gethostname()
+        try:
+            checkpoint = open_model(spec)
+            if checkpoint.fingerprint != fingerprint:
+                raise UserError(f"its files of the model differ ({checkpoint.fingerprint}).")
+            self.model, self.checkpoint = ready(checkpoint), checkpoint
+        except UserError as error:
+            return {"refused": f"worker on {where}: {error}"}
+        return {"host": where, "process": os.getpid(), **machine(checkpoint.device)}
+
+    def answer(
+        self, rotation: Any, questions: Mapping[Key, ModelRequest], sizes: Sizes
+    ) -> Iterator[tuple[Key, Reply]]:
+        """Yield the replies as they are measured."""
+        yield from replies(self.model, self.checkpoint, rotation, questions, sizes)
+
+
+def anywhere(plan: Plan) -> Spec:
+    """Return a sweep as any process reads it: a place in full, what is on the hub by its name."""
+    spec, checkpoint = plan.spec, plan.checkpoint
+    local = spec.model != "reference" and place(spec.model).exists()
+    resolved = {
+        "model": str(Path(checkpoint.name).absolute()) if local else spec.model,
+        # Of a GGUF file on the hub only what was asked is known.
+        "revision": checkpoint.revision or spec.revision,
+        "adapter": _adapter(plan),
+        "dtype": checkpoint.dtype,
+        "device": "auto" if spec.device_map else checkpoint.device,
+        "scaling": (),  # no worker needs them, and a function may not be sent
+    }
+    return spec.model_copy(update=resolved)
+
+
+def _adapter(plan: Plan) -> str | None:
+    """Return the folder of an adapter, or its name on the hub with its commit."""
+    given, adapter = plan.spec.adapter, plan.checkpoint.adapter
+    if given is None or adapter is None:
+        return None
+    # The hub's files of a commit lie in a folder of its name.
+    hub = f"{given.partition('@')[0]}@{Path(adapter.folder).name}"
+    return adapter.folder if place(given).is_dir() else hub
+
+
+def version_difference(facts: dict[str, Any]) -> str | None:
+    """Return a sentence where a worker has another version of what the numbers depend on."""
+    for name in ALIKE:
+        here, there = (str(v).partition("+")[0] for v in (version(name), facts["versions"][name]))
+        if here != there:
+            return f"worker on {facts['host']}: it has {name} {there}, here is {here}."
+    return None
 
 
 def split(work: Sequence[Batch], workers: int) -> list[Batch]:
@@ -123,32 +192,7 @@ class Cluster:
     node: str  # Ray's number of the node that this process is on
 
 
-class Workers:
-    """The backend of many processes: the workers of a cluster, each with the weights."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.dispatch: Dispatch | None = None
-
-    @property
-    def machines(self) -> dict[str, Any]:
-        """What a session records: each worker that has joined."""
-        return {"workers": list(self.dispatch.joined) if self.dispatch else []}
-
-    def answers(
-        self, plan: Plan, work: Sequence[Batch], sizes: Sizes
-    ) -> Iterator[tuple[Item, Reply]]:
-        """Return the replies, once a worker holds the weights; those of an earlier call go on."""
-        if self.dispatch is None:
-            self.dispatch = Dispatch(self.cluster, plan, [], sizes)
-        self.dispatch.sizes = sizes
-        self.dispatch.queue.extend((batch, 0) for batch in split(work, self.cluster.count))
-        self.dispatch.start()
-        return self.dispatch.replies()
-
-
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A worker that holds the weights: Ray's handle, and where it runs, in words."""
 
     handle: Any
@@ -170,14 +214,17 @@ class Assignment:
         self.left: dict[Key, Item] = {item.key: item for item in self.batch.items}
 
 
-class Dispatch:
-    """The batches of a sweep: which wait, which worker has which, and who still loads."""
+class Workers:
+    """The backend of many processes: which batches wait, which worker has which, who still loads.
 
-    def __init__(self, cluster: Cluster, plan: Plan, work: Sequence[Batch], sizes: Sizes) -> None:
+    Each worker has the weights, and keeps them for later calls of ``answers``.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
         import ray
 
-        self.ray, self.cluster, self.plan, self.sizes = ray, cluster, plan, sizes
-        self.queue = deque((batch, 0) for batch in work)  # each with its losses
+        self.ray, self.cluster, self.sizes = ray, cluster, Sizes()
+        self.queue = deque[tuple[Batch, int]]()  # each with its losses
         resources = {"num_cpus": cluster.threads, "num_gpus": cluster.gpus}
         self.worker: Any = ray.remote(**resources)(Worker)  # type: ignore[call-overload]
         self.loading: dict[Any, Any] = {}  # the reply to prepare: its worker
@@ -186,6 +233,20 @@ class Dispatch:
         self.joined: list[dict[str, Any]] = []  # what a session records of each worker
         self.lost = 0  # workers in a row that were lost while they loaded
         self.watch = Watch(ray, cluster.head, cluster.node)
+
+    @property
+    def machines(self) -> dict[str, Any]:
+        """What a session records: each worker that has joined."""
+        return {"workers": list(self.joined)}
+
+    def answers(
+        self, plan: Plan, work: Sequence[Batch], sizes: Sizes
+    ) -> Iterator[tuple[Item, Reply]]:
+        """Return the replies, once a worker holds the weights; those of an earlier call go on."""
+        self.plan, self.sizes = plan, sizes
+        self.queue.extend((batch, 0) for batch in split(work, self.cluster.count))
+        self.start()
+        return self.replies()
 
     def start(self) -> None:
         """Start the workers and wait for the first that has loaded the weights."""

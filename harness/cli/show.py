@@ -78,8 +78,7 @@ def print_failures(failed: Sequence[Failure], console: Console) -> None:
     for failure in failed:
         status = "" if failure.status == "failed" else f"{failure.status.replace('_', ' ')}: "
         reason = status + failure.reason
-        cell = failure.cell
-        named = f"{cell.scaling}, {cell.task}, {cell.length} tokens"
+        named = f"{failure.scaling}, {failure.task}, {failure.length} tokens"
         samples.setdefault((named, reason), []).append(failure.unit)
     if failed:
         console.print("Without a number:")

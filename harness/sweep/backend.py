@@ -92,13 +92,10 @@ class ThisProcess:
                 _follow(self.model, self.passing)
         if self.passing:
             self.passing(0.0)  # the weights are loaded
-        return (reply for batch in work for reply in _replies(self.model, plan, batch, sizes))
-
-
-def _replies(model: Any, plan: Plan, batch: Batch, sizes: Sizes) -> Iterator[tuple[Item, Reply]]:
-    items = {item.key: item for item in batch.items}
-    for key, reply in replies(model, plan.checkpoint, batch.rotation, batch.questions, sizes):
-        yield items[key], reply
+        items = {item.key: item for batch in work for item in batch.items}
+        known = self.model, plan.checkpoint
+        each = (replies(*known, batch.rotation, batch.questions, sizes) for batch in work)
+        return ((items[key], reply) for batch in each for key, reply in batch)
 
 
 def _follow(model: Any, passing: Passing) -> None:
@@ -154,12 +151,8 @@ def _outcomes(
     decode: Decode,
 ) -> Iterator[tuple[Key, Outcome, bool]]:
     """Yield (key, outcome, shared) of every question, those for a divergence last."""
-    plain = {
-        key: question for key, question in questions.items() if not isinstance(question, Divergence)
-    }
-    other = {
-        key: question for key, question in questions.items() if isinstance(question, Divergence)
-    }
+    other = {key: one for key, one in questions.items() if isinstance(one, Divergence)}
+    plain = {key: one for key, one in questions.items() if key not in other}
     if plain:
         opened = answering(model, rotation, sizes, decode)
         shares = partial(shareable, model) if not rotation.stateful else lambda: False
@@ -187,21 +180,16 @@ def _asked(
                     del left[keys[index]]
                     yield keys[index], outcome, shared
             for key in list(left):
-                alone = _alone(answer, left[key])
+                alone: Outcome
+                try:
+                    ((_, alone),) = answer([left[key]])
+                except OF_AN_INPUT as error:
+                    alone = _outcome(error)
                 del left[key]
                 yield key, alone, False
     except Exception as error:  # noqa: BLE001  # what is left has failed, and the sweep goes on
         for key in left:
             yield key, _outcome(error), False
-
-
-def _alone(answer: Callable[[Sequence[ModelRequest]], Answered], question: ModelRequest) -> Outcome:
-    """Return the outcome of one question."""
-    try:
-        ((_, outcome),) = answer([question])
-    except OF_AN_INPUT as error:
-        return _outcome(error)
-    return outcome
 
 
 def _outcome(error: Exception) -> Failed | OutOfMemory:

@@ -29,7 +29,7 @@ from harness.files import replacing
 from harness.models.checkpoint import DTYPES, Checkpoint
 from harness.sweep.plan import Batch, Item, Key, Plan
 from harness.sweep.record import named
-from tasks._tokens import Tokens, kept
+from tasks._tokens import kept
 from tasks.types import Divergence, Generate
 
 MOST_LENGTHS = 32  # whose trees are kept
@@ -66,13 +66,10 @@ def shared_tree(checkpoint: Checkpoint, batch: Batch) -> PrefixTree | None:
     capped = getattr(checkpoint.config.get_text_config(), "attn_logit_softcapping", None)
     if batch.rotation.stateful or checkpoint.sliding_window or capped:
         return None
-    return tree_of(tuple(kept(request.tokens) for _, request in batch.items))
+    return _tree_of(tuple(kept(request.tokens) for _, request in batch.items))
 
 
-@lru_cache(maxsize=MOST_LENGTHS)
-def tree_of(texts: tuple[Tokens, ...]) -> PrefixTree:
-    """Build the tree of texts, once for all methods."""
-    return build_tree(texts)
+_tree_of = lru_cache(maxsize=MOST_LENGTHS)(build_tree)  # once for all methods
 
 
 def costs(checkpoint: Checkpoint, batch: Batch) -> Iterator[Cost]:
@@ -120,8 +117,6 @@ class Work:
 
 
 Rates = dict[str, Work]  # by method
-
-
 Rate = Callable[[str], float]  # seconds per operation, by method
 
 

@@ -29,7 +29,7 @@ from harness.runs.store import (
 )
 from harness.sweep.backend import Backend, Failed, Reply
 from harness.sweep.memory import fitted, needed
-from harness.sweep.plan import Batch, Cell, Item, Key, Plan
+from harness.sweep.plan import Batch, Item, Key, Plan
 from harness.sweep.record import describe
 from tasks.types import (
     DivergenceResponse,
@@ -48,27 +48,12 @@ Record = dict[str, Any]
 class Failure:
     """A sample without a number (without unit: a whole cell), its status, and why in words."""
 
-    cell: Cell
+    task: str
+    scaling: str
+    length: int
     unit: str | None
     status: str
     reason: str
-
-    JSON = ("task", "scaling", "length", "unit", "status", "reason")
-
-    @property
-    def task(self) -> str:
-        """Return the label of the task."""
-        return self.cell.task
-
-    @property
-    def scaling(self) -> str:
-        """Return the label of the method."""
-        return self.cell.scaling
-
-    @property
-    def length(self) -> int:
-        """Return the length in tokens."""
-        return self.cell.length
 
 
 @dataclass(frozen=True)
@@ -123,7 +108,9 @@ class Session:
             session.update(self.backend.machines if work else {})
             write_run(self.folder, record)
             for item in [item for item in plan.left(done) if item.question.too_long]:
-                sample = _sample(item, _too_long(item.question))
+                needs, has = item.question.length, item.question.cell
+                text = f"it needs {needs:,} tokens, the cell has {has:,}"
+                sample = _sample(item, _lost(item.question, "too_long", text, needs=needs))
                 self._store(samples, item, sample)
                 yield Answered(item, 0.0, sample)
             parts = Parts(plan)
@@ -133,8 +120,15 @@ class Session:
                     write_run(self.folder, record)
                 whole, stored = parts.add(item, reply), None
                 if whole is not None:
-                    stored = {**_record(plan, *whole), "session": len(record["sessions"]) - 1}
-                    self._store(samples, whole[0], stored)
+                    asked, replied = whole
+                    stored = {
+                        **_sample(asked, _graded(plan, asked, replied)),
+                        "seconds": round(replied.seconds, 4),
+                        "peak_mib": round(replied.peak_mib, 1),
+                        "shared": replied.shared,
+                        "session": len(record["sessions"]) - 1,
+                    }
+                    self._store(samples, asked, stored)
                 yield Answered(item, reply.seconds, stored)
             check_intact(samples)
             self.state = samples.state
@@ -162,23 +156,15 @@ def records(plan: Plan, folder: Path, *, measuring: bool = False) -> tuple[Recor
 
 def _failures(plan: Plan, samples: dict[Key, Outcome]) -> Iterator[Failure]:
     for cell in plan.cells:
+        at = cell.task, cell.scaling, cell.length
         if cell.failed is not None:
-            yield Failure(cell, None, "failed", cell.failed)
+            yield Failure(*at, None, "failed", cell.failed)
             continue
         for question in cell.questions:
             record = samples.get(Item(cell, question).key)  # none of what is not asked yet
             if record is not None and record["status"] != "ok":
                 why = record.get("reason") or record["status"]
-                yield Failure(cell, question.doc_id, record["status"], why)
-
-
-def _record(plan: Plan, item: Item, reply: Reply) -> Record:
-    return {
-        **_sample(item, _graded(plan, item, reply)),
-        "seconds": round(reply.seconds, 4),
-        "peak_mib": round(reply.peak_mib, 1),
-        "shared": reply.shared,
-    }
+                yield Failure(*at, question.doc_id, record["status"], why)
 
 
 def _sample(item: Item, outcome: Record) -> Record:
@@ -191,11 +177,6 @@ def _sample(item: Item, outcome: Record) -> Record:
         "unit": question.doc_id,
         **outcome,
     }
-
-
-def _too_long(question: Request) -> Record:
-    text = f"it needs {question.length:,} tokens, the cell has {question.cell:,}"
-    return _lost(question, "too_long", text, needs=question.length)
 
 
 def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
@@ -230,27 +211,16 @@ def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
 
 
 def _lost(question: Request, status: str, reason: str, **facts: Fact) -> Record:
-    metadata = {**question.metadata, **facts}
-    return {
-        "status": status,
-        "value": None,
-        "weight": 0,
-        "reason": printable(reason),
-        "facts": metadata,
-    }
+    told = {"reason": printable(reason), "facts": {**question.metadata, **facts}}
+    return {"status": status, "value": None, "weight": 0, **told}
 
 
 def _ok(sample: Any) -> Record:
     """Return a graded sample as it is recorded; raise ValueError for what no record can hold."""
     if not isinstance(sample, Sample):
-        raise ValueError(
-            f"it graded with {type(sample).__name__}, not Sample"
-        )  # a sentence, as every other of a task's
-    outcome = {
-        "value": float(sample.value),
-        "weight": sample.weight,
-        "facts": dict(sample.metadata),
-    }
+        raise ValueError(f"it graded with {type(sample).__name__}, not Sample")
+    value, facts = float(sample.value), dict(sample.metadata)
+    outcome = {"value": value, "weight": sample.weight, "facts": facts}
     check_graded(outcome)
     return {"status": "ok", **outcome}
 

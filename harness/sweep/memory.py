@@ -13,7 +13,7 @@ from harness.engine.prefix_tree import PrefixTree
 from harness.errors import UserError
 from harness.models.checkpoint import DTYPES, Checkpoint
 from harness.patching.banded_attention import kept_of
-from harness.sweep.eta import shared_tree
+from harness.sweep.eta import costs, shared_tree
 from harness.sweep.plan import Batch, Item, Key, Plan
 from scaling.types import Bands
 from tasks.types import Divergence, Generate
@@ -130,29 +130,21 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
         questions = [question for _, question in batch.items]
         tree = shared_tree(checkpoint, batch)
         longest = max(question.length for question in questions)
-        alone = sum(map(len, {question.tokens for question in questions}))
-        together = sum(len(node.tokens) for node in tree.nodes) if tree else alone
-        together += sum(
-            question.length
-            if isinstance(question, Divergence)
-            else question.length - len(question.tokens)
-            for question in questions
-        )
+        tokens = sum(cost.forwarded + cost.generated for cost in costs(checkpoint, batch))
         paths = tree.paths if tree else [()] * len(questions)
-        found = zip(paths, questions, strict=True)
         texts = tuple(
-            (path, question.length) for path, question in found if isinstance(question, Generate)
+            (path, question.length)
+            for path, question in zip(paths, questions, strict=True)
+            if isinstance(question, Generate)
         )
         targets = sum(question.length - question.start + 1 for question in questions)
-        moved = memory.Moved()
-        if isinstance(batch.rotation, Bands):
-            moved = kept_of(batch.rotation)
+        rotation = batch.rotation
+        moved = kept_of(rotation) if isinstance(rotation, Bands) else memory.Moved()
         beside = memory.tables(shape, longest, moved) + memory.rotated(shape, longest, moved)
         # Bands have no mask, and scores of a few rows at a time.
         if not moved.tables or any(isinstance(question, Divergence) for question in questions):
-            own = _attention_bytes(checkpoint, config, longest, size)
-            beside = max(beside, own)
-        loads.append(_Load(tree, together, longest, targets, beside, texts, moved))
+            beside = max(beside, _attention_bytes(checkpoint, config, longest, size))
+        loads.append(_Load(tree, tokens, longest, targets, beside, texts, moved))
     return _Demand(shape, checkpoint.parameter_count, checkpoint.weight_bytes, tuple(loads))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -136,20 +137,8 @@ class Plan:
 
 def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
     """Open the model a spec names; ``elsewhere`` is the device where workers compute."""
-    given = (
-        "revision",
-        "adapter",
-        "dtype",
-        "device",
-        "device_map",
-        "trust_remote_code",
-        "allow_pickle",
-        "trained_length",
-        "compile",
-        "attention",
-    )
-    options = spec.model_dump(include=set(given))
-    return open_checkpoint(spec.model, **options, elsewhere=elsewhere)
+    given = inspect.signature(open_checkpoint).parameters.keys() & Spec.model_fields.keys()
+    return open_checkpoint(spec.model, **spec.model_dump(include=given), elsewhere=elsewhere)
 
 
 def make_plan(
@@ -173,23 +162,23 @@ def make_plan(
     with found.collecting():
         opened = open_all(spec.docs, tasks)
     try:
-        checkpoint = _checked_model(checkpoint or open_model(spec, elsewhere=elsewhere), methods)
+        checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
+        config, rope = checkpoint.config, checkpoint.rope
+        call("the checkpoint", lambda: native.bands(rope, 1))  # its own scaling can be read
+        check_shipped(config, rope.shipped, trust_remote_code=checkpoint.trust_remote_code)
+        check_rotary(checkpoint, methods)
     except UserError as error:
         raise Problems([*found.sentences, *error.sentences]) from error
     lengths, resolved = tuple[int, ...](), dict[tuple[str, int], Rotation | UserError]()
     with found.collecting():
-        lengths = spec.lengths(checkpoint.rope.trained_length)
+        lengths = spec.lengths(rope.trained_length)
     for method in methods:
         with found.collecting():
             resolved |= rotations(checkpoint, [method], lengths)
     if mistaken or found.sentences:
         opened = {label: Documents(one.label, _unread) for label, one in opened.items()}
-    corpora = make_corpora(
-        opened,
-        checkpoint.tokenizer,
-        checkpoint.rope.trained_length,
-        calibrated_on(methods).__contains__,
-    )
+    calibrated = calibrated_on(methods).__contains__
+    corpora = make_corpora(opened, checkpoint.tokenizer, rope.trained_length, calibrated)
     tally, requests = Tally(), dict[str, Mapping[int, Sequence[Request]]]()
     for task in tasks if opened and lengths else ():
         with found.collecting(), suppress(_UnreadError):
@@ -229,18 +218,6 @@ def _load_all(kind: str, given: Sequence[Any], found: Collector) -> tuple[Plugin
     with found.collecting():
         distinct("scaling" if kind == "method" else kind, plugins)
     return tuple(plugins)
-
-
-def _checked_model(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> Checkpoint:
-    """Return a checkpoint whose own scaling can be read, and that has what methods change.
-
-    Raises UserError for any other.
-    """
-    call("the checkpoint", lambda: native.bands(checkpoint.rope, 1))
-    config, shipped = checkpoint.config, checkpoint.rope.shipped
-    check_shipped(config, shipped, trust_remote_code=checkpoint.trust_remote_code)
-    check_rotary(checkpoint, methods)
-    return checkpoint
 
 
 def with_methods(plan: Plan, scaling: Sequence[str]) -> Plan:
@@ -366,51 +343,36 @@ def rotations(
 
     Raises UserError for a method whose options are wrong.
     """
-    return {
-        at: _beyond(checkpoint, at[1]) or one
-        for at, one in over_lengths(methods, checkpoint.rope, lengths).items()
-    }
+    resolved, most = over_lengths(methods, checkpoint.rope, lengths), checkpoint.positions
+    for method, length in resolved if most else ():
+        if most and length > most:
+            resolved[method, length] = UserError(
+                f"{checkpoint.label} has positions for {most:,} tokens and cannot read {length:,}."
+            )
+    return resolved
 
 
 def make_cells(
     checkpoint: Checkpoint, tasks: Sequence[Plugin], resolved: Resolved, requests: Requests
 ) -> tuple[Cell, ...]:
     """Return the cells of every task, method and length."""
-    longest = supersets(resolved)
-    return tuple(
-        _cell(checkpoint, label, task, length, one, longest, requests[task.label][length])
-        for task in tasks
-        for (label, length), one in resolved.items()
-    )
-
-
-def _beyond(checkpoint: Checkpoint, length: int) -> UserError | None:
-    """Return why a model with so many positions cannot read a length, None where it can."""
-    if checkpoint.positions is None or length <= checkpoint.positions:
-        return None
-    message = (
-        f"{checkpoint.label} has positions for {checkpoint.positions:,} tokens and cannot read"
-        f" {length:,}."
-    )
-    return UserError(message)
-
-
-def _cell(
-    checkpoint: Checkpoint,
-    method: str,
-    task: Plugin,
-    length: int,
-    rotation: Rotation | UserError,
-    longest: Mapping[str, Rotation],
-    requests: Sequence[Request],
-) -> Cell:
-    questions = tuple(requests)
-    if isinstance(rotation, UserError):
-        key, why = _key(checkpoint, None, task, length), printable(str(rotation))
-        return Cell(method, task.label, length, None, key, questions, why)
-    fingerprint = rotation.fingerprint
-    key, longer = _key(checkpoint, fingerprint, task, length), longest.get(fingerprint)
-    return Cell(method, task.label, length, rotation, key, questions, superset=longer)
+    longest, cells = supersets(resolved), []
+    for task in tasks:
+        for (method, length), one in resolved.items():
+            rotation = None if isinstance(one, UserError) else one
+            fingerprint = None if rotation is None else rotation.fingerprint
+            cell = Cell(
+                scaling=method,
+                task=task.label,
+                length=length,
+                rotation=rotation,
+                key=_key(checkpoint, fingerprint, task, length),
+                questions=tuple(requests[task.label][length]),
+                failed=printable(str(one)) if isinstance(one, UserError) else None,
+                superset=longest.get(fingerprint or ""),
+            )
+            cells.append(cell)
+    return tuple(cells)
 
 
 def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: int) -> str:

@@ -22,8 +22,16 @@ import pytest
 import torch
 
 from harness.backends.connect import SETTINGS, connected, gpus_each, most_each
-from harness.backends.worker import anywhere
-from harness.backends.workers import GRACE, LOSSES, Dispatch, Loaded, StrandedError, Watch, split
+from harness.backends.workers import (
+    GRACE,
+    LOSSES,
+    Loaded,
+    StrandedError,
+    Watch,
+    Workers,
+    anywhere,
+    split,
+)
 from harness.engine import DEFAULT, OutOfMemory, Sizes
 from harness.errors import UserError
 from harness.runs.store import RUN, append
@@ -159,7 +167,7 @@ class TestLosses:
             return object()
 
         answer = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=remote))
-        made: Any = object.__new__(Dispatch)
+        made: Any = object.__new__(Workers)
         made.ray, made.sizes = ray, DEFAULT
         made.queue, made.busy, made.free, made.loading = deque(), {}, [], {}
         made.cluster = SimpleNamespace(say=(told := []).append, gpus=0)
@@ -218,7 +226,7 @@ class TestLosses:
                 dispatch._wait()
 
 
-def processes(dispatch: Dispatch) -> list[int]:
+def processes(dispatch: Workers) -> list[int]:
     """Return the processes of this sweep's workers that hold the weights and are there."""
     held = [*dispatch.free, *(assignment.worker for assignment in dispatch.busy.values())]
     found = [int(re.findall(r"process (\d+)", worker.place)[0]) for worker in held]
@@ -234,10 +242,10 @@ def lose(patch: pytest.MonkeyPatch, kill: Callable[[list[int]], None]) -> None:
     It is given the processes of this sweep's workers: another test run on the machine has its own.
     """
     count = [0]
-    made: list[Dispatch] = []
-    start = Dispatch.start
+    made: list[Workers] = []
+    start = Workers.start
 
-    def noted(dispatch: Dispatch) -> None:
+    def noted(dispatch: Workers) -> None:
         made.append(dispatch)
         start(dispatch)
 
@@ -257,7 +265,7 @@ def lose(patch: pytest.MonkeyPatch, kill: Callable[[list[int]], None]) -> None:
             kill(first)
             wait(lambda: not all(map(psutil.pid_exists, first)))
 
-    patch.setattr(Dispatch, "start", noted)
+    patch.setattr(Workers, "start", noted)
     patch.setattr("harness.sweep.measure.append", losing)
 
 
