@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
-from typing import Literal
+from itertools import accumulate, chain, islice
+from typing import Literal, NamedTuple
 
 from tasks._tokens import Tokens
 from tasks.types import Document
@@ -38,26 +38,44 @@ class Layout:
         return length - max(1, len(self.opening))
 
 
-@dataclass(frozen=True)
-class Window:
-    """One window: ``tokens`` from ``start`` on are scored.
+class Window(NamedTuple):
+    """One window of a document, or of the stream of all documents, by places in it.
 
     Attributes:
-        first: place of the first scored token in the document, or in the stream of all documents.
+        begin: place of its first token after the begin tokens (``opening``).
+        seen: place up to which every token is scored elsewhere, or is context only.
         end: place after the last scored token.
-        bytes: size of the scored text in UTF-8; None for a tokenizer without offsets.
         number: number of the document's window in the tail protocol.
-        ends: bytes of the document before each target and after the last one.
+        doc_id: name of the document in which it begins.
     """
 
-    doc_id: str
-    tokens: Tokens
-    start: int
-    first: int
+    document: Document
+    begin: int
+    seen: int
     end: int
-    bytes: int | None
+    opening: tuple[int, ...]
+    doc_id: str
     number: int | None = None
-    ends: Sequence[int] = ()
+
+    @property
+    def tokens(self) -> Tokens:
+        """The input of the model, of which those from ``start`` on are scored."""
+        return Tokens(self.document.tokens[self.begin : self.end], self.opening)
+
+    @property
+    def start(self) -> int:
+        """The first scored token; without a begin token, nothing precedes the first one."""
+        return max(1, len(self.opening) + self.seen - self.begin)
+
+    @property
+    def first(self) -> int:
+        """The place of the first scored token."""
+        return self.begin + self.start - len(self.opening)
+
+    @property
+    def ends(self) -> Sequence[int]:
+        """The bytes before each target and after the last one; none without offsets."""
+        return (self.document.ends or ())[self.first : self.end + 1]
 
 
 Windows = Callable[[Sequence[Document], int, Layout], Iterator[Window]]
@@ -74,8 +92,7 @@ def tail(documents: Sequence[Document], length: int, layout: Layout) -> Iterator
     for document in documents:
         for number, end in enumerate(tail_ends(document, layout)):
             for window in _slid(document, end - layout.tail, end, length, stride, layout):
-                ends = (document.ends or ())[window.first : window.end + 1]
-                yield replace(window, number=number, ends=ends)
+                yield window._replace(number=number)
 
 
 def tail_ends(document: Document, layout: Layout) -> list[int]:
@@ -97,8 +114,9 @@ def tail_end(document: Document) -> int:
 
 def prefix(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
     """Yield the first tokens of each document."""
+    end = length - len(layout.opening)
     for document in documents:
-        yield _window(document, 0, 0, length - len(layout.opening), layout)
+        yield Window(document, 0, 0, end, layout.opening, document.name)
 
 
 def sliding(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
@@ -110,7 +128,7 @@ def sliding(documents: Sequence[Document], length: int, layout: Layout) -> Itera
     """
     text = length - len(layout.opening)
     for document in documents:
-        yield _window(document, 0, 0, text, layout)
+        yield Window(document, 0, 0, text, layout.opening, document.name)
         yield from _slid(document, text, len(document.tokens), length, layout.stride, layout)
 
 
@@ -135,18 +153,12 @@ def overlapping(documents: Sequence[Document], length: int, layout: Layout) -> I
     whole = stream(documents, layout.opening)
     starts = list(accumulate(len(layout.opening) + len(d.tokens) for d in documents))
     owner = 0
-    for begin in overlapping_starts(len(whole.tokens), length, layout.stride):
+    last = len(whole.tokens) - length
+    begins = range(0, last, layout.stride)[:-1]
+    for begin in range(0, last + 1, length) if layout.stride == length else begins:
         while starts[owner] <= begin:
             owner += 1
-        window = _window(whole, begin, begin, begin + length, replace(layout, opening=()))
-        yield replace(window, doc_id=documents[owner].name)
-
-
-def overlapping_starts(total: int, length: int, stride: int) -> range:
-    """Return where the windows of a stream of ``total`` tokens begin."""
-    if stride == length:
-        return range(0, total - length + 1, stride)
-    return range(0, total - length, stride)[:-1]
+        yield Window(whole, begin, begin, begin + length, (), documents[owner].name)
 
 
 def stream(documents: Sequence[Document], opening: tuple[int, ...]) -> Document:
@@ -169,18 +181,8 @@ def _slid(
     text = length - len(layout.opening)
     while seen < last:
         end = min(max(seen + stride, text), last)
-        yield _window(document, end - text, seen, end, layout)
+        yield Window(document, end - text, seen, end, layout.opening, document.name)
         seen = end
-
-
-def _window(document: Document, begin: int, first: int, end: int, layout: Layout) -> Window:
-    """Return the document's tokens from ``begin`` to ``end``, scored from ``first`` on."""
-    tokens = Tokens(document.tokens[begin:end], layout.opening)
-    # Without a begin token, nothing precedes the first token.
-    start = max(1, len(layout.opening) + first - begin)
-    first = begin + start - len(layout.opening)
-    scored = None if document.ends is None else document.ends[end] - document.ends[first]
-    return Window(document.name, tokens, start, first, end, scored)
 
 
 PROTOCOLS: dict[Protocol, Windows] = {  # by the recorded names
@@ -215,29 +217,13 @@ def check(protocol: Protocol, layout: Layout, length: int) -> None:
 def check_count(
     protocol: Protocol, documents: Sequence[Document], lengths: Sequence[int], layout: Layout
 ) -> None:
-    """Raise ValueError for more windows than a sweep may have, before one is made."""
-    many = sum(count(protocol, documents, length, layout) for length in lengths)
-    if many > MOST:
+    """Raise ValueError for more windows than a sweep may have, before their tokens are read."""
+    windows = (one for length in lengths for one in PROTOCOLS[protocol](documents, length, layout))
+    if next(islice(windows, MOST, None), None) is not None:
         raise ValueError(
-            f"the documents have {many:,} windows of this protocol and these lengths, at most"
-            f" {MOST:,} are measured: ask for a larger stride, or for fewer documents or lengths"
+            f"the documents have more than {MOST:,} windows of this protocol and these lengths, the"
+            " most that are measured: ask for a larger stride, or for fewer documents or lengths"
         )
-
-
-def count(protocol: Protocol, documents: Sequence[Document], length: int, layout: Layout) -> int:
-    """Return how many windows a protocol has at one length."""
-    if protocol == "overlap":
-        total = sum(len(layout.opening) + len(document.tokens) for document in documents)
-        return len(overlapping_starts(total, length, layout.stride))
-    if protocol == "tail":
-        slid = layout.slide and length < layout.longest
-        each = -(-layout.tail // max(1, length // SLIDE)) if slid else 1
-        return each * sum(len(tail_ends(document, layout)) for document in documents)
-    if protocol == "prefix":
-        return len(documents)
-    stride = layout.stride if protocol == "press" else layout.room(length)
-    unseen = (len(d.tokens) + len(layout.opening) - length for d in documents)
-    return sum(1 - -tokens // stride for tokens in unseen)
 
 
 def fitting(documents: list[Document], protocol: Protocol, layout: Layout) -> list[Document]:

@@ -70,11 +70,11 @@ def ask(
                 facts["slide"] = slide
             if window.number is not None:
                 facts["window"] = window.number
-            if window.bytes is not None:
-                facts["bytes"] = window.bytes
-            if window.ends:  # where every target stands in the text
-                facts["begin"] = window.ends[0]
-                facts["sizes"] = " ".join(str(end - one) for one, end in pairwise(window.ends))
+            if ends := window.ends:
+                facts["bytes"] = ends[-1] - ends[0]
+            if ends and window.number is not None:  # where every target stands in the text
+                facts["begin"] = ends[0]
+                facts["sizes"] = " ".join(str(end - one) for one, end in pairwise(ends))
             yield Loglikelihood(window.tokens, window.start, doc_id=window.doc_id, metadata=facts)
 
 

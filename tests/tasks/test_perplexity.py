@@ -300,7 +300,8 @@ def test_press_and_disjoint_score_every_token_once(texts, length, stride, begin)
             unscored = 0 if begin else 1  # no context, nothing to predict it from
             assert targets == list(text.tokens[unscored:])
             assert places == list(range(unscored, len(text.tokens)))
-            assert sum(window.bytes or 0 for window in windows) == len(text.tokens) - unscored
+            sizes = sum(window.ends[-1] - window.ends[0] for window in windows)
+            assert sizes == len(text.tokens) - unscored
 
 
 @settings(max_examples=20)
