@@ -44,6 +44,7 @@ __all__ = [
     "out_of_memory",
     "shareable",
     "trunk_name",
+    "within_memory",
 ]
 
 T = TypeVar("T")
@@ -127,7 +128,7 @@ def _plain(
         yield from _packed(model, scored, sizes, decode, lacks, sharing=False)
     for index, request in indexed:
         if isinstance(request, Generate):
-            text = _within_memory(partial(alone, model, request, decode), lacks)
+            text = within_memory(partial(alone, model, request, decode), lacks)
             if text is not None:
                 yield index, text
 
@@ -158,7 +159,7 @@ def _packed(
     for number, pack in enumerate(forward.packs):
         results = None
         if lost.isdisjoint(above for node in pack for above in tree.nodes[node].above):
-            results = _within_memory(partial(forward.measure, number, collector), lacks)
+            results = within_memory(partial(forward.measure, number, collector), lacks)
         if results is None:
             lost.update(pack)
             continue
@@ -182,13 +183,13 @@ def _written(
     model, sizes = forward.model, forward.sizes
     for group in together(model, texts, sizes.pack):
         chosen = [texts[index] for index in group]
-        written = _within_memory(partial(write, model, chosen, forward.held, sizes), lacks)
+        written = within_memory(partial(write, model, chosen, forward.held, sizes), lacks)
         yield from zip(group, written or (), strict=written is not None)
         for text in chosen:
             text.keys.clear()
 
 
-def _within_memory(compute: Callable[[], T], lacks: list[OutOfMemory]) -> T | None:
+def within_memory(compute: Callable[[], T], lacks: list[OutOfMemory]) -> T | None:
     """Return what is computed; None, and an entry in ``lacks``, where memory is too small."""
     try:
         return compute()

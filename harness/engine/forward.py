@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from harness.engine import loss
 from harness.engine.memory import ROWS, Shape, Sizes, of_a_row
 from harness.engine.packed_attention import PLAIN, KVCache, NotShareableError, installed, kernel_of
-from harness.engine.prefix_tree import Node, NodePath, PrefixTree, build_tree, packs
+from harness.engine.prefix_tree import NodePath, PrefixTree, build_tree, packs
 from harness.engine.sdpa import Causal, on_gpu
 from harness.engine.trunk import run_pack, trunk_name
 from tasks._tokens import kept
@@ -181,13 +181,16 @@ class ResultCollector:
     def __init__(self, tree: PrefixTree, requests: Sequence[ModelRequest]) -> None:
         self.tree = tree
         self.requests = requests
-        self.rows: dict[int, _Rows] = {}  # of nodes that unanswered requests wait for
+        self.results: dict[int, _Results] = {}  # of nodes that unanswered requests wait for
         self.waiting = [len(path) for path in tree.paths]
-        self.needs: dict[int, list[_Need]] = {}
+        self.needs: dict[int, list[tuple[int, int]]] = {}  # first and end row
+        self.ends: dict[int, dict[int, None]] = {}  # targets after a node's last row, in order
         self.through: dict[int, list[int]] = {}
         for index, (request, path) in enumerate(zip(requests, tree.paths, strict=True)):
             for node, first, end, after in self._parts(request, path):
-                self.needs.setdefault(node, []).append(_Need(first, end, after))
+                self.needs.setdefault(node, []).append((first, end))
+                if after is not None:
+                    self.ends.setdefault(node, {})[after] = None
             for node in path:
                 self.through.setdefault(node, []).append(index)
         self.unanswered = {node: len(indices) for node, indices in self.through.items()}
@@ -205,16 +208,25 @@ class ResultCollector:
                 yield node, first, end, after
 
     def wanted(self, node: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the requested rows of a node and the target of each; a row may occur twice."""
-        return self._empty(node).wanted(self.tree.nodes[node])
+        """Return the requested rows of a node and the target of each, ascending.
 
-    def _empty(self, node: int) -> _Rows:
-        return _Rows.of(self.tree.nodes[node], self.needs.get(node, []))
+        The last row occurs once more for each target that follows the node on a path.
+        """
+        tokens, ends = self.tree.nodes[node].tokens, [*self.ends.get(node, ())]
+        needed = np.zeros(len(tokens), np.bool_)
+        for first, end in self.needs.get(node, ()):
+            needed[first:end] = True
+        rows = np.flatnonzero(needed)
+        targets = np.append(kept(tokens).numbers()[1:], NOBODY)[rows]
+        more = np.full(len(ends), len(tokens) - 1)
+        return np.append(rows, more), np.append(targets, np.array(ends, np.int64))
 
     def enter(self, node: int, nll: NDArray[np.float32], argmax: NDArray[np.int64]) -> list[int]:
         """Store a node's results, in the order of ``wanted``; return the requests now complete."""
-        self.rows[node] = self._empty(node)
-        self.rows[node].enter(nll, argmax)
+        rows, ends = self.wanted(node)[0], self.ends.get(node, ())
+        count = len(rows) - len(ends)
+        last = dict(zip(ends, nll[count:].tolist(), strict=True))
+        self.results[node] = _Results(rows[:count], nll[:count], argmax[:count], last)
         whole = []
         for index in self.through[node]:
             self.waiting[index] -= 1
@@ -227,55 +239,26 @@ class ResultCollector:
         nll: list[float] = []
         argmax: list[int] = []
         for node, first, end, after in self._parts(self.requests[index], self.tree.paths[index]):
-            rows = self.rows[node]
-            nll += rows.nll[first:end].tolist()
-            argmax += rows.argmax[first:end].tolist()
+            results = self.results[node]
+            own = slice(*np.searchsorted(results.rows, (first, end)))
+            nll += results.nll[own].tolist()
+            argmax += results.argmax[own].tolist()
             if after is not None:
-                nll[-1] = rows.ends[after]
+                nll[-1] = results.ends[after]
         for node in self.tree.paths[index]:
             self.unanswered[node] -= 1
             if not self.unanswered[node]:
-                del self.rows[node]
+                del self.results[node]
         return LoglikelihoodResponse(tuple(nll[:-1]), tuple(argmax))
 
 
-class _Need(NamedTuple):
-    """The rows that a request needs of a node, and its target after the node's last one."""
-
-    first: int
-    end: int
-    after: int | None
-
-
-@dataclass
-class _Rows:
+class _Results(NamedTuple):
     """One node's needed rows, with loss and argmax of each; the last row's loss by target."""
 
-    needed: NDArray[np.bool_]
+    rows: NDArray[np.int64]
     nll: NDArray[np.float32]
     argmax: NDArray[np.int64]
     ends: dict[int, float]
-
-    @classmethod
-    def of(cls, node: Node, needs: Sequence[_Need]) -> _Rows:
-        needed = np.zeros(len(node.tokens), np.bool_)
-        for first, end, _ in needs:
-            needed[first:end] = True
-        ends = {after: float("nan") for _, _, after in needs if after is not None}
-        return cls(needed, np.zeros(0, np.float32), np.zeros(0, np.int64), ends)
-
-    def wanted(self, node: Node) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        rows = np.flatnonzero(self.needed)
-        targets = np.append(kept(node.tokens).numbers()[1:], NOBODY)[rows]
-        more = np.full(len(self.ends), len(node.tokens) - 1)
-        return np.append(rows, more), np.append(targets, np.array([*self.ends], np.int64))
-
-    def enter(self, nll: NDArray[np.float32], argmax: NDArray[np.int64]) -> None:
-        count = int(self.needed.sum())
-        self.nll = np.full(len(self.needed), np.nan, np.float32)
-        self.argmax = np.zeros(len(self.needed), np.int64)
-        self.nll[self.needed], self.argmax[self.needed] = nll[:count], argmax[:count]
-        self.ends = dict(zip(self.ends, nll[count:].tolist(), strict=True))
 
 
 @torch.inference_mode()

@@ -182,7 +182,7 @@ def _step(model: Any, step: Step, sizes: Sizes) -> None:
         odd = -len(tokens) % ROWS
         tokens, positions = tokens + tokens[:1] * odd, positions + [0] * odd
     inputs, places = (torch.tensor([row], device=model.device) for row in (tokens, positions))
-    with running(step):
+    with running(step.attend):
         hidden = getattr(model, trunk_name(model))(
             input_ids=inputs, position_ids=places, use_cache=False
         )[0]

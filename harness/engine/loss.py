@@ -61,17 +61,13 @@ def _head_only(model: nn.Module) -> Iterator[_Stub]:
         setattr(model, name, trunk)
 
 
-def unchanged(_first: int, _logits: torch.Tensor) -> None:
-    """Change nothing."""
-
-
 def target_losses(
     model: Any,
     hidden: torch.Tensor,
     rows: Ints,
     targets: Ints,
     chunk: int,
-    change: Change = unchanged,
+    change: Change | None = None,
 ) -> tuple[Floats, Ints]:
     """Return the loss of each target in nats, float32, and the argmax there, both (n,).
 
@@ -98,7 +94,8 @@ def target_losses(
             stub.hidden = hidden.index_select(1, place)
             logits = model(input_ids=place[None], use_cache=False).logits[0]
             exact = _in_float32(logits, buffer)[:count]
-            change(first, exact)
+            if change is not None:
+                change(first, exact)
             best = most_likely(exact)
             target = wanted[first : first + count]
             target = torch.where(target == LIKELIEST, best, target)

@@ -6,10 +6,10 @@ attention, registered with transformers, joins the keys and values of each run's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -85,27 +85,16 @@ class Run:
         return _rows(self, module, query, scale)
 
 
-class Attending(Protocol):
-    """What computes the attention of a forward."""
-
-    def attend(
-        self,
-        module: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float | None,
-    ) -> torch.Tensor:
-        """Return the attention of the current rows, (1, rows, heads, head_dim)."""
-
-
-_running: list[Attending] = []
+# What computes the attention of the current rows, (1, rows, heads, head_dim): of a module, its
+# query, key and value, and the scale.
+Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, float | None], torch.Tensor]
+_running: list[Attend] = []
 
 
 @contextmanager
-def running(run: Attending) -> Iterator[None]:
-    """Make the registered attention use this pack."""
-    _running.append(run)
+def running(attend: Attend) -> Iterator[None]:
+    """Let the registered attention be computed by this function."""
+    _running.append(attend)
     try:
         yield
     finally:
@@ -162,44 +151,36 @@ def _attend(
 
     Raises SkipAttention when only keys are needed, NotShareableError for anything not causal.
     """
-    run = _running[-1]
     options["attention_mask"] = attention_mask
     beyond = [name for name in BEYOND if options.pop(name, None) is not None]
     beyond += [n for n, x in options.items() if isinstance(x, torch.Tensor) and n not in POSITIONS]
     if beyond or query.shape[0] != 1 or query.shape[3] != value.shape[3]:
         raise NotShareableError(", ".join(beyond) or "shape")
-    return run.attend(module, query, key, value, options.get("scaling")), None
+    return _running[-1](module, query, key, value, options.get("scaling")), None
 
 
 def _rows(run: Run, module: Any, query: torch.Tensor, scale: float | None) -> torch.Tensor:
     """Return the attention of the current rows, node by node."""
     first, end = run.rows
-    parts = []
+    layer, parts = run.layers[module.layer_idx], []
     for index, (start, stop) in run.spans.items():
         low, high = max(first, start), min(end, stop)
-        if low < high:
-            rows = query[:, :, low - first : high - first]
-            parts.append(_part(run, module, rows, (index, low, high), scale))
+        if low >= high:
+            continue
+        rows, position = (
+            query[:, :, low - first : high - first],
+            run.nodes[index].first + low - start,
+        )
+        key, value = _path(run, index, high, module.layer_idx)
+        if layer.node != index:
+            layer.node, layer.derived = index, {}
+        # A node that is computed at once derives nothing that its later rows need.
+        derived = None if high - low == stop - start else layer.derived
+        parts.append(run.kernel(module, rows, key, value, position, scale, derived).transpose(1, 2))
     odd = end - first - sum(part.shape[1] for part in parts)
     if odd:  # rows that only complete the last ones, and that are not read
         parts.append(query.new_zeros((1, odd, query.shape[1], query.shape[3])))
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
-
-def _part(
-    run: Run, module: Any, query: torch.Tensor, where: tuple[int, int, int], scale: float | None
-) -> torch.Tensor:
-    """Return the attention of rows low..high of one node, (1, rows, heads, head_dim)."""
-    index, low, high = where
-    start, stop = run.spans[index]
-    key, value = _path(run, index, high, module.layer_idx)
-    position = run.nodes[index].first + low - start
-    layer = run.layers[module.layer_idx]
-    if layer.node != index:
-        layer.node, layer.derived = index, {}
-    # A node that is computed at once derives nothing that its later rows need.
-    derived = None if high - low == stop - start else layer.derived
-    return run.kernel(module, query, key, value, position, scale, derived).transpose(1, 2)
 
 
 def _hold(run: Run, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:

@@ -8,8 +8,9 @@ kernels need none.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
@@ -22,25 +23,13 @@ LOWER_RIGHT = 2  # of the memory-efficient kernel: causal from the last row and 
 LEAST_ROWS = 16  # of a matrix product: fewer use another kernel, with other bits
 
 
-class Kernel(Protocol):
-    """Compute the attention of a layer's rows over the keys up to each."""
-
-    def __call__(
-        self,
-        module: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        position: int,
-        scale: float | None,
-        kept: dict[Any, Any] | None = None,
-        /,
-    ) -> torch.Tensor:
-        """Return (1, heads, rows, head_dim) of rows at positions ``position``…, as ``causal``.
-
-        ``kept`` belongs to one layer of a text that comes in chunks or token by token: what a
-        kernel computes from keys and keeps there need not be computed for the rows that follow.
-        """
+# What computes the attention of a layer's rows over the keys up to each, as ``causal`` does: of a
+# module, its query, key and value, the position of the first row, and the scale. What it keeps in the dictionary, which belongs to one layer of a text that comes in chunks
+# or token by token, need not be computed for the rows that follow.
+Kernel = Callable[
+    [Any, torch.Tensor, torch.Tensor, torch.Tensor, int, float | None, dict[Any, Any] | None],
+    torch.Tensor,
+]
 
 
 @dataclass

@@ -82,7 +82,7 @@ def run_pack(
     carried: Carried = {}
     hidden = torch.empty(0)
     with ExitStack() as stack:
-        stack.enter_context(running(run))
+        stack.enter_context(running(run.attend))
         for layer in layers:
             own = _layer_by_rows(layer.forward, run, last if layer is layers[-1] else every)
             stack.enter_context(

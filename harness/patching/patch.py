@@ -17,7 +17,7 @@ from harness.engine import (
     compared,
     hidden_states,
     no_tokenizer,
-    out_of_memory,
+    within_memory,
 )
 from harness.errors import UserError
 from harness.patching.bands import banded
@@ -81,24 +81,15 @@ def comparing(
 def _compared(
     model: Any, rotation: Rotation, sizes: Sizes, questions: Sequence[ModelRequest]
 ) -> Answered:
+    def divergence(question: ModelRequest, sizes: Sizes) -> ModelResponse:
+        own = hidden_states(model, question, sizes)
+        with patched(model, rotation):
+            other = hidden_states(model, question, sizes)
+        return compared(model, own, other, sizes)
+
     for index, question in enumerate(questions):
-        answer: ModelResponse | OutOfMemory | None = None
+        lacks: list[OutOfMemory] = []
+        answer: ModelResponse | None = None
         for size in (sizes, sizes.least):
-            try:
-                answer = _divergence(model, rotation, size, question)
-                break
-            except (RuntimeError, MemoryError) as error:
-                answer = out_of_memory(error)
-                if answer is None:
-                    raise
-        assert answer is not None
-        yield index, answer
-
-
-def _divergence(
-    model: Any, rotation: Rotation, sizes: Sizes, question: ModelRequest
-) -> ModelResponse:
-    own = hidden_states(model, question, sizes)
-    with patched(model, rotation):
-        other = hidden_states(model, question, sizes)
-    return compared(model, own, other, sizes)
+            answer = answer or within_memory(partial(divergence, question, size), lacks)
+        yield index, answer or lacks[-1]

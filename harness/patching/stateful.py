@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from harness.engine import Answered, Decode, OutOfMemory, alone, no_tokenizer, out_of_memory
+from harness.engine import Answered, Decode, OutOfMemory, alone, no_tokenizer, within_memory
 from harness.errors import UserError
 from harness.patching.config import rescaled
 from harness.patching.frequencies import rotary_name
@@ -29,21 +30,17 @@ def stateful_answers(
     Every request gets a new rotary module, built by the model's own class from its config with this
     rope type.
     """
+
+    def answer(request: ModelRequest) -> ModelResponse:
+        with stateful(model, rotation):
+            if isinstance(request, Generate):
+                return alone(model, request, decode)
+            return _losses(model, request)
+
     for index, request in enumerate(requests):
-        response: ModelResponse | OutOfMemory
-        try:
-            with stateful(model, rotation):
-                response = (
-                    alone(model, request, decode)
-                    if isinstance(request, Generate)
-                    else _losses(model, request)
-                )
-        except (RuntimeError, MemoryError) as error:
-            lack = out_of_memory(error)
-            if lack is None:
-                raise
-            response = lack
-        yield index, response
+        lacks: list[OutOfMemory] = []
+        response = within_memory(partial(answer, request), lacks)
+        yield index, response or lacks[-1]
 
 
 @contextmanager
