@@ -24,8 +24,9 @@ LEAST_ROWS = 16  # of a matrix product: fewer use another kernel, with other bit
 
 
 # What computes the attention of a layer's rows over the keys up to each, as ``causal`` does: of a
-# module, its query, key and value, the position of the first row, and the scale. What it keeps in the dictionary, which belongs to one layer of a text that comes in chunks
-# or token by token, need not be computed for the rows that follow.
+# module, its query, key and value, the position of the first row, and the scale. What it keeps in
+# the dictionary, which belongs to one layer of a text that comes in chunks or token by token, need
+# not be computed for the rows that follow.
 Kernel = Callable[
     [Any, torch.Tensor, torch.Tensor, torch.Tensor, int, float | None, dict[Any, Any] | None],
     torch.Tensor,
