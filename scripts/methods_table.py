@@ -23,7 +23,7 @@ from harness.patching.config import rope_of
 from harness.plugins import METHOD, Plugin, load, names, parameters
 from harness.reports.writing.tables import markdown
 from harness.serve._export import choose
-from harness.serve._types import Target
+from harness.serve._parameters import Target
 from scaling.types import Bands, Rotation
 
 WINDOW = 4096

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from harness.patching.banded_attention import BandedAttention
 from harness.patching.bands import verified_layouts
@@ -41,48 +41,32 @@ def measure_heads(model: Any, texts: Iterable[Sequence[int]]) -> HeadTables:
     """
     name = rotary_name(model)
     own = as_is(model.get_submodule(name))
-    layouts = verified_layouts(model, name)
-    config = model.config.get_text_config()
+    layouts, config = verified_layouts(model, name), model.config.get_text_config()
     shape = (config.num_hidden_layers, config.num_attention_heads)
-    sums = _Sums(torch.zeros(shape).double(), torch.zeros(*shape, len(own.inv_freq)).double())
-    count = 0
-    for tokens in texts:
-        bands = Bands(len(tokens), (by_distance(len(tokens), own, 0),))
-        attention = BandedAttention(bands, layouts)
-        recorder = _Recorder(attention, layouts, sums)
-        at_rest = Frequencies(torch.zeros_like(own.inv_freq))
-        with placed(model, name, at_rest), attending(model, recorder, attention.mask):
-            ids = torch.tensor([list(tokens)], device=model.device)
-            model(input_ids=ids, use_cache=False, logits_to_keep=1)
-        count += 1
-    if not count:
-        raise ValueError("heads are measured on one text or more")
-    return HeadTables(sums.outliers / count, sums.norms / count)
+    outliers, norms = torch.zeros(shape).double(), torch.zeros(*shape, len(own.inv_freq)).double()
 
-
-@dataclass
-class _Sums:
-    outliers: torch.Tensor
-    norms: torch.Tensor
-
-
-@dataclass(frozen=True)
-class _Recorder:
-    """An attention that adds what it sees of each head to sums."""
-
-    attention: BandedAttention
-    layouts: dict[nn.Module, Layout | None]
-    sums: _Sums
-
-    def __call__(
-        self, module: Any, query: torch.Tensor, key: torch.Tensor, *args: Any, **named: Any
+    def recorded(
+        attention: BandedAttention, module: Any, query: Any, key: Any, *args: Any, **named: Any
     ) -> tuple[torch.Tensor, None]:
-        layout = self.layouts[module]
+        layout = layouts[module]
         if layout is not None:
             scale = named.get("scaling") or query.shape[-1] ** -0.5
-            self.sums.outliers[module.layer_idx] += outlier_shares(query[0], key[0], scale).cpu()
-            self.sums.norms[module.layer_idx] += pair_norms(query[0], key[0], layout).cpu()
-        return self.attention(module, query, key, *args, **named)
+            outliers[module.layer_idx] += outlier_shares(query[0], key[0], scale).cpu()
+            norms[module.layer_idx] += pair_norms(query[0], key[0], layout).cpu()
+        return attention(module, query, key, *args, **named)
+
+    count = 0
+    for tokens in texts:
+        count += 1
+        bands = Bands(len(tokens), (by_distance(len(tokens), own, 0),))
+        attention = BandedAttention(bands, layouts)
+        at_rest = placed(model, name, Frequencies(torch.zeros_like(own.inv_freq)))
+        with at_rest, attending(model, partial(recorded, attention), attention.mask):
+            ids = torch.tensor([list(tokens)], device=model.device)
+            model(input_ids=ids, use_cache=False, logits_to_keep=1)
+    if not count:
+        raise ValueError("heads are measured on one text or more")
+    return HeadTables(outliers / count, norms / count)
 
 
 def outlier_shares(query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from copy import deepcopy
 from itertools import pairwise
 from typing import Any
@@ -69,19 +69,13 @@ def examine(
     compared with those of the method. ``quick`` reads short texts alone, on one thread; ``say``
     receives each step in words.
     """
-    with _one_thread() if quick else nullcontext():
-        yield from _examine(spec, server, quick, say)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread: short texts gain little from more, which wait for a server's cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    threads = torch.get_num_threads()
+    if quick:  # short texts gain little from more, which wait for a server's cores
+        torch.set_num_threads(1)
     try:
-        yield
+        yield from _examine(spec, server, quick, say)
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
 
 
 def _examine(spec: Spec, server: Server | None, quick: bool, say: Say) -> Iterator[Finding]:
@@ -204,15 +198,13 @@ def _missing(
 def _contradictory(raw: Mapping[str, Any], scaling: Mapping[str, Any]) -> Iterator[str]:
     """Yield where two keys contradict each other and one wins."""
     old, new = raw.get("rope_scaling"), raw.get("rope_parameters")
-    both = (
-        sorted(old.keys() & new.keys()) if isinstance(old, dict) and isinstance(new, dict) else []
-    )
-    values = ((key, raw["rope_scaling"][key], raw["rope_parameters"][key]) for key in both)
-    if different := [key for key, first, second in values if first != second]:
-        yield (
-            f"rope_scaling and rope_parameters differ in {', '.join(different)}: transformers 5"
-            " takes rope_scaling, other readers rope_parameters"
-        )
+    if isinstance(old, dict) and isinstance(new, dict):
+        different = sorted(key for key in old.keys() & new.keys() if old[key] != new[key])
+        if different:
+            yield (
+                f"rope_scaling and rope_parameters differ in {', '.join(different)}: transformers 5"
+                " takes rope_scaling, other readers rope_parameters"
+            )
     outer, inner = raw.get("rope_theta"), scaling.get("rope_theta")
     if None not in (outer, inner) and outer != inner:
         yield (

@@ -26,8 +26,7 @@ from harness.names import resolved
 from harness.patching.config import is_rotary, rope_of
 from harness.plugins import Plugin, load
 from harness.serve import gguf, hf_code, transformers
-from harness.serve._parameters import longrope_form, plain_forms
-from harness.serve._types import Distance, RopeParameters, Target
+from harness.serve._parameters import Distance, RopeParameters, Target, longrope_form, plain_forms
 from harness.sweep.spec import Spec
 from scaling.types import Rotation
 

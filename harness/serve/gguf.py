@@ -12,8 +12,7 @@ import torch
 
 from harness.files import replacing
 from harness.models.gguf import is_gguf
-from harness.serve._parameters import check_one_embedding
-from harness.serve._types import RopeParameters, Target
+from harness.serve._parameters import RopeParameters, Target, check_one_embedding
 from scaling.types import Frequencies
 
 NAMED = ("default", "linear", "yarn")

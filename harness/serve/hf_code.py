@@ -12,8 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from harness.files import replacing
 from harness.models.structure import layers_of
-from harness.serve._parameters import changes
-from harness.serve._types import RopeParameters, Target
+from harness.serve._parameters import RopeParameters, Target, changes
 
 NAMED = ("bands",)
 # Families for which the losses of the file were compared with the measured ones.

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.serve._parameters import changes, check_one_embedding
-from harness.serve._types import RopeParameters, Target
+from harness.serve._parameters import RopeParameters, Target, changes, check_one_embedding
 from scaling import _ramp
 from scaling.types import Frequencies, Rope
 

@@ -7,13 +7,14 @@ import shlex
 from typing import Any
 
 from harness.serve._parameters import (
+    RopeParameters,
+    Target,
     changes,
     check_one_embedding,
     check_read,
     overriding,
     torch_frequencies,
 )
-from harness.serve._types import RopeParameters, Target
 from scaling.types import Frequencies
 
 NAMED = ("default", "linear", "llama3", "yarn")
@@ -56,9 +57,7 @@ def _yarn_scale(factor: float) -> float:
 
 def command(changed: dict[str, Any], place: str, target: Target) -> str:
     """Return the command that serves it."""
-    line = f"python -m sglang.launch_server --model-path {shlex.quote(place)} "
+    line = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 " * (place == target.place)
+    line += f"python -m sglang.launch_server --model-path {shlex.quote(place)} "
     line += f"--context-length {target.length}"
-    if place == target.place:
-        line += f" {overriding('--json-model-override-args', changed, target)}"
-    allow = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 " if place == target.place else ""
-    return allow + line + " --trust-remote-code" * target.trusted
+    return overriding(line, "--json-model-override-args", changed, place, target)

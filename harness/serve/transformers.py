@@ -7,8 +7,7 @@ from typing import Any
 
 from harness.encodings._config import EncodingConfig
 from harness.models.structure import built
-from harness.serve._parameters import changed_config, changes
-from harness.serve._types import RopeParameters, Target
+from harness.serve._parameters import RopeParameters, Target, changed_config, changes
 from scaling.types import Frequencies
 
 NAMED = ("default", "linear", "llama3", "yarn", "dynamic")

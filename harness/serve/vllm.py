@@ -6,13 +6,14 @@ import shlex
 from typing import Any
 
 from harness.serve._parameters import (
+    RopeParameters,
+    Target,
     changes,
     check_one_embedding,
     check_read,
     overriding,
     torch_frequencies,
 )
-from harness.serve._types import RopeParameters, Target
 from scaling.types import Frequencies
 
 NAMED = ("default", "linear", "llama3", "yarn")
@@ -47,6 +48,4 @@ def computed(changed: dict[str, Any], target: Target) -> Frequencies:
 def command(changed: dict[str, Any], place: str, target: Target) -> str:
     """Return the command that serves it; the overrides replace the whole of rope_parameters."""
     line = f"vllm serve {shlex.quote(place)} --max-model-len {target.length}"
-    if place == target.place:
-        line += f" {overriding('--hf-overrides', changed, target)}"
-    return line + " --trust-remote-code" * target.trusted
+    return overriding(line, "--hf-overrides", changed, place, target)

@@ -21,8 +21,8 @@ from harness.patching.patch import patched
 from harness.plugins import load
 from harness.serve import hf_code
 from harness.serve._export import serving_command
+from harness.serve._parameters import Target
 from harness.serve._server import Server
-from harness.serve._types import Target
 from harness.sweep.spec import parse
 from scaling import none
 from scaling.types import Rope
