@@ -12,7 +12,6 @@ from harness.data.corpus import make_context
 from harness.reports import retrieval
 from harness.runs.frame import make_frame
 from harness.stats.measure import LOWER
-from tasks import _lm_eval
 from tasks import lm_eval as lm_eval_task
 from tests import ROOT
 from tests.command_line import lines_of, samples, status
@@ -174,7 +173,7 @@ def test_what_is_measured_is_not_measured_again(own, run, ropewalk, monkeypatch)
     ended = ropewalk(*words(own, run, "+".join(MINE)))
     assert "nothing to measure" in ended.err
     assert samples(run) == before
-    monkeypatch.setattr("tasks._lm_eval.code_digest", lambda _: "another")
+    monkeypatch.setattr("tasks.lm_eval.code_digest", lambda _: "another")
     ended = ropewalk(*words(own, run, "own_page", "--dry-run"))
     assert f"{2 * DOCUMENTS} samples" in ended.out
 
@@ -228,7 +227,7 @@ def test_a_record_that_names_a_folder_of_tasks_names_code(run, tmp_path, ropewal
 
 
 def test_reports_know_the_direction_of_every_metric_that_may_be_asked():
-    assert _lm_eval.LOWER <= LOWER
+    assert lm_eval_task.LOWER <= LOWER
 
 
 def test_the_loop_of_another_program_in_ten_lines(own, reference, plain):
