@@ -99,7 +99,7 @@ def _texts(
     documents = replace(given, count=given.count or count, min_tokens=max(own, given.min_tokens))
     corpus = Corpus(documents, checkpoint.tokenizer, rope.trained_length)
     texts = [[*begin, *one.tokens[:own]] for one in corpus.context.documents()]
-    entries = [{"name": one["name"], "sha256": one["sha256"]} for one in corpus.content.entries]
+    entries = [{"name": one["name"], "sha256": one["sha256"]} for one in corpus.entries]
     return texts, entries, length
 
 

@@ -5,38 +5,30 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from harness.data.data_warnings import is_html, plain
 from harness.data.documents import Documents, open_documents
-from harness.data.tokenize import Chat, chat_of, make_reader, tokenize
+from harness.data.tokenize import chat_of, make_reader, tokenize
 from harness.errors import UserError
 from harness.names import nearest, printable
 from harness.plugins import Plugin
-from tasks._tokens import Tokens, kept
+from tasks._tokens import Tokens
 from tasks.types import Document, TaskContext
 
 Entry = dict[str, Any]  # what the record says of one document
 LARGEST = 2**30  # characters of all documents of a sweep; some 300 million tokens
 
 
-@dataclass(frozen=True)
-class Content:
-    """The documents of one name, and what the record says of them.
-
-    ``left_out`` counts the repeated texts, the rows whose text is null, the documents that a method
-    was calibrated on and, by their kind, the files that are not read.
-    """
-
-    documents: tuple[Document, ...] = ()
-    entries: tuple[Entry, ...] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict)
-
-
 class Corpus:
-    """The documents of one name in a model's tokens, read on a task's first use."""
+    """The documents of one name in a model's tokens, read on a task's first use.
+
+    ``entries`` are what the record says of each. ``left_out`` counts the repeated texts, the rows
+    whose text is null, the documents that a method was calibrated on and, by their kind, the files
+    that are not read.
+    """
 
     def __init__(
         self,
@@ -45,13 +37,53 @@ class Corpus:
         trained_length: int,
         calibrated_on: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        self.label, self.content = documents.label, Content()
-
-        def read() -> tuple[Document, ...]:
-            self.content = _read(documents, tokenizer, calibrated_on)
-            return self.content.documents
-
+        self.label = documents.label
+        self.entries: list[Entry] = []
+        self.left_out = Counter[str]()
+        read = partial(self._read, documents, tokenizer, calibrated_on)
         self.context = context_of(tokenizer, read, trained_length)
+
+    def _read(
+        self, documents: Documents, tokenizer: Any, calibrated_on: Callable[[str], bool]
+    ) -> list[Document]:
+        """Return the documents that are used, and note what the record says of them."""
+        self.entries, self.left_out = [], Counter()
+        used: list[Document] = []
+        seen: set[str] = set()
+        size, read = 0, make_reader(tokenizer)
+        for name, given in documents.read():
+            if given is None:
+                self.left_out["null"] += 1
+                continue
+            text = plain(given)
+            size += len(text)
+            if size > LARGEST:  # before hours of tokenizing
+                raise UserError(
+                    f"--docs {documents.label} holds more than {LARGEST:,} characters; take the"
+                    " first with count=… or limit=…, or their beginnings with max_chars=…"
+                )
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            if digest in seen:  # measured twice, its interval would be too narrow
+                self.left_out["repeated"] += 1
+                continue
+            seen.add(digest)
+            if calibrated_on(digest):
+                self.left_out["calibrated"] += 1
+                continue
+            tokens, ends = read(text)
+            if len(tokens) < documents.min_tokens:
+                continue
+            unknown = tokenizer.unk_token_id
+            entry = {"name": printable(name), "sha256": digest, "tokens": len(tokens)}
+            entry["unknown"] = 0 if unknown is None else int((tokens.numbers() == unknown).sum())
+            self.entries.append(entry | _unusual(given, text))
+            used.append(Document(printable(name), tokens, ends))
+            if len(self.entries) == documents.count:
+                break
+        else:
+            _check_enough(documents, len(self.entries), self.left_out["calibrated"])
+        self.left_out.update(documents.left_out())
+        return used
 
 
 @dataclass(frozen=True)
@@ -73,15 +105,15 @@ class Corpora:
         return tuple(
             {**entry, **({"docs": corpus.label} if len(corpora) > 1 else {})}
             for corpus in corpora
-            for entry in corpus.content.entries
+            for entry in corpus.entries
         )
 
     def left_out(self) -> dict[str, int]:
         """Return how much is left out: repeated texts, null rows, and files by their kind."""
-        return dict(sum((Counter(c.content.left_out) for c in self._distinct()), Counter()))
+        return dict(sum((corpus.left_out for corpus in self._distinct()), Counter()))
 
     def _distinct(self) -> list[Corpus]:
-        return list({id(corpus): corpus for corpus in self.by_task.values()}.values())
+        return [*dict.fromkeys(self.by_task.values())]
 
 
 def open_all(
@@ -128,50 +160,6 @@ def make_corpora(
         for documents in dict.fromkeys(opened.values())
     }
     return Corpora({task: corpora[documents] for task, documents in opened.items()})
-
-
-def _read(documents: Documents, tokenizer: Any, calibrated_on: Callable[[str], bool]) -> Content:
-    kept_documents: list[Document] = []
-    entries: list[Entry] = []
-    left_out: Counter[str] = Counter()
-    seen: set[str] = set()
-    size, read = 0, make_reader(tokenizer)
-    for name, given in documents.read():
-        if given is None:
-            left_out["null"] += 1
-            continue
-        text = plain(given)
-        size += len(text)
-        if size > LARGEST:  # before hours of tokenizing
-            raise UserError(
-                f"--docs {documents.label} holds more than {LARGEST:,} characters; take the first "
-                "with count=… or limit=…, or their beginnings with max_chars=…"
-            )
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        if digest in seen:  # measured twice, its interval would be too narrow
-            left_out["repeated"] += 1
-            continue
-        seen.add(digest)
-        if calibrated_on(digest):
-            left_out["calibrated"] += 1
-            continue
-        tokens, ends = read(text)
-        if len(tokens) < documents.min_tokens:
-            continue
-        unknown = _count(tokens, tokenizer.unk_token_id)
-        entry = {"name": printable(name), "sha256": digest, "tokens": len(tokens)}
-        entries.append(entry | {"unknown": unknown} | _unusual(given, text))
-        kept_documents.append(Document(printable(name), tokens, ends))
-        if len(entries) == documents.count:
-            break
-    else:
-        _check_enough(documents, len(entries), left_out["calibrated"])
-    left_out.update(documents.left_out())
-    return Content(tuple(kept_documents), tuple(entries), dict(left_out))
-
-
-def _count(tokens: Sequence[int], token: int | None) -> int:
-    return 0 if token is None else int((kept(tokens).numbers() == token).sum())
 
 
 def _unusual(given: str, text: str) -> Entry:
@@ -230,17 +218,13 @@ def context_of(
         text: str = tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False)
         return text
 
-    @cache
-    def read() -> tuple[Document, ...]:
-        return tuple(documents())
-
-    @cache
-    def template() -> Chat:
-        return chat_of(tokenizer)
-
-    def chat(beginning: str) -> tuple[list[int], list[int], str]:
-        return template()(beginning)
-
+    read, template = cache(lambda: tuple(documents())), cache(lambda: chat_of(tokenizer))
     return TaskContext(
-        encode, decode, tokenizer.bos_token_id, trained_length, read, chat, tokenizer
+        encode,
+        decode,
+        tokenizer.bos_token_id,
+        trained_length,
+        documents=read,
+        chat=lambda beginning: template()(beginning),
+        tokenizer=tokenizer,
     )

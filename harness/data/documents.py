@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
@@ -252,18 +253,10 @@ def _files(path: Path, chosen: Selection) -> list[tuple[Path, str]]:
         return _below(path, in_folder(path))
     if has_magic(name):
         paths = _matching(name)
-        return _below(Path(*_common(paths)), paths)
+        return _below(Path(os.path.commonpath([path.parent for path in paths])), paths)
     return []
 
 
 def _below(root: Path, paths: list[Path]) -> list[tuple[Path, str]]:
     """Return each file with the name of its documents: its path below ``root``."""
     return [(path, path.relative_to(root).as_posix()) for path in paths]
-
-
-def _common(paths: list[Path]) -> tuple[str, ...]:
-    """Return the parts that all paths have in common."""
-    folders = [path.parent.parts for path in paths]
-    shared = (set(parts) for parts in zip(*folders, strict=False))
-    length = next((i for i, parts in enumerate(shared) if len(parts) > 1), min(map(len, folders)))
-    return folders[0][:length]

@@ -94,14 +94,6 @@ def tokens(text: str, trained_length: int) -> int:
     return round(Fraction(match[1]) * unit[match[2].lower()])
 
 
-def check_length(given: str, tokens: int) -> None:
-    """Raise UserError for a length that holds no token, or too many."""
-    if not 1 <= tokens <= LONGEST:
-        raise UserError(
-            f"length {given} is {tokens:,} tokens here; write one of 1 to {LONGEST:,} tokens."
-        )
-
-
 def expand(entry: str) -> list[str]:
     """Return every entry of a list of names and of grids, the last option varying fastest.
 
@@ -109,10 +101,10 @@ def expand(entry: str) -> list[str]:
     Raises ValueError where brackets do not close, or hold nothing.
     """
     names = [entry] if is_path(Path(entry.partition(":")[0])) else NEXT.split(entry)
-    return [one for name in names for one in _grid_of(name)]
+    return [one for name in names for one in _grid(name)]
 
 
-def _grid_of(entry: str) -> list[str]:
+def _grid(entry: str) -> list[str]:
     name, colon, options = entry.partition(":")
     options = SEVERAL.sub(lambda match: f"tasks=[{match[1].replace('+', ',')}]", options)
     if not set("[]") & set(options):
@@ -145,19 +137,19 @@ def _choices(entry: str, part: str) -> list[str]:
     return [f"{listed[1].strip()}={value}" for value in values]
 
 
-def _length(text: str) -> str:
-    tokens(text, 1)
-    return text
-
-
-def _grid(entry: str) -> str:
+def _valid_entry(entry: str) -> str:
     expand(entry)
     return entry
 
 
-Entry = Annotated[str, AfterValidator(_grid)]
+def _valid_length(text: str) -> str:
+    tokens(text, 1)
+    return text
+
+
+Entry = Annotated[str, AfterValidator(_valid_entry)]
 Method = Entry | Callable[..., Any]
-Length = Annotated[str, AfterValidator(_length)]
+Length = Annotated[str, AfterValidator(_valid_length)]
 Read = SkipJsonSchema[InstanceOf[Documents]]  # documents of Python, which no sweep file names
 
 
@@ -201,7 +193,7 @@ class Spec(BaseModel):
         """Reject a name that no record can hold."""
         parts = [*value, *value.values()] if isinstance(value, dict) else value
         for text in parts if isinstance(parts, list | tuple) else [value]:
-            if isinstance(text, str) and not _is_utf8(text):
+            if isinstance(text, str) and text != text.encode(errors="ignore").decode():
                 raise ValueError("it is not UTF-8; rename the file or the folder")
         return value
 
@@ -209,7 +201,7 @@ class Spec(BaseModel):
     @classmethod
     def _as_texts(cls, value: Any) -> Any:
         """Accept YAML's numbers, and one entry for a list of one."""
-        items = value if isinstance(value, list | tuple) else [value]
+        items = _listed(value)
         if not items:
             raise ValueError("name at least one")
         if len(items) > CELLS:
@@ -245,10 +237,9 @@ class Spec(BaseModel):
     @field_validator("docs", mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        names = list(value.values()) if isinstance(value, dict) else [value]
-        keys = value if isinstance(value, dict) else ()
-        names = [one for one in names if not isinstance(one, Documents)]
-        if value == {} or not all(isinstance(text, str) and text for text in (*names, *keys)):
+        named = [*value, *value.values()] if isinstance(value, dict) else [value]
+        texts = [one for one in named if not isinstance(one, Documents)]
+        if value == {} or not all(isinstance(text, str) and text for text in texts):
             raise ValueError(
                 "name a text file, a folder or a data set, or one for each task (TASK: NAME)"
             )
@@ -290,12 +281,12 @@ class Spec(BaseModel):
         """
         lengths = {text: tokens(text, trained_length) for text in self.length}
         for text, length in lengths.items():
-            check_length(text, length)
+            if not 1 <= length <= LONGEST:
+                raise UserError(
+                    f"length {text} is {length:,} tokens here; write one of 1 to {LONGEST:,}"
+                    " tokens."
+                )
         return tuple(sorted(set(lengths.values())))
-
-
-def _is_utf8(text: str) -> bool:
-    return text == text.encode(errors="ignore").decode()
 
 
 def _is_whole(item: Any) -> bool:
@@ -325,7 +316,9 @@ def bundled() -> dict[str, str]:
 
 def read_sweep_file(given: Path) -> SweepFile:
     """Read a sweep file, or the bundled one of this name; raise UserError for any other content."""
-    file = _place(given)
+    named = BUNDLED / f"{given}.yaml"
+    own = given.suffix or len(given.parts) != 1 or given.exists()
+    file = named if not own and named.exists() else given
     if file.suffix == ".py":
         raise UserError(
             f"{file} is code, not a sweep file; name it as --scaling {file} or --task {file}."
@@ -333,21 +326,12 @@ def read_sweep_file(given: Path) -> SweepFile:
     try:
         content = read_regular(file, limit=LARGEST)
     except FileNotFoundError:
-        raise UserError(f"sweep file {file} does not exist{_meant(given)}.") from None
+        known = nearest(str(given), bundled())  # where a name was given rather than a file
+        meant = "" if given.suffix else f"; among the bundled sweeps, {known}"
+        raise UserError(f"sweep file {file} does not exist{meant}.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"sweep file {file} cannot be read: {why(error)}.") from None
     return _parsed(file, content)
-
-
-def _place(given: Path) -> Path:
-    named = BUNDLED / f"{given}.yaml"
-    own = given.suffix or len(given.parts) != 1 or given.exists()
-    return named if not own and named.exists() else given
-
-
-def _meant(given: Path) -> str:
-    """Return which bundled sweeps there are, where a name was given rather than a file."""
-    return "" if given.suffix else f"; among the bundled sweeps, {nearest(str(given), bundled())}"
 
 
 class _Loader(yaml.BaseLoader):
@@ -378,11 +362,10 @@ def _parsed(file: Path, content: bytes) -> SweepFile:
 
 def _note(sweep: SweepFile, place: Place, node: yaml.Node) -> None:
     """Note the line of a place; raise UserError for a key that was there before."""
-    if place in sweep.lines:
-        first = sweep.lines[place]
-        line = node.start_mark.line + 1
+    line = node.start_mark.line + 1
+    if first := sweep.lines.get(place):
         raise UserError(f"{sweep.file}, line {line}: {place[-1]} is on line {first} too; keep one.")
-    sweep.lines[place] = node.start_mark.line + 1
+    sweep.lines[place] = line
 
 
 def parse(file: Path | None, flags: dict[str, Any]) -> Spec:
@@ -405,10 +388,11 @@ def parse_all(file: Path | None, flags: dict[str, Any], *, names: bool = True) -
     sweep = read_sweep_file(file) if file else SweepFile()
     given = {**sweep.settings, **flags}
     most = given.pop("limit", None)
-    problems: dict[Place, str] = {
-        (key,): _unknown(key, sweep) for key in given if key not in Spec.model_fields
-    }
-    given = {key: value for key, value in given.items() if (key,) not in problems}
+    problems: dict[Place, str] = {}
+    for key in [key for key in given if key not in Spec.model_fields]:
+        known = nearest(key, Spec.model_fields)
+        problems[key,] = f"{sweep.where((key,))}no setting is called {key!r}; {known}."
+        del given[key]
     if most is not None:
         try:
             given |= _limited(given, most)
@@ -472,11 +456,6 @@ def _with_trials(entry: str, most: int) -> str:
 def methods_of(given: Sequence[str]) -> tuple[str, ...]:
     """Return the methods of a list of names and of grids; raise UserError for all that are none."""
     return tuple(map(str, parse_all(None, {"scaling": given})[0].scaling)) if given else ()
-
-
-def _unknown(key: str, sweep: SweepFile) -> str:
-    known = nearest(key, Spec.model_fields)
-    return f"{sweep.where((key,))}no setting is called {key!r}; {known}."
 
 
 def _rest(
@@ -543,9 +522,8 @@ def _models(given: dict[str, Any], sweep: SweepFile) -> list[dict[str, Any]]:
     """Return the model and revision of every Spec; ``NAME@REVISION`` gives one its own."""
     if "model" not in given:
         return [{}]
-    named = given["model"]
-    names = list(named) if isinstance(named, list | tuple) else [named]
-    where = f"{sweep.where(('model',))}model: "
+    named, where = given["model"], f"{sweep.where(('model',))}model: "
+    names = _listed(named)
     if not names:
         raise UserError(f"{where}name at least one (given: {SHORT.repr(named)}).")
     for name in names:
@@ -564,13 +542,11 @@ def _adapters(given: dict[str, Any], sweep: SweepFile) -> list[dict[str, Any]]:
     """Return the adapter of every Spec of a model; ``none`` is the model itself."""
     if "adapter" not in given:
         return [{}]
-    named = given["adapter"]
-    names = list(named) if isinstance(named, list | tuple) else [named]
+    names = _listed(given["adapter"])
     for name in names:
         if names.count(name) > 1:
-            message = f"{sweep.where(('adapter',))}adapter: {SHORT.repr(name)} is given twice;"
-            message += " leave one out."
-            raise UserError(message)
+            where = sweep.where(("adapter",))
+            raise UserError(f"{where}adapter: {SHORT.repr(name)} is given twice; leave one out.")
     return [{"adapter": None if name in (None, "none") else str(name)} for name in names] or [{}]
 
 
