@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from harness.engine import loss
 from harness.engine.memory import ROWS, Shape, Sizes, of_a_row
@@ -72,7 +73,7 @@ def _shares(model: Any) -> bool:
     return True
 
 
-def _row(tokens: Sequence[int], model: Any) -> torch.Tensor:
+def _row(tokens: Sequence[int], model: Any) -> Tensor:
     return torch.tensor([list(tokens)], device=model.device)
 
 
@@ -124,14 +125,14 @@ class Forward:
         ends = np.cumsum([len(r) for r, _ in wanted])[:-1]
         return list(zip(pack, np.split(nll, ends), np.split(argmax, ends), strict=True))
 
-    def hidden(self, number: int, rows: NDArray[np.int64]) -> torch.Tensor:
+    def hidden(self, number: int, rows: NDArray[np.int64]) -> Tensor:
         """Return the hidden states of a pack, (1, rows, width); only needed rows are valid."""
         pack, nodes = self.packs[number], self.tree.nodes
         if not self.sharing:
             (node,) = pack
             trunk = getattr(self.model, trunk_name(self.model))
             tokens = _row(nodes[node].tokens, self.model)
-            whole: torch.Tensor = trunk(input_ids=tokens, use_cache=False)[0]
+            whole: Tensor = trunk(input_ids=tokens, use_cache=False)[0]
             return whole
         keep = frozenset(node for node in pack if self.last[node] > 2 * number)
         needed = np.zeros(sum(len(nodes[node].tokens) for node in pack), np.bool_)
@@ -150,7 +151,7 @@ def _packed(
     sizes: Sizes,
     above: KVCache,
     keep: frozenset[int],
-) -> tuple[torch.Tensor, dict[int, tuple[int, int]], KVCache]:
+) -> tuple[Tensor, dict[int, tuple[int, int]], KVCache]:
     """Return a pack's hidden states, the rows of each node, and the keys and values to store."""
     kernel = kernel_of(model, max(tree.nodes[node].end for node in pack))
     each = of_a_row(Shape.of(model.config.get_text_config(), model.dtype.itemsize))
@@ -262,7 +263,7 @@ class _Results(NamedTuple):
 
 
 @torch.inference_mode()
-def hidden_states(model: Any, request: ModelRequest, sizes: Sizes) -> torch.Tensor:
+def hidden_states(model: Any, request: ModelRequest, sizes: Sizes) -> Tensor:
     """Return the hidden states that predict the targets of a request, (1, targets, width)."""
     forward = Forward(model, build_tree([request.tokens]), sizes, shareable(model))
     rows = np.arange(request.start - 1, request.length - 1)
@@ -271,9 +272,7 @@ def hidden_states(model: Any, request: ModelRequest, sizes: Sizes) -> torch.Tens
 
 
 @torch.inference_mode()
-def compared(
-    model: Any, own: torch.Tensor, other: torch.Tensor, sizes: Sizes
-) -> DivergenceResponse:
+def compared(model: Any, own: Tensor, other: Tensor, sizes: Sizes) -> DivergenceResponse:
     """Return how far the predictions from ``other`` are from those of ``own``."""
     vocabulary = model.config.get_text_config().vocab_size
     chunk = sizes.head_rows(vocabulary, gpu=on_gpu(model.device)) // PARTS

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from harness.engine.loss import LIKELIEST, most_likely, nll_of, target_losses
 from harness.engine.memory import ROWS, Sizes
@@ -65,7 +66,7 @@ class Generation:
         """The position of that token."""
         return len(self.request.prompt) - 1 + len(self.tokens)
 
-    def penalize(self, scores: torch.Tensor) -> None:
+    def penalize(self, scores: Tensor) -> None:
         """Apply the repetition penalty to the scores of the next token, (vocabulary,), in place."""
         if self.penalty != 1:
             from transformers import RepetitionPenaltyLogitsProcessor  # with the model's code
@@ -117,13 +118,8 @@ class Step:
     kernel: Kernel
 
     def attend(
-        self,
-        module: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float | None,
-    ) -> torch.Tensor:
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, scale: float | None
+    ) -> Tensor:
         """Return the attention of every text's row over its own keys, which this row joins."""
         parts, layer = [], module.layer_idx
         for row, text in enumerate(self.texts):
@@ -190,7 +186,7 @@ def _step(model: Any, step: Step, sizes: Sizes) -> None:
     vocabulary = model.config.get_text_config().vocab_size
     chunk = sizes.head_rows(vocabulary, gpu=on_gpu(model.device))
 
-    def penalize(first: int, logits: torch.Tensor) -> None:
+    def penalize(first: int, logits: Tensor) -> None:
         for text, scores in zip(step.texts[first:], logits, strict=False):
             text.penalize(scores)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from harness.engine.memory import BLOCK
@@ -19,7 +19,7 @@ from harness.engine.trunk import trunk_name
 LIKELIEST = -1  # a target: whatever token is the most likely
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-Change = Callable[[int, torch.Tensor], None]
+Change = Callable[[int, Tensor], None]
 
 
 class _Hidden(BaseModelOutput):  # type: ignore[misc]  # its type is Any here
@@ -35,7 +35,7 @@ class _Stub(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.hidden: torch.Tensor | None = None
+        self.hidden: Tensor | None = None
 
     @property
     def decoder(self) -> _Stub:
@@ -62,12 +62,7 @@ def _head_only(model: nn.Module) -> Iterator[_Stub]:
 
 
 def target_losses(
-    model: Any,
-    hidden: torch.Tensor,
-    rows: Ints,
-    targets: Ints,
-    chunk: int,
-    change: Change | None = None,
+    model: Any, hidden: Tensor, rows: Ints, targets: Ints, chunk: int, change: Change | None = None
 ) -> tuple[Floats, Ints]:
     """Return the loss of each target in nats, float32, and the argmax there, both (n,).
 
@@ -84,9 +79,9 @@ def target_losses(
     # A device is sent everything at the beginning and read once at the end: it need not wait.
     filled = np.append(rows, np.full(LEAST_ROWS, rows[-1]))
     places, wanted = (torch.from_numpy(x).to(hidden.device) for x in (filled, targets))
-    losses: list[torch.Tensor] = []
-    likeliest: list[torch.Tensor] = []
-    buffer: list[torch.Tensor] = []
+    losses: list[Tensor] = []
+    likeliest: list[Tensor] = []
+    buffer: list[Tensor] = []
     with _head_only(model) as stub:
         for first in range(0, len(rows), chunk):
             count = min(chunk, len(rows) - first)
@@ -105,14 +100,14 @@ def target_losses(
     return torch.cat(losses).cpu().numpy(), torch.cat(likeliest).cpu().numpy()
 
 
-def divergences(model: Any, own: torch.Tensor, other: torch.Tensor, chunk: int) -> list[float]:
+def divergences(model: Any, own: Tensor, other: Tensor, chunk: int) -> list[float]:
     """Return the Kullback-Leibler divergence of every row's prediction, in nats, in float64.
 
     ``own`` and ``other`` are hidden states of the same positions, (1, rows, width); the mean is
     over the prediction of ``own``. Equal logits give exactly 0. ``chunk`` rows are computed at a
     time, at least 16.
     """
-    results: list[torch.Tensor] = []
+    results: list[Tensor] = []
     with _head_only(model) as stub:
         for first in range(0, own.shape[1], max(chunk, LEAST_ROWS)):
             rows = slice(first, first + max(chunk, LEAST_ROWS))
@@ -128,7 +123,7 @@ def divergences(model: Any, own: torch.Tensor, other: torch.Tensor, chunk: int) 
     return every
 
 
-def _in_float32(logits: torch.Tensor, buffer: list[torch.Tensor]) -> torch.Tensor:
+def _in_float32(logits: Tensor, buffer: list[Tensor]) -> Tensor:
     """Return the logits in float32, of 16 bits in memory that is allocated once."""
     if logits.dtype == torch.float32:
         return logits
@@ -137,14 +132,14 @@ def _in_float32(logits: torch.Tensor, buffer: list[torch.Tensor]) -> torch.Tenso
     return buffer[0][: len(logits)].copy_(logits)
 
 
-def nll_of(logits: torch.Tensor, best: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def nll_of(logits: Tensor, best: Tensor, targets: Tensor) -> Tensor:
     """Return -log softmax at the targets, (rows,), and write over the logits."""
     largest = logits.gather(1, best[:, None])
     below = largest - logits.gather(1, targets[:, None])
     return logits.sub_(largest).exp_().sum(-1).log() + below[:, 0]
 
 
-def most_likely(logits: torch.Tensor) -> torch.Tensor:
+def most_likely(logits: Tensor) -> Tensor:
     """Return the first largest entry of each row, (rows,).
 
     It takes the maximum of each block first, which is vectorized on a CPU where argmax is not:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from harness.engine.prefix_tree import Node, NodePath
 from harness.engine.sdpa import Causal, Kernel, padded_length
@@ -19,7 +20,7 @@ from harness.engine.sdpa import Causal, Kernel, padded_length
 NAME, PLAIN = "ropewalk_runs", "sdpa"
 BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")
 POSITIONS = ("position_ids", "cache_position")  # any other tensor may select keys
-Pair = tuple[torch.Tensor, torch.Tensor]  # keys and values, (1, kv_heads, rows, head_dim)
+Pair = tuple[Tensor, Tensor]  # keys and values, (1, kv_heads, rows, head_dim)
 KVCache = dict[tuple[int, int], Pair]  # by node and layer
 
 
@@ -38,7 +39,7 @@ class LayerKeys:
     ``derived`` has what a kernel computed from the keys of the node ``node`` and of those above it.
     """
 
-    whole: list[torch.Tensor]
+    whole: list[Tensor]
     derived: dict[Any, Any] = field(default_factory=dict)
     node: int = -1
 
@@ -67,17 +68,12 @@ class Run:
     calls: int = 0
     kept: KVCache = field(default_factory=dict)
     layers: dict[int, LayerKeys] = field(default_factory=dict)
-    joined: list[torch.Tensor] = field(default_factory=list)
+    joined: list[Tensor] = field(default_factory=list)
     joined_of: tuple[int, NodePath] = (-1, ())
 
     def attend(
-        self,
-        module: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float | None,
-    ) -> torch.Tensor:
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, scale: float | None
+    ) -> Tensor:
         """Store the rows' keys, and return their attention; SkipAttention if that is not needed."""
         _hold(self, module.layer_idx, key, value)
         if self.keys_only:
@@ -87,7 +83,7 @@ class Run:
 
 # What computes the attention of the current rows, (1, rows, heads, head_dim): of a module, its
 # query, key and value, and the scale.
-Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, float | None], torch.Tensor]
+Attend = Callable[[Any, Tensor, Tensor, Tensor, float | None], Tensor]
 _running: list[Attend] = []
 
 
@@ -141,25 +137,25 @@ def _no_mask(*_: Any, local_size: int | None = None, **__: Any) -> None:
 
 def _attend(
     module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     **options: Any,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[Tensor, None]:
     """Return the attention of the current rows, (1, rows, heads, head_dim), for transformers.
 
     Raises SkipAttention when only keys are needed, NotShareableError for anything not causal.
     """
     options["attention_mask"] = attention_mask
     beyond = [name for name in BEYOND if options.pop(name, None) is not None]
-    beyond += [n for n, x in options.items() if isinstance(x, torch.Tensor) and n not in POSITIONS]
+    beyond += [n for n, x in options.items() if isinstance(x, Tensor) and n not in POSITIONS]
     if beyond or query.shape[0] != 1 or query.shape[3] != value.shape[3]:
         raise NotShareableError(", ".join(beyond) or "shape")
     return _running[-1](module, query, key, value, options.get("scaling")), None
 
 
-def _rows(run: Run, module: Any, query: torch.Tensor, scale: float | None) -> torch.Tensor:
+def _rows(run: Run, module: Any, query: Tensor, scale: float | None) -> Tensor:
     """Return the attention of the current rows, node by node."""
     first, end = run.rows
     layer, parts = run.layers[module.layer_idx], []
@@ -183,7 +179,7 @@ def _rows(run: Run, module: Any, query: torch.Tensor, scale: float | None) -> to
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
-def _hold(run: Run, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+def _hold(run: Run, layer: int, key: Tensor, value: Tensor) -> None:
     """Store the rows' keys and values, and copy those that later packs need."""
     first, end = run.rows
     if first == 0:
@@ -200,7 +196,7 @@ def _hold(run: Run, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
             run.kept[index, layer] = keys, values
 
 
-def _widened(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+def _widened(tensor: Tensor, rows: int) -> Tensor:
     """Return a tensor with more rows, zero where nothing was written."""
     given = tensor.shape[2]
     if given == rows:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.functional import pad, scaled_dot_product_attention
 
@@ -27,10 +28,7 @@ LEAST_ROWS = 16  # of a matrix product: fewer use another kernel, with other bit
 # module, its query, key and value, the position of the first row, and the scale. What it keeps in
 # the dictionary, which belongs to one layer of a text that comes in chunks or token by token, need
 # not be computed for the rows that follow.
-Kernel = Callable[
-    [Any, torch.Tensor, torch.Tensor, torch.Tensor, int, float | None, dict[Any, Any] | None],
-    torch.Tensor,
-]
+Kernel = Callable[[Any, Tensor, Tensor, Tensor, int, float | None, dict[Any, Any] | None], Tensor]
 
 
 @dataclass
@@ -38,18 +36,18 @@ class Causal:
     """Plain causal attention, of positions below ``longest``; its mask is made once."""
 
     longest: int
-    mask: torch.Tensor | None = None
+    mask: Tensor | None = None
 
     def __call__(
         self,
         _: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         position: int,
         scale: float | None,
         _kept: dict[Any, Any] | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Return the attention of rows at positions ``position``…."""
         if self.mask is None and position and not on_gpu(query.device):
             self.mask = tile_mask(self.longest, query)
@@ -71,7 +69,7 @@ def padded_length(length: int, device: torch.device) -> int:
     return -(-length // KEY_BLOCK) * KEY_BLOCK if blocked(device) else length
 
 
-def tile_mask(longest: int, like: torch.Tensor) -> torch.Tensor:
+def tile_mask(longest: int, like: Tensor) -> Tensor:
     """Return the mask of one tile at position ``longest``; every earlier mask is a part of it.
 
     (TILE, longest + TILE + KEY_BLOCK): 0 where row i may see key j <= longest + i, else -inf.
@@ -82,13 +80,13 @@ def tile_mask(longest: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def causal(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     position: int,
     scale: float | None,
-    mask: torch.Tensor | None,
-) -> torch.Tensor:
+    mask: Tensor | None,
+) -> Tensor:
     """Return the attention of rows at positions ``position``…, (1, heads, rows, head_dim).
 
     ``query`` is (1, heads, rows, head_dim). ``key`` and ``value`` are (1, kv_heads, padded length,
@@ -119,13 +117,8 @@ def causal(
 
 
 def on_cuda(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float | None,
-    *,
-    causal: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, *, causal: bool
+) -> tuple[Tensor, Tensor]:
     """Return attention, as ``query``, and its log-sum-exp, (batch, heads, rows), of CUDA tensors.
 
     If ``causal``, the last row sees all keys, and each row before it one key less. The kernels are
@@ -143,14 +136,14 @@ def on_cuda(
     return out[..., :channels], lse[..., :rows]
 
 
-def _flash_takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+def _flash_takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Return whether the flash kernel takes them: 16 bits, up to 256 channels, a recent GPU."""
     return bool(can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, True)))
 
 
 def _flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, causal: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool
+) -> tuple[Tensor, Tensor]:
     """Call the flash kernel, which reads keys that heads share in place."""
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention(
         query, key, value, 0.0, causal, scale=scale
@@ -159,8 +152,8 @@ def _flash(
 
 
 def _efficient(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, causal: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool
+) -> tuple[Tensor, Tensor]:
     """Call the memory-efficient kernel: 32 bits too, and any GPU; its log-sum-exp is padded.
 
     It wants a key for every head. Heads that share keys are folded into the batch, where each has
@@ -190,12 +183,8 @@ def _efficient(
 
 
 def _fused(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float | None,
-    mask: torch.Tensor | None,
-) -> torch.Tensor:
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, mask: Tensor | None
+) -> Tensor:
     """Call the CPU kernel with 16 rows or more; grouped heads share their keys without a copy.
 
     Without a mask row i sees keys 0 to i.

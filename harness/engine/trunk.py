@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from harness.engine.memory import ROWS
@@ -62,7 +62,7 @@ def run_pack(
     *,
     overlap: bool = False,
     **more: Any,
-) -> tuple[torch.Tensor, Run]:
+) -> tuple[Tensor, Run]:
     """Return the pack's hidden states (1, rows, width), valid at the ``needed`` rows, and its Run.
 
     ``chunk``, a multiple of 32, is how many rows a layer computes at a time; ``more`` goes to the
@@ -122,12 +122,12 @@ def _carrying(own: Callable[..., Any], layer: nn.Module, carried: Carried) -> Ca
     """
     device = next(layer.parameters()).device
 
-    def forward(hidden: torch.Tensor, *given: Any, **named: Any) -> Any:
+    def forward(hidden: Tensor, *given: Any, **named: Any) -> Any:
         every: list[tuple[int | str, Any]] = [*enumerate(given), *named.items()]
         for name, value in every:
             source, nearest = carried.get(name, (None, None))
             nearest = nearest if source is value else value
-            carried[name] = value, tree_map_only(torch.Tensor, lambda t: t.to(device), nearest)
+            carried[name] = value, tree_map_only(Tensor, lambda t: t.to(device), nearest)
         here = (carried[place][1] for place in range(len(given)))
         return own(hidden.to(device), *here, **{name: carried[name][1] for name in named})
 
@@ -168,7 +168,7 @@ def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callabl
     that are not needed only keys and values are computed.
     """
 
-    def forward(hidden: torch.Tensor, *given: Any, **named: Any) -> Any:
+    def forward(hidden: Tensor, *given: Any, **named: Any) -> Any:
         size, (origin, stop) = hidden.shape[1], run.part
         out: Any = hidden
         here = [(max(a, origin), min(b, stop), wanted) for a, b, wanted in ranges]
@@ -195,7 +195,7 @@ def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callabl
 def _norm_by_rows(own: Callable[..., Any], ranges: Ranges) -> Callable[..., Any]:
     """Return a norm's forward that overwrites its input: its float32 copies stay small."""
 
-    def forward(hidden: torch.Tensor) -> torch.Tensor:
+    def forward(hidden: Tensor) -> Tensor:
         for first, end, _ in ranges:
             hidden[:, first:end] = own(hidden[:, first:end])
         return hidden
@@ -207,13 +207,13 @@ def _rows(value: Any, rows: slice, size: int) -> Any:
     """Return the given rows of positions, or of cos and sin in a tuple."""
     if isinstance(value, tuple):
         return tuple(_rows(part, rows, size) for part in value)
-    by_row = isinstance(value, torch.Tensor) and value.dim() > 1 and value.shape[1] == size
+    by_row = isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] == size
     return value[:, rows] if by_row else value
 
 
 def _laid_out(
     nodes: Sequence[Node], pack: NodePath, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, dict[int, tuple[int, int]]]:
+) -> tuple[Tensor, Tensor, dict[int, tuple[int, int]]]:
     """Return tokens and positions of a pack, (1, rows), and the rows of each node.
 
     On a CPU up to 31 unused rows complete the last 32: the kernels of activations compute so

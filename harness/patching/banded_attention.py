@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from harness.engine import Kernel, blocked
 from harness.engine.memory import Moved
@@ -16,7 +16,7 @@ from harness.patching.layout import Layout, no_mask
 from harness.patching.tiles import FLASH, Merged, Rows, attend, attend_tiles, pieces, within
 from scaling.types import Band, Bands, by_distance
 
-Cache = dict[Band, tuple[torch.Tensor, int, int]]  # rotated keys, and from where to where they are
+Cache = dict[Band, tuple[Tensor, int, int]]  # rotated keys, and from where to where they are
 KEPT_BANDS = 8  # rotated keys of a text are kept up to so many bands
 KEPT_TABLES = 16  # cos and sin are kept from layer to layer up to so many bands and maps of heads
 KEPT_CALLS = 512  # the parts of so many calls are kept: every generated token is a call
@@ -27,7 +27,7 @@ class Part:
     """What one band covers of one call: rows, keys, their cut, and ``own``, the band's rows."""
 
     band: Band
-    own: slice | torch.Tensor
+    own: slice | Tensor
     rows: slice
     keys: slice
     cut: Any  # pieces, or tiles
@@ -92,9 +92,9 @@ class BandedAttention:
         self.kernel: Kernel | None = None
         self._unmoved = by_distance(bands.length, bands.last, 0)
         self._calls: dict[Any, tuple[Rows | None, list[Part]]] = {}
-        self._tables: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._tables: dict[Any, tuple[Tensor, Tensor]] = {}
         self._keeps_tables = _table_count(bands) <= KEPT_TABLES
-        self._scales: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
+        self._scales: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._dropped = 0  # keys that the caches of sliding layers no longer have
 
     def mask(self, *args: Any, kv_offset: int = 0, **named: Any) -> None:
@@ -106,16 +106,16 @@ class BandedAttention:
     def __call__(
         self,
         module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         *_: Any,
         scaling: float | None = None,
         softcap: float | None = None,
-        s_aux: torch.Tensor | None = None,
+        s_aux: Tensor | None = None,
         sliding_window: int | None = None,
         **__: Any,
-    ) -> tuple[torch.Tensor, None]:
+    ) -> tuple[Tensor, None]:
         """Return (batch, rows, heads, width); the rows are the last positions of the keys."""
         batch, heads, rows = query.shape[:3]
         dropped = 0 if sliding_window is None else self._dropped
@@ -132,13 +132,13 @@ class BandedAttention:
     def attend(
         self,
         module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         position: int,
         scale: float | None,
         cache: Cache | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Return (1, heads, rows, width), as an engine's ``Kernel`` does."""
         merged = self._merged(module, query, key, value, position, scale, cache=cache)
         return merged.values.reshape(*query.shape[:3], -1).to(query.dtype)
@@ -146,9 +146,9 @@ class BandedAttention:
     def _merged(
         self,
         module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         position: int,
         scaling: float | None,
         softcap: float | None = None,
@@ -203,7 +203,7 @@ class BandedAttention:
                 self._calls[call] = None, parts_in_pieces(bands, rows, position + rows, window)
         return self._calls[call]
 
-    def _scaled(self, query: torch.Tensor, position: int, window: int | None) -> torch.Tensor:
+    def _scaled(self, query: Tensor, position: int, window: int | None) -> Tensor:
         """Scale the queries of a layer that attends to the whole context.
 
         A device gets the scales of all queries once, for every layer and chunk.
@@ -222,11 +222,11 @@ class BandedAttention:
         where: tuple[Any, int],
         layout: Layout | None,
         part: Part,
-        key: torch.Tensor,
+        key: Tensor,
         end: int,
         dropped: int,
         cache: Cache | None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Return a part's keys, rotated; ``cache`` keeps those before ``end``, others are zero."""
         band, keys = part.band, part.keys
         if layout is None or cache is None or len(self.bands.bands) > KEPT_BANDS:
@@ -254,11 +254,11 @@ class BandedAttention:
         where: tuple[Any, int],
         layout: Layout,
         band: Band,
-        rows: slice | torch.Tensor,
-        x: torch.Tensor,
+        rows: slice | Tensor,
+        x: Tensor,
         *,
         query: bool,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Return rotated queries ``(groups, sharing, rows, width)`` or keys ``(groups, 1, …)``.
 
         ``where`` is the layer and its number of groups, heads that share a key. Where positions
@@ -282,11 +282,11 @@ class BandedAttention:
         self,
         layout: Layout,
         band: Band,
-        column: torch.Tensor | None,
-        rows: slice | torch.Tensor,
+        column: Tensor | None,
+        rows: slice | Tensor,
         device: torch.device,
         query: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         """Return cos and sin of some rows; few tables are kept for layers and calls."""
         positions, phase = (band.query, band.phase) if query else (band.key, None)
         name = (layout, band, None if column is None else tuple(column.tolist()), device, query)
@@ -303,7 +303,7 @@ class BandedAttention:
         return cos[rows], sin[rows]
 
 
-def _present(states: torch.Tensor, keys: slice, dropped: int) -> torch.Tensor:
+def _present(states: Tensor, keys: slice, dropped: int) -> Tensor:
     """Return these keys or values; the first ``dropped`` of the context are absent.
 
     Absent ones that a tile covers are zero: no row of the call attends to them.

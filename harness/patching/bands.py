@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from harness.engine import PLAIN
 from harness.errors import UserError
@@ -74,10 +74,10 @@ class Call:
     """The inputs and the output of one call of a layer's attention."""
 
     module: nn.Module
-    states: tuple[torch.Tensor, ...]  # query, key and value, (1, heads, tokens, width)
-    mask: torch.Tensor | None
+    states: tuple[Tensor, ...]  # query, key and value, (1, heads, tokens, width)
+    mask: Tensor | None
     options: dict[str, Any]
-    out: torch.Tensor
+    out: Tensor
 
     def wide(self) -> Call:
         """Return the call in float32 or wider: then rounding cannot hide an error."""
@@ -125,7 +125,7 @@ def _verified(model: Any, name: str) -> dict[nn.Module, Layout | None]:
     return layouts
 
 
-def _recorded(model: Any, replayed: list[Call] | None = None) -> tuple[list[Call], torch.Tensor]:
+def _recorded(model: Any, replayed: list[Call] | None = None) -> tuple[list[Call], Tensor]:
     """Run the prompt; return every call of an attention, and the logits.
 
     The model uses its own attention and masks, or ``replayed`` outputs in their place.
@@ -136,7 +136,7 @@ def _recorded(model: Any, replayed: list[Call] | None = None) -> tuple[list[Call
 
     def attend(
         module: nn.Module, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any
-    ) -> tuple[torch.Tensor, None]:
+    ) -> tuple[Tensor, None]:
         if replayed is None:
             out = _function(module, usual)(module, query, key, value, attention_mask, **options)[0]
         else:
@@ -163,9 +163,7 @@ def _rotated(kind: str, call: Call, at_rest: Call, layout: Layout | None, own: F
     return Call(call.module, (query, key, value), wide.mask, wide.options, call.out)
 
 
-def _check_close(
-    kind: str, what: str, actual: torch.Tensor, expected: torch.Tensor, share: float
-) -> float:
+def _check_close(kind: str, what: str, actual: Tensor, expected: Tensor, share: float) -> float:
     """Return the largest error; raise UserError where it exceeds a share of the largest number.
 
     In 16 bits the mean error counts: rounding may send a token to another expert of a mixture.
@@ -204,7 +202,7 @@ def _function(module: nn.Module, implementation: str) -> Attention:
     return function
 
 
-def _reference(call: Call, implementation: str) -> torch.Tensor:
+def _reference(call: Call, implementation: str) -> Tensor:
     """Return the output of the model's own attention function in float32.
 
     The eager function replaces flash kernels, which take 16 bits and no mask.
@@ -220,5 +218,5 @@ def _reference(call: Call, implementation: str) -> torch.Tensor:
 
 def _wide(value: Any) -> Any:
     """Return a tensor of 16 bits in float32, and anything else unchanged."""
-    half = isinstance(value, torch.Tensor) and value.dtype in ROUNDED
+    half = isinstance(value, Tensor) and value.dtype in ROUNDED
     return value.float() if half else value

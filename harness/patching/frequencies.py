@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from harness.engine import NotShareableError, layers_of, trunk_name
 from harness.errors import UserError, reason
@@ -38,7 +38,7 @@ class PatchedRotary(nn.Module):
         self.inner = inner
         self.frequencies = frequencies
 
-    def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Return cos and sin of these frequencies, computed by the model's own module."""
         own: Any = self.inner
         inv_freq, attention_scaling, _ = _names(own)
@@ -167,11 +167,11 @@ def _verify(model: Any, name: str) -> None:
 
 
 @torch.inference_mode()
-def probe(model: Any, length: int = PROBE_LENGTH) -> torch.Tensor:
+def probe(model: Any, length: int = PROBE_LENGTH) -> Tensor:
     """Return the logits of a short prompt of different tokens."""
     size = min(length, model.config.get_text_config().vocab_size)
     tokens = torch.arange(size, device=model.device)[None]
-    logits: torch.Tensor = model(input_ids=tokens, use_cache=False).logits
+    logits: Tensor = model(input_ids=tokens, use_cache=False).logits
     return logits
 
 

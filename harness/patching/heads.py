@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from harness.patching.banded_attention import BandedAttention
 from harness.patching.bands import verified_layouts
@@ -28,8 +29,8 @@ class HeadTables:
     (DPE, arXiv:2504.18857). Both are zero for a layer that is not rotated.
     """
 
-    outlier_shares: torch.Tensor
-    pair_norms: torch.Tensor
+    outlier_shares: Tensor
+    pair_norms: Tensor
 
 
 @torch.inference_mode()
@@ -47,7 +48,7 @@ def measure_heads(model: Any, texts: Iterable[Sequence[int]]) -> HeadTables:
 
     def recorded(
         attention: BandedAttention, module: Any, query: Any, key: Any, *args: Any, **named: Any
-    ) -> tuple[torch.Tensor, None]:
+    ) -> tuple[Tensor, None]:
         layout = layouts[module]
         if layout is not None:
             scale = named.get("scaling") or query.shape[-1] ** -0.5
@@ -69,18 +70,18 @@ def measure_heads(model: Any, texts: Iterable[Sequence[int]]) -> HeadTables:
     return HeadTables(outliers / count, norms / count)
 
 
-def outlier_shares(query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+def outlier_shares(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """Return the share of outliers of each head's last query, float64 ``(heads,)``.
 
     ``query`` is unrotated, (heads, tokens, width), ``key`` (groups, tokens, width).
     """
     last = query[:, -1].float().reshape(len(key), -1, query.shape[-1])  # (groups, sharing, width)
     weights = (last @ key.float().mT * scale).softmax(-1).flatten(0, 1)
-    shares: torch.Tensor = (weights > OUTLIER / key.shape[1]).double().mean(-1)
+    shares: Tensor = (weights > OUTLIER / key.shape[1]).double().mean(-1)
     return shares
 
 
-def pair_norms(query: torch.Tensor, key: torch.Tensor, layout: Layout) -> torch.Tensor:
+def pair_norms(query: Tensor, key: Tensor, layout: Layout) -> Tensor:
     """Return the mean product of the norms of each channel pair, float64 ``(heads, pairs)``."""
     rotated = (layout.pair >= 0).to(query.device)
     pair = layout.pair.to(query.device)[rotated]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from harness.errors import UserError
 from harness.patching.frequencies import as_is, placed, rotary_name
@@ -19,7 +19,7 @@ from scaling.types import Frequencies
 NAME = "ropewalk"  # of the attention in transformers' registries; no kernel's name may be in it
 TOLERANCE = 1e-2  # of the largest value: a quarter turn in bfloat16 is exact to 4e-3
 UNDERSTOOD = ("s_aux", "position_ids", "cache_position")  # tensors that bias or select nothing
-Attention = Callable[..., tuple[torch.Tensor, None]]
+Attention = Callable[..., tuple[Tensor, None]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +32,9 @@ class Layout:
     other.
     """
 
-    pair: torch.Tensor
-    partner: torch.Tensor
-    sign: torch.Tensor
+    pair: Tensor
+    partner: Tensor
+    sign: Tensor
     halves: bool
 
     def equals(self, other: Layout) -> bool:
@@ -46,13 +46,13 @@ class Layout:
 
     def tables(
         self,
-        positions: torch.Tensor,
+        positions: Tensor,
         frequencies: Frequencies,
         device: torch.device,
-        phase: torch.Tensor | None = None,
+        phase: Tensor | None = None,
         *,
         blended: bool = False,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         """Return cos and sin ``(tokens, head_dim)`` as ``rotate`` takes them, float32.
 
         ``positions`` are ``(tokens,)``, or ``(tokens, pairs)`` where channel pairs differ; where
@@ -79,7 +79,7 @@ class Layout:
             at_rest, 0.0
         )
 
-    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotate ``(batch, heads, tokens, head_dim)``, in float32 whatever the dtype."""
         wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
         if self.halves:
@@ -90,9 +90,7 @@ class Layout:
         return torch.addcmul(wide * cos, partners, sin).to(x.dtype)
 
 
-def _turned(
-    positions: torch.Tensor, inv_freq: torch.Tensor, phase: torch.Tensor | None
-) -> tuple[torch.Tensor, ...]:
+def _turned(positions: Tensor, inv_freq: Tensor, phase: Tensor | None) -> tuple[Tensor, ...]:
     """Return cos and sin of the angles at positions ``(tokens, 1 or pairs)``, float64."""
     angles = positions * inv_freq
     angles += 0.0 if phase is None else phase.to(angles.device)
@@ -131,13 +129,13 @@ def runs(kind: str) -> Iterator[None]:
         ) from error
 
 
-def no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> None:
+def no_mask(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> None:
     """Return no mask; raise UserError where rows are padded."""
     if attention_mask is not None and not bool(attention_mask.all()):
         raise UserError("positions are moved for whole rows of tokens; padding is not supported.")
 
 
-def _window(*_: Any, local_size: int | None = None, device: Any = None, **__: Any) -> torch.Tensor:
+def _window(*_: Any, local_size: int | None = None, device: Any = None, **__: Any) -> Tensor:
     """Return the window of a mask in tokens, in place of the mask; 0 for no window."""
     return torch.full((1, 1, 1, 1), float(local_size or 0), device=device)
 
@@ -178,22 +176,22 @@ def layouts_of(model: Any) -> dict[nn.Module, Layout | None]:
 
 
 @torch.inference_mode()
-def _captured(model: Any, name: str, inv_freq: torch.Tensor) -> dict[nn.Module, torch.Tensor]:
+def _captured(model: Any, name: str, inv_freq: Tensor) -> dict[nn.Module, Tensor]:
     """Return what every layer's attention sees of its second token, (heads, head_dim) float32."""
-    seen: dict[nn.Module, torch.Tensor] = {}
+    seen: dict[nn.Module, Tensor] = {}
     kind = type(model).__name__
 
     def capture(
         module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
         *,
         sliding_window: int | None = None,
         **more: Any,
-    ) -> tuple[torch.Tensor, None]:
-        extra = [n for n, x in more.items() if isinstance(x, torch.Tensor) and n not in UNDERSTOOD]
+    ) -> tuple[Tensor, None]:
+        extra = [n for n, x in more.items() if isinstance(x, Tensor) and n not in UNDERSTOOD]
         if extra or (attention_mask is not None and attention_mask.numel() != 1):
             how = f" ({', '.join(extra)})" if extra else ""
             raise UserError(
@@ -214,7 +212,7 @@ def _captured(model: Any, name: str, inv_freq: torch.Tensor) -> dict[nn.Module, 
 
 
 def _layout(
-    kind: str, plain: torch.Tensor, turned: torch.Tensor, bits: list[torch.Tensor], pairs: int
+    kind: str, plain: Tensor, turned: Tensor, bits: list[Tensor], pairs: int
 ) -> Layout | None:
     """Return a layout from a layer's channels: unrotated, all rotated, and pair by pair."""
     size = plain.shape[-1]
@@ -234,7 +232,7 @@ def _layout(
         ((bit - turned).abs().amax(0) < (bit - plain).abs().amax(0)).long() << position
         for position, bit in enumerate(bits)
     )
-    assert isinstance(pair, torch.Tensor)
+    assert isinstance(pair, Tensor)
     moved = ~at_rest
     paired = (
         torch.equal(partner[partner], torch.arange(size))

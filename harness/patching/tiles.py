@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from harness.engine import sdpa
 from harness.engine.memory import ROWS
@@ -36,21 +36,21 @@ class Merged:
     Both are float32 or wider. Rows without a pair are zero, and their log-sum-exp is NOTHING.
     """
 
-    values: torch.Tensor
-    lse: torch.Tensor
+    values: Tensor
+    lse: Tensor
 
     @staticmethod
-    def empty(query: torch.Tensor, width: int) -> Merged:
+    def empty(query: Tensor, width: int) -> Merged:
         """Return the softmax over no keys, for the rows of ``(batch, heads, rows, …)``."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         values = query.new_zeros((*query.shape[:3], width), dtype=dtype)
         return Merged(values, query.new_full(query.shape[:3], NOTHING, dtype=dtype))
 
-    def of(self, rows: slice | torch.Tensor) -> Merged:
+    def of(self, rows: slice | Tensor) -> Merged:
         """Return some rows; a slice is a view, and additions to it change this softmax."""
         return Merged(self.values[:, :, rows], self.lse[:, :, rows])
 
-    def add(self, rows: slice, values: torch.Tensor, lse: torch.Tensor) -> None:
+    def add(self, rows: slice, values: Tensor, lse: Tensor) -> None:
         """Merge the softmax of these rows over keys that were not in it before."""
         before, now = self.values[:, :, rows], self.lse[:, :, rows]
         both = torch.logaddexp(now, lse.to(now.dtype))
@@ -59,7 +59,7 @@ class Merged:
         now.copy_(both)
 
 
-def widened(part: torch.Tensor, width: int) -> torch.Tensor:
+def widened(part: Tensor, width: int) -> Tensor:
     """Pad channels with zeros; a tensor that is wide enough stays a view."""
     missing = width - part.shape[-1]
     return nn.functional.pad(part, (0, missing)) if missing else part
@@ -77,7 +77,7 @@ class Piece:
     shape: Literal["all", "lower", "upper"]
 
 
-def pieces(first: torch.Tensor, end: torch.Tensor) -> list[Piece]:
+def pieces(first: Tensor, end: Tensor) -> list[Piece]:
     """Return pieces that together cover every pair ``first[r] <= key < end[r]`` exactly once.
 
     ``first`` and ``end`` are int64 ``(rows,)``. Where both bounds are constant or grow by one per
@@ -141,9 +141,9 @@ def _cut(rows: tuple[int, int], bounds: tuple[int, int], moves: tuple[int, int])
 
 def attend(
     merged: Merged,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     cut: Iterable[Piece],
     scale: float,
     softcap: float | None,
@@ -165,8 +165,8 @@ def attend(
 
 
 def _piece(
-    parts: list[torch.Tensor], causal: bool, scale: float, softcap: float | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    parts: list[Tensor], causal: bool, scale: float, softcap: float | None
+) -> tuple[Tensor, Tensor]:
     """Return values and log-sum-exp of one piece, by a fused kernel where there is one."""
     query, key, value = parts
     if softcap is None and sdpa.on_gpu(query.device):
@@ -178,13 +178,8 @@ def _piece(
 
 
 def _unfused(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    causal: bool,
-    scale: float,
-    softcap: float | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float, softcap: float | None
+) -> tuple[Tensor, Tensor]:
     """Compute scores block by block: for soft-capping, and devices without a fused kernel."""
     merged = Merged.empty(query, value.shape[-1])
     for row in range(0, query.shape[2], SCORES):
@@ -213,11 +208,11 @@ class Tile:
 
     rows: slice
     keys: slice
-    first: torch.Tensor
-    end: torch.Tensor
-    unmet: torch.Tensor | None
+    first: Tensor
+    end: Tensor
+    unmet: Tensor | None
 
-    def mask(self, dtype: torch.dtype) -> torch.Tensor | None:
+    def mask(self, dtype: torch.dtype) -> Tensor | None:
         """Return (rows, keys), 0 for a visible key and -inf elsewhere; None if all are visible."""
         count = self.keys.stop - self.keys.start
         left, right = int(self.first.max()), int(self.end.min())
@@ -237,8 +232,8 @@ class Rows:
     ``positions`` are those of all rows, ``kept`` the places of the call's own.
     """
 
-    positions: torch.Tensor
-    kept: torch.Tensor
+    positions: Tensor
+    kept: Tensor
     tiles: tuple[tuple[int, int, int], ...]  # first and end position, and the first row's place
 
     @property
@@ -288,7 +283,7 @@ class Rows:
         return Tile(rows, keys, first, end, None if bool(seen.all()) else ~seen)
 
 
-def within(window: int | None, band: Band, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+def within(window: int | None, band: Band, rows: slice) -> tuple[Tensor, Tensor]:
     """Return the first and end key of a band's rows, in a layer with a sliding window in tokens."""
     first, end = band.first[rows], band.end[rows]
     if window is not None:
@@ -298,12 +293,7 @@ def within(window: int | None, band: Band, rows: slice) -> tuple[torch.Tensor, t
 
 
 def attend_tiles(
-    merged: Merged,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    tiles: Sequence[Tile],
-    scale: float,
+    merged: Merged, query: Tensor, key: Tensor, value: Tensor, tiles: Sequence[Tile], scale: float
 ) -> None:
     """Merge the pairs of the tiles of one band into a softmax, by the CPU's fused kernel.
 
