@@ -121,7 +121,7 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate():
         assert isinstance(bands, Bands)
         cell = Cell("dual_chunk", "task", length, bands, "key", (question,))
         told[length], compared = (
-            sweep_memory._demand(plan, [Batch(bands, (Item(cell, one),))]).bytes(Sizes())
+            sweep_memory._peak(plan, [Batch(bands, (Item(cell, one),))])(Sizes())
             for one in (question, Divergence(tokens, length - 9, doc_id="q"))
         )
         if length == 1024:
