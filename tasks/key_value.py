@@ -55,12 +55,8 @@ def ask(
             pair = _pair(context, key, value)
             space = room(length, frame, new, len(pair))
             tokens, (start,) = inserted(pairs[trial], [(depth, pair)], space, end)
-            facts: dict[str, Fact] = {
-                "depth": depth,
-                "trial": trial,
-                "answer": value,
-                "needle": len(frame.head) + start,
-            }
+            facts: dict[str, Fact] = {"depth": depth, "trial": trial, "answer": value}
+            facts["needle"] = len(frame.head) + start
             yield make_request(doc_id, frame, tokens, facts, new)
 
 

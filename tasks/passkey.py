@@ -68,13 +68,9 @@ def ask(
             tokens, needle, start = prompt(
                 context, length, key, depth, filler=filler, draw=draw, chat=chat
             )
-            metadata: dict[str, Fact] = {
-                "depth": depth,
-                "trial": trial,
-                "key": str(key),
-                "needle": needle,
-            }
-            yield Loglikelihood(tokens, start, doc_id=doc_id, metadata=metadata)
+            facts: dict[str, Fact] = {"depth": depth, "trial": trial, "key": str(key)}
+            facts["needle"] = needle
+            yield Loglikelihood(tokens, start, doc_id=doc_id, metadata=facts)
 
 
 def prompt(

@@ -73,13 +73,10 @@ def ask(
             space = room(length, frame, new, len(own))
             more = others(known, one, Random(f"{seed}/{trial}/others"))
             tokens = filled(written, one, more, space, Random(f"{seed}/{trial}/order"))
-            facts: dict[str, Fact] = {
-                "trial": trial,
-                "query": one.query,
-                "answer": LINE.join(one.answers),
-            }
+            answer = LINE.join(one.answers)
+            facts: dict[str, Fact] = {"trial": trial, "query": one.query, "answer": answer}
             request = make_request(f"trial {trial}", frame, tokens, facts, new)
-            yield replace(request, graded_by=str(facts["answer"]))  # which no prompt holds
+            yield replace(request, graded_by=answer)  # which no prompt holds
 
 
 def about(context: TaskContext, *, data: str = "", **options: Any) -> Mapping[str, Any]:
@@ -130,7 +127,8 @@ def read(given: str) -> Data:
     name, _, listed = given.partition(":")
     try:
         data = _file(name, listed) if name.endswith(".json") else _rows(name, listed)
-        questions, every = _squad(data) if _is_squad(data) else _hotpotqa(data)
+        squad = isinstance(data, dict) or (data and "answers" in data[0])
+        questions, every = _squad(data) if squad else _hotpotqa(data)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{name} is not of the form of {KNOWN}: {type(error).__name__} {error}"
@@ -178,10 +176,6 @@ def _saved(name: str, options: dict[str, str]) -> list[dict[str, Any]]:
     return list(saved[split] if several else saved)
 
 
-def _is_squad(data: Any) -> bool:
-    return isinstance(data, dict) or (bool(data) and "answers" in data[0])
-
-
 def _squad(data: Any) -> tuple[list[Question], list[str]]:
     """Return the questions that have an answer; those of an article share its paragraphs."""
     articles = list(_articles(data))
@@ -224,11 +218,9 @@ def _hotpotqa(data: Any) -> tuple[list[Question], list[str]]:
 
 def _titled(context: Any) -> Iterator[str]:
     """Yield paragraphs under their titles, of pairs or of two lists."""
-    pairs = context
     if isinstance(context, dict):
-        pairs = zip(context["title"], context["sentences"], strict=True)
-    for title, sentences in pairs:
-        yield f"{title}\n{''.join(sentences)}"
+        context = zip(context["title"], context["sentences"], strict=True)
+    yield from (f"{title}\n{''.join(sentences)}" for title, sentences in context)
 
 
 def _texts(answers: Sequence[str | None]) -> tuple[str, ...]:

@@ -126,20 +126,15 @@ def differences(was: Any, now: Any, place: str) -> Iterator[tuple[str, Any, Any]
     What the record does not have, as one of an earlier version, is not held against it.
     """
     if isinstance(was, dict) and isinstance(now, dict):
+        free = {"docs"} if place.startswith("documents.read.") else FREE if "." not in place else ()
         for key in was:
-            if not _is_free(key, place):
+            if key not in free:
                 yield from differences(was[key], now.get(key), f"{place}.{key}")
     elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
         for index, (one, other) in enumerate(zip(was, now, strict=True)):
             yield from differences(one, other, f"{place}.{index}")
     elif was != now:
         yield place, _short(was), _short(now)
-
-
-def _is_free(key: str, place: str) -> bool:
-    """Return whether a part of a record is a name or a path, which decides no number."""
-    of_a_document = key == "docs" and place.startswith("documents.read.")
-    return of_a_document or (key in FREE and "." not in place)
 
 
 def _short(value: Any) -> Any:
@@ -149,7 +144,8 @@ def _short(value: Any) -> Any:
 
 def surroundings(folder: Path, other: Path) -> list[str]:
     """Return in words what else differed: versions, device, commit. Numbers may, in last digits."""
-    was, now = (_machine(read_run(place)["sessions"]) for place in (folder, other))
+    sessions = (read_run(place)["sessions"][-1:] for place in (folder, other))
+    was, now = (machines(last[0])[0] if last else {} for last in sessions)  # or its first worker's
     return [
         f"{place.partition('.')[2] or place}: {new} (was {old})"
         for name in SURROUNDINGS
@@ -158,34 +154,26 @@ def surroundings(folder: Path, other: Path) -> list[str]:
     ]
 
 
-def _machine(sessions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return what the last session says of its machine, or of its first worker's."""
-    return machines(sessions[-1])[0] if sessions else {}
-
-
 def compare(folder: Path, other: Path) -> Outcome:
     """Compare the samples of both runs, of the questions in the first record."""
     was, now = read_samples(folder), read_samples(other)
+    record = read_run(folder)
     requests = [
         (cell["key"], question)
-        for record in [read_run(folder)]
         for cell in record["cells"]
         for question in record["tasks"][cell["task"]]["questions"][str(cell["length"])]
     ]
     both = [key for key in dict.fromkeys(requests) if key in was]
+    names = {key: f"{was[key]['task']}, {was[key]['unit']}" for key in both}
     gaps = {key: _gap(was[key], now.get(key)) for key in both}
-    differing = tuple(
-        f"{was[key]['task']}, {was[key]['unit']}" for key in both if gaps[key] is None
-    )
     known = {key: gap for key, gap in gaps.items() if gap is not None}
-    worst = max(known, key=lambda key: known[key], default=None)
-    where = "" if worst is None else f"{was[worst]['task']}, {was[worst]['unit']}"
+    worst = max(known, key=known.__getitem__, default=None)
     return Outcome(
         samples=len(both),
         equal=sum(gap == 0 for gap in known.values()),
         largest=max(known.values(), default=0.0),
-        where=where,
-        differing=differing,
+        where=names[worst] if worst else "",
+        differing=tuple(names[key] for key in both if gaps[key] is None),
     )
 
 
