@@ -15,7 +15,7 @@ from torch import Tensor
 from harness.engine import loss
 from harness.engine.memory import ROWS, Shape, Sizes, of_a_row
 from harness.engine.packed_attention import PLAIN, KVCache, NotShareableError, installed, kernel_of
-from harness.engine.prefix_tree import NodePath, PrefixTree, build_tree, packs
+from harness.engine.prefix_tree import NodePath, PrefixTree, build_tree, last_reads, packs
 from harness.engine.sdpa import Causal, on_gpu
 from harness.engine.trunk import run_pack, trunk_name
 from tasks._tokens import kept
@@ -54,10 +54,10 @@ def _shares(model: Any) -> bool:
     trunk = getattr(model, trunk_name(model))
     alone = [trunk(input_ids=_row(t, model), use_cache=False)[0][0] for t in prompts]
     tree = build_tree(prompts)
-    (pack,) = packs(tree, 2**20)
-    every = np.ones(sum(len(node.tokens) for node in tree.nodes), np.bool_)
+    ends = np.cumsum([len(node.tokens) for node in tree.nodes])
     try:
-        hidden, spans, _ = _packed(model, tree, pack, every, Sizes(chunk=ROWS), {}, frozenset())
+        forward = Forward(model, tree, Sizes(chunk=ROWS), sharing=True)  # of one pack
+        hidden = forward.hidden(0, np.arange(ends[-1]))[0]
     except NotShareableError:
         return False
     except (TypeError, AttributeError) as error:  # layers that read a mask, which is None here
@@ -66,7 +66,8 @@ def _shares(model: Any) -> bool:
         return False
     bound = EXACT if model.dtype == torch.float32 else COARSE
     for path, wanted in zip(tree.paths, alone, strict=True):
-        packed = torch.cat([hidden[0, slice(*spans[node])] for node in path]).float()
+        runs = [hidden[ends[node] - len(tree.nodes[node].tokens) : ends[node]] for node in path]
+        packed = torch.cat(runs).float()
         unlike = (packed - wanted.float()).abs().mean() / wanted.float().std()
         if not float(unlike) < bound:
             return False
@@ -92,20 +93,10 @@ class Forward:
     texts: Sequence[NodePath] = ()
 
     def __post_init__(self) -> None:
-        """Cut the tree into packs, and record when each node's keys are read for the last time.
-
-        The time is 2 n if pack n reads them, and 2 n + 1 if the texts after it do.
-        """
+        """Cut the tree into packs, and find when each node's keys are read for the last time."""
         self.packs = packs(self.tree, self.sizes.pack)
         self.held: KVCache = {}
-        place = {node: number for number, pack in enumerate(self.packs) for node in pack}
-        self.last: dict[int, int] = {}
-        for node, number in place.items():
-            for above in (*self.tree.nodes[node].above, node):
-                self.last[above] = 2 * number
-        for path in self.texts:
-            for node in path:
-                self.last[node] = max(self.last[node], 2 * place[path[-1]] + 1)
+        self.last = last_reads(self.tree, self.packs, self.texts)
 
     def free(self, read: int) -> None:
         """Drop the keys that nothing needs after a read."""
@@ -134,41 +125,25 @@ class Forward:
             tokens = _row(nodes[node].tokens, self.model)
             whole: Tensor = trunk(input_ids=tokens, use_cache=False)[0]
             return whole
-        keep = frozenset(node for node in pack if self.last[node] > 2 * number)
         needed = np.zeros(sum(len(nodes[node].tokens) for node in pack), np.bool_)
         needed[rows] = True
-        hidden, _, kept = _packed(self.model, self.tree, pack, needed, self.sizes, self.held, keep)
-        self.held |= kept
+        kernel = kernel_of(self.model, max(nodes[node].end for node in pack))
+        each = of_a_row(Shape.of(self.model.config.get_text_config(), self.model.dtype.itemsize))
+        with installed(self.model):
+            hidden, run = run_pack(
+                self.model,
+                self.tree,
+                pack,
+                needed,
+                chunk=self.sizes.layer_rows(each, causal=isinstance(kernel, Causal)),
+                overlap=self.sizes.overlap,
+                kernel=kernel,
+                above=self.held,
+                keep=frozenset(node for node in pack if self.last[node] > 2 * number),
+            )
+        self.held |= run.kept
         self.free(2 * number)
         return hidden
-
-
-def _packed(
-    model: Any,
-    tree: PrefixTree,
-    pack: NodePath,
-    needed: NDArray[np.bool_],
-    sizes: Sizes,
-    above: KVCache,
-    keep: frozenset[int],
-) -> tuple[Tensor, dict[int, tuple[int, int]], KVCache]:
-    """Return a pack's hidden states, the rows of each node, and the keys and values to store."""
-    kernel = kernel_of(model, max(tree.nodes[node].end for node in pack))
-    each = of_a_row(Shape.of(model.config.get_text_config(), model.dtype.itemsize))
-    chunk = sizes.layer_rows(each, causal=isinstance(kernel, Causal))
-    with installed(model):
-        hidden, run = run_pack(
-            model,
-            tree,
-            pack,
-            needed,
-            chunk,
-            overlap=sizes.overlap,
-            kernel=kernel,
-            above=above,
-            keep=keep,
-        )
-    return hidden, run.spans, run.kept
 
 
 class ResultCollector:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
 
-from harness.engine.prefix_tree import NodePath, PrefixTree, packs
+from harness.engine.prefix_tree import NodePath, PrefixTree, last_reads, packs
 from harness.engine.sdpa import KEY_BLOCK, TILE, on_gpu
 
 FLOAT32, INT64 = 4, 8
@@ -173,24 +174,12 @@ def held(shape: Shape, tree: PrefixTree, cut: list[NodePath], texts: Sequence[Te
     The keys and values of a text's prompt are read after its pack.
     """
     place = {node: number for number, pack in enumerate(cut) for node in pack}
-    until: dict[int, int] = {}
-    for node, number in place.items():
-        for above in tree.nodes[node].above:
-            until[above] = max(until.get(above, 0), number)
-    for path, _ in texts:
-        for node in path:
-            until[node] = max(until.get(node, 0), place[path[-1]] + 1)
-    change = [0] * (len(cut) + 1)
-    for node, last in until.items():
-        if last > place[node]:
-            tokens = len(tree.nodes[node].tokens)
-            change[place[node]] += tokens
-            change[last] -= tokens
-    most = now = 0
-    for tokens in change:
-        now += tokens
-        most = max(most, now)
-    return most * shape.layers * shape.keys
+    change = [0] * (len(cut) + 1)  # where a node is not read after its own pack it adds nothing
+    for node, last in last_reads(tree, cut, [path for path, _ in texts]).items():
+        tokens = len(tree.nodes[node].tokens)
+        change[place[node]] += tokens
+        change[(last + 1) // 2] -= tokens
+    return max(accumulate(change)) * shape.layers * shape.keys
 
 
 def written(shape: Shape, texts: Sequence[Text], pack: int, moved: Moved = Moved()) -> int:

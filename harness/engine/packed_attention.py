@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from harness.engine.prefix_tree import Node, NodePath
 from harness.engine.sdpa import Causal, Kernel, padded_length
@@ -184,8 +185,10 @@ def _hold(run: Run, layer: int, key: Tensor, value: Tensor) -> None:
     first, end = run.rows
     if first == 0:
         run.calls += 1
-        size = padded_length(run.size, key.device)
-        run.layers[layer] = LayerKeys([_widened(t, size) for t in (key, value)])
+        more = padded_length(run.size, key.device) - key.shape[2]  # rows that are not written yet
+        run.layers[layer] = LayerKeys(
+            [pad(t, (0, 0, 0, more)) if more else t for t in (key, value)]
+        )
     else:
         for whole, rows in zip(run.layers[layer].whole, (key, value), strict=True):
             whole[:, :, first:end] = rows
@@ -194,16 +197,6 @@ def _hold(run: Run, layer: int, key: Tensor, value: Tensor) -> None:
             span = slice(*run.spans[index])
             keys, values = (t[:, :, span].clone() for t in run.layers[layer].whole)
             run.kept[index, layer] = keys, values
-
-
-def _widened(tensor: Tensor, rows: int) -> Tensor:
-    """Return a tensor with more rows, zero where nothing was written."""
-    given = tensor.shape[2]
-    if given == rows:
-        return tensor
-    whole = tensor.new_zeros((1, tensor.shape[1], rows, tensor.shape[3]))
-    whole[:, :, :given] = tensor
-    return whole
 
 
 def _path(run: Run, index: int, high: int, layer: int) -> Pair:

@@ -106,6 +106,25 @@ def in_order(tokens: Sequence[int]) -> tuple[tuple[int, ...], Tokens]:
     return tuple(tokens[:LEAST_SHARED]), kept(tokens)
 
 
+def last_reads(
+    tree: PrefixTree, cut: Sequence[NodePath], texts: Sequence[NodePath] = ()
+) -> dict[int, int]:
+    """Return when the keys of each node are read for the last time.
+
+    The time is 2 n if pack n reads them, and 2 n + 1 if the texts after it do. ``texts`` are the
+    paths of their prompts.
+    """
+    place = {node: number for number, pack in enumerate(cut) for node in pack}
+    last: dict[int, int] = {}
+    for node, number in place.items():
+        for above in (*tree.nodes[node].above, node):
+            last[above] = 2 * number
+    for path in texts:
+        for node in path:
+            last[node] = max(last[node], 2 * place[path[-1]] + 1)
+    return last
+
+
 def packs(tree: PrefixTree, most: int) -> list[NodePath]:
     """Cut the nodes, in their order, into packs of ``most`` tokens; a longer node is alone."""
     cut: list[list[int]] = []

@@ -131,24 +131,17 @@ def on_cuda(
     missing = -channels % WHOLE_CHANNELS
     if missing:
         query, key, value = (pad(t, (0, missing)) for t in (query, key, value))
-    by = _flash if _flash_takes(query, key, value) else _efficient
-    out, lse = by(query, key, value, scale, causal)
+    if _flash_takes(query, key, value):  # it reads keys that heads share in place
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        out, lse = flash(query, key, value, 0.0, causal, scale=scale)[:2]
+    else:
+        out, lse = _efficient(query, key, value, scale, causal)
     return out[..., :channels], lse[..., :rows]
 
 
 def _flash_takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Return whether the flash kernel takes them: 16 bits, up to 256 channels, a recent GPU."""
     return bool(can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, True)))
-
-
-def _flash(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool
-) -> tuple[Tensor, Tensor]:
-    """Call the flash kernel, which reads keys that heads share in place."""
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention(
-        query, key, value, 0.0, causal, scale=scale
-    )[:2]
-    return out, lse
 
 
 def _efficient(

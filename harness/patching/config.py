@@ -69,33 +69,30 @@ def rope_of(config: Any) -> Rope:
     quantity is guessed.
     """
     with attempting("config", f"this {config.model_type}"):
-        return _rope_of(config.get_text_config())
-
-
-def _rope_of(config: Any) -> Rope:
-    """Read the same from the config of the text model."""
-    kind, slot = config.model_type, _slot(config)
-    shipped = config.rope_parameters[slot] if slot else config.rope_parameters
-    part = _number(kind, "partial_rotary_factor", shipped.get("partial_rotary_factor", 1.0))
-    rotary_dim = int(_head_dim(config) * part)
-    if not 2 <= rotary_dim <= WIDEST or rotary_dim % 2:
-        raise UserError(
-            f"{kind}: rotary_dim must be even, from 2 to {WIDEST}; the config gives {rotary_dim}."
-        )
-    trained = _trained_length(config, shipped)
-    scaling = dict(shipped)
-    if slot:
-        scaling.pop("truncate", None)  # transformers reads it from a flat config only
-    if scaling.get("rope_type") == "longrope" and scaling.get("factor") is None:
-        # transformers' own rule where a checkpoint names only its two windows
-        scaling["factor"] = config.max_position_embeddings / trained
-    if (dual := getattr(config, DUAL_CHUNK, None)) is not None:
-        scaling[DUAL_CHUNK] = dual
-    base = _number(kind, "rope_theta", shipped.get("rope_theta"))
-    if base <= 0:
-        raise UserError(f"{kind}: rope_theta must be above 0, the config gives {base:g}.")
-    heads = getattr(config, "num_attention_heads", 1)
-    return Rope(rotary_dim, base, trained, scaling, config.num_hidden_layers, heads)
+        config = config.get_text_config()
+        kind, slot = config.model_type, _slot(config)
+        shipped = config.rope_parameters[slot] if slot else config.rope_parameters
+        part = _number(kind, "partial_rotary_factor", shipped.get("partial_rotary_factor", 1.0))
+        rotary_dim = int(_head_dim(config) * part)
+        if not 2 <= rotary_dim <= WIDEST or rotary_dim % 2:
+            raise UserError(
+                f"{kind}: rotary_dim must be even, from 2 to {WIDEST}; the config gives"
+                f" {rotary_dim}."
+            )
+        trained = _trained_length(config, shipped)
+        scaling = dict(shipped)
+        if slot:
+            scaling.pop("truncate", None)  # transformers reads it from a flat config only
+        if scaling.get("rope_type") == "longrope" and scaling.get("factor") is None:
+            # transformers' own rule where a checkpoint names only its two windows
+            scaling["factor"] = config.max_position_embeddings / trained
+        if (dual := getattr(config, DUAL_CHUNK, None)) is not None:
+            scaling[DUAL_CHUNK] = dual
+        base = _number(kind, "rope_theta", shipped.get("rope_theta"))
+        if base <= 0:
+            raise UserError(f"{kind}: rope_theta must be above 0, the config gives {base:g}.")
+        heads = getattr(config, "num_attention_heads", 1)
+        return Rope(rotary_dim, base, trained, scaling, config.num_hidden_layers, heads)
 
 
 def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:

@@ -155,26 +155,20 @@ def attend(
     """
     for piece in cut:
         rows, keys = slice(*piece.rows), slice(*piece.keys)
-        parts = [query[:, :, rows], key[:, :, keys], value[:, :, keys]]
-        if piece.shape == "upper":  # upside down and back to front it is a lower one
-            parts = [part.flip(2) for part in parts]
-        out, lse = _piece(parts, piece.shape != "all", scale, softcap)
-        if piece.shape == "upper":
+        q, k, v = query[:, :, rows], key[:, :, keys], value[:, :, keys]
+        causal, upper = piece.shape != "all", piece.shape == "upper"
+        if upper:  # upside down and back to front it is a lower one
+            q, k, v = (part.flip(2) for part in (q, k, v))
+        if softcap is None and sdpa.on_gpu(query.device):
+            width = max(query.shape[-1], value.shape[-1])
+            q, k, v = (widened(part, width) for part in (q, k, v))
+            out, lse = sdpa.on_cuda(q, k, v, scale, causal=causal)
+            out = out[..., : value.shape[-1]]
+        else:
+            out, lse = _unfused(q, k, v, causal, scale, softcap)
+        if upper:
             out, lse = out.flip(2), lse.flip(2)
         merged.add(rows, out, lse)
-
-
-def _piece(
-    parts: list[Tensor], causal: bool, scale: float, softcap: float | None
-) -> tuple[Tensor, Tensor]:
-    """Return values and log-sum-exp of one piece, by a fused kernel where there is one."""
-    query, key, value = parts
-    if softcap is None and sdpa.on_gpu(query.device):
-        width = max(query.shape[-1], value.shape[-1])
-        query, key, padded = (widened(part, width) for part in parts)
-        out, lse = sdpa.on_cuda(query, key, padded, scale, causal=causal)
-        return out[..., : value.shape[-1]], lse
-    return _unfused(query, key, value, causal, scale, softcap)
 
 
 def _unfused(
