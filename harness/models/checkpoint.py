@@ -29,7 +29,7 @@ from harness.models.files import (
 from harness.models.gguf import configure_tokenizer, is_gguf, pretrained, quantization
 from harness.models.structure import position_limit, quantizer_of, weight_bytes, without_weights
 from harness.names import printable
-from harness.patching.config import geometry_of, is_rotary, rescaled
+from harness.patching.config import geometry_of, is_rotary, rescaled, sliding_window
 from scaling.types import Rope
 
 QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
@@ -68,9 +68,7 @@ class Checkpoint:
     @property
     def sliding_window(self) -> int | None:
         """Tokens that a sliding layer sees; None where every layer sees all."""
-        config = self.config.get_text_config()
-        kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
-        return getattr(config, "sliding_window", None) if "sliding_attention" in kinds else None
+        return sliding_window(self.config)
 
     @property
     def encoding(self) -> str | None:
@@ -157,7 +155,9 @@ def open_checkpoint(
             trust_remote_code=trust_remote_code,
             allow_pickle=allow_pickle,
             device_map=device_map,
-            positions=_positions(config, trust_remote_code),
+            positions=None
+            if is_rotary(config)
+            else position_limit(without_weights(config, trust_remote_code=trust_remote_code)),
             quantized=quantized,
             adapter=added,
             tokenizer_hash=None if commit or is_gguf(where) else tokenizer_hash(Path(where)),
@@ -193,13 +193,6 @@ def check_shipped(
             f"{config.model_type} applies the scaling it ships outside its rotary embedding too "
             f"({(changed + beyond)[0]}), where no method can remove it; not supported."
         )
-
-
-def _positions(config: Any, trusted: bool) -> int | None:
-    """Return ``position_limit``, or None for a model with a rotary embedding."""
-    if is_rotary(config):
-        return None
-    return position_limit(without_weights(config, trust_remote_code=trusted))
 
 
 def _scales(model: Any) -> dict[str, float]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import file_digest, sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,7 +25,7 @@ from transformers.utils import (
     WEIGHTS_NAME,
 )
 
-from harness.errors import UserError, reason
+from harness.errors import UserError, reason, why
 from harness.files import MIB, open_regular, read_regular
 from harness.hub import tell
 from harness.names import place, printable
@@ -160,11 +160,8 @@ def check_folder(folder: Path) -> None:
 
 def check_file(path: Path, limit: int | None = None) -> None:
     """Raise UserError unless this is a regular file of at most ``limit`` bytes."""
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or reason(error)}.") from None
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
     if limit is not None and size > limit:
         raise UserError(f"{path} has {size / MIB:,.0f} MiB; at most {limit // MIB} MiB are read.")
 
@@ -258,9 +255,14 @@ def tokenizer_hash(folder: Path) -> str:
 
 def file_hash(path: Path) -> str:
     """Return the SHA-256 of a regular file's content; raise UserError where it cannot be read."""
+    with _opened(path) as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
-        opened: Any = open_regular(path)
-        with opened as file:
-            return file_digest(file, "sha256").hexdigest()
+        with open_regular(path) as file:
+            yield file
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or reason(error)}.") from None
+        raise UserError(f"{path} cannot be read: {why(error)}.") from None

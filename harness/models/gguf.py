@@ -29,7 +29,7 @@ from harness.files import MIB, new_folder
 from harness.hub import tell
 from harness.models.files import GGUF, check_file, file_hash
 from harness.models.structure import check_config, without_weights
-from harness.patching.config import is_rotary, rope_of
+from harness.patching.config import is_rotary, rope_of, sliding_window
 
 MAGIC = b"GGUF"
 ALONE = f"model{GGUF}"
@@ -230,14 +230,12 @@ def _unread_settings(config: Any, metadata: dict[str, Any]) -> Iterator[str]:
         scales = name.startswith("rope.scal") and not name.endswith(NO_SCALING)
         if scales and own[name] not in PLAIN_SCALING:
             yield f"the scaling ({name} {reason(own[name])})"
-    rope, text = rope_of(config), config.get_text_config()
-    kinds = getattr(text, "layer_types", None) or ["sliding_attention"]
-    sliding = getattr(text, "sliding_window", None) if "sliding_attention" in kinds else None
+    rope = rope_of(config)
     for name, plain, read in (
         ("context_length", None, config.max_position_embeddings),
         ("rope.freq_base", PLAIN_BASE, rope.base),
         ("rope.dimension_count", rope.rotary_dim, rope.rotary_dim),
-        ("attention.sliding_window", 0, sliding or 0),
+        ("attention.sliding_window", 0, sliding_window(config) or 0),
     ):
         value = own.get(name, plain)
         if not isinstance(value, int | float) or abs(value - read) > 1e-6 * abs(read):

@@ -33,6 +33,13 @@ def is_rotary(config: Any) -> bool:
     return bool(getattr(text, "rope_parameters", None)) and other in (None, False, "rope")
 
 
+def sliding_window(config: Any) -> int | None:
+    """Return the tokens that a sliding layer sees; None where every layer sees all."""
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None) or ["sliding_attention"]
+    return getattr(text, "sliding_window", None) if "sliding_attention" in kinds else None
+
+
 def geometry_of(config: Any, trained_length: int | None = None) -> Rope:
     """Return the geometry of a config, with no channels for a model without a rotary embedding.
 
