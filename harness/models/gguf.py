@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
 from functools import lru_cache
@@ -13,7 +13,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from huggingface_hub import cached_assets_path, constants
 from safetensors import SafetensorError
@@ -31,6 +31,7 @@ from harness.models.files import GGUF, check_file, file_hash
 from harness.models.structure import check_config, without_weights
 from harness.patching.config import is_rotary, rope_of, sliding_window
 
+T = TypeVar("T")
 MAGIC = b"GGUF"
 ALONE = f"model{GGUF}"
 PLAIN_BASE = 10_000.0  # the base of a file that gives none, by the format's definition
@@ -137,13 +138,24 @@ def gguf_config(where: str) -> Any:
     """Return the config of a GGUF file; raise UserError where transformers reads less than it says.
 
     Two windows, bases or widths, or a tensor without a place in the model, give other numbers than
-    the model has. No weight is read. A file that did not change is read once, which takes seconds.
+    the model has. No weight is read.
     """
-    return deepcopy(_read_config(where, *_state(where)))
+    return deepcopy(_read_config(where))
 
 
-@lru_cache(maxsize=4)
-def _read_config(where: str, *_state: int) -> Any:
+def _while_unchanged(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Read a file once while it does not change: with a real model's tokens it takes seconds."""
+    kept = lru_cache(maxsize=4)(lambda where, _size, _time: read(where))
+
+    def current(where: str) -> T:
+        file = Path(where).stat()
+        return kept(where, file.st_size, file.st_mtime_ns)
+
+    return current
+
+
+@_while_unchanged
+def _read_config(where: str) -> Any:
     with pretrained(where) as (folder, options):
         given = PreTrainedConfig.get_config_dict(folder, **options)[0]
         check_config(where, given)
@@ -196,19 +208,9 @@ def quantization(where: str) -> str | None:
     return known.get(kind % GUESSED, "GGUF") if isinstance(kind, int) else "GGUF"
 
 
+@_while_unchanged
 def _header(where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a file's metadata and the names of its tensors."""
-    return _read_header(where, *_state(where))
-
-
-def _state(where: str) -> tuple[int, int]:
-    """Return what differs where a file was written since."""
-    file = Path(where).stat()
-    return file.st_size, file.st_mtime_ns
-
-
-@lru_cache(maxsize=4)  # reading one with the tokens of a real model takes seconds
-def _read_header(where: str, *_state: int) -> tuple[dict[str, Any], tuple[str, ...]]:
     from transformers.integrations.gguf import read_gguf_metadata
 
     with pretrained(where) as (folder, _):

@@ -77,13 +77,7 @@ def _kept(checkpoint: Checkpoint) -> Any:
     if folder is None or not folder.exists():
         return None
     try:
-        return auto_model().from_pretrained(
-            folder,
-            config=deepcopy(checkpoint.config),
-            dtype=DTYPES[checkpoint.dtype],
-            use_safetensors=True,
-            output_loading_info=True,
-        )
+        return auto_model().from_pretrained(folder, **_asked(checkpoint), use_safetensors=True)
     except (OSError, SafetensorError):
         shutil.rmtree(folder, ignore_errors=True)
         return None
@@ -100,13 +94,11 @@ def _load(checkpoint: Checkpoint) -> Any:
         with bounded(checkpoint.config.model_type), pretrained(where) as (place, file):
             return auto_model().from_pretrained(
                 place,
-                config=deepcopy(checkpoint.config),
+                **_asked(checkpoint),
                 revision=commit,
-                dtype=DTYPES[checkpoint.dtype],
                 trust_remote_code=checkpoint.trust_remote_code,
                 use_safetensors=True if safe else None,
                 ignore_mismatched_sizes=True,  # _check_fit reports them
-                output_loading_info=True,
                 **file,
                 **(spread() if checkpoint.device_map else _placed(checkpoint.device)),
             )
@@ -114,6 +106,11 @@ def _load(checkpoint: Checkpoint) -> Any:
         if safe and commit is None and "safetensors" in str(error):
             raise UserError(f"{where} has no weights in safetensors; {ONLY_SAFE}") from error
         raise
+
+
+def _asked(checkpoint: Checkpoint) -> dict[str, Any]:
+    dtype = DTYPES[checkpoint.dtype]
+    return {"config": deepcopy(checkpoint.config), "dtype": dtype, "output_loading_info": True}
 
 
 def _placed(device: str) -> dict[str, Any]:

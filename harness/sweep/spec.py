@@ -53,7 +53,8 @@ CELLS = 10_000  # methods x tasks x lengths
 MOST = 1000  # entries of one grid
 # A comma outside of brackets behind which another entry begins: a name, and no option=value.
 NEXT = re.compile(r",\s*(?=[A-Za-z_.~/][^=,\[\]]*(?:[:,]|$))(?![^\[\]]*\])")
-PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\])?[^,\[\]]*")  # up to a comma outside of brackets
+OUTSIDE = re.compile(r",(?![^\[\]]*\])")  # a comma outside of brackets
+BRACKETS = re.compile(r"\[[^\[\]]*\]")
 SEVERAL = re.compile(r"\btasks=([^,\[\]]*\+[^,\[\]]*)")
 LISTED = re.compile(r"([^=\[\]]+)=\s*\[([^\[\]]*)\]\s*")
 # Sweeps of published settings, by name.
@@ -109,22 +110,12 @@ def _grid(entry: str) -> list[str]:
     options = SEVERAL.sub(lambda match: f"tasks=[{match[1].replace('+', ',')}]", options)
     if not set("[]") & set(options):
         return [entry]
-    choices = [_choices(entry, part) for part in _parts(entry, options)]
+    if set("[]") & set(BRACKETS.sub("", options)):
+        raise ValueError(f"the brackets of {entry!r} do not close; write option=[1,2]")
+    choices = [_choices(entry, part) for part in OUTSIDE.split(options)]
     if prod(map(len, choices)) > MOST:
         raise ValueError(f"{entry!r} is more than {MOST} entries")
     return [f"{name}{colon}{','.join(chosen)}" for chosen in product(*choices)]
-
-
-def _parts(entry: str, options: str) -> list[str]:
-    parts, place = [], 0
-    while place <= len(options):
-        match = PART.match(options, place)
-        end = match.end() if match else place
-        if end < len(options) and options[end] != ",":
-            raise ValueError(f"the brackets of {entry!r} do not close; write option=[1,2]")
-        parts.append(options[place:end])
-        place = end + 1
-    return parts
 
 
 def _choices(entry: str, part: str) -> list[str]:
