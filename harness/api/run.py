@@ -23,9 +23,8 @@ from harness.api.settings import open_loaded, read_specs
 from harness.api.tracking import check_tracker, tracked
 from harness.backends.connect import connected
 from harness.backends.workers import Cluster, Workers
-from harness.data.data_warnings import warnings
 from harness.errors import UserError
-from harness.inspection.notes import plan_notes, unnamed_cells
+from harness.inspection.notes import doc_warnings, plan_notes, unnamed_cells
 from harness.models.checkpoint import Checkpoint
 from harness.plugins import load, names_code
 from harness.reports import best
@@ -109,7 +108,7 @@ def summarize(plan: Plan, folder: Path, machine: str) -> PlanSummary:
         trained_length=checkpoint.rope.trained_length,
         cells=tuple(cells),
         notes=(*([unnamed] if unnamed else []), *plan_notes(plan)),
-        warnings=tuple(warnings(plan.documents)),
+        warnings=tuple(doc_warnings(plan.documents)),
         cost=estimate(plan, done) if work else None,
         time=initial_eta(plan, work, machine).estimate() if work else None,
     )
@@ -288,7 +287,7 @@ def note_plan(plan: Plan, observer: Observer) -> None:
     """Note what is special about a plan, its documents and its model."""
     for note in plan_notes(plan):
         observer.note(note)
-    for warning in warnings(plan.documents):
+    for warning in doc_warnings(plan.documents):
         observer.note(warning, warning=True)
 
 

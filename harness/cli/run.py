@@ -44,7 +44,7 @@ def run(
     from harness.api.run import MeasuredRun, PlanSummary, keeping, machine_of, planned, summarize
     from harness.cli.outcome import print_brief, print_conditions, status_of
     from harness.cli.show import print_failures, print_plan
-    from harness.data.data_warnings import warnings
+    from harness.inspection.notes import doc_warnings
     from harness.runs.store import reports_of
     from harness.sweep.plan import Plan
 
@@ -77,7 +77,7 @@ def run(
             )
             print_brief(reports, folders, screen)
     for plan, _ in planning.pairs:
-        for warning in warnings(plan.documents):
+        for warning in doc_warnings(plan.documents):
             TERMINAL.note(warning, warning=True)
     print_failures(done.missing, err)
     complete = reports.complete and not done.missing and len(folders) == len(specs)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any
 
-from harness.data.data_warnings import is_html, plain
 from harness.data.documents import Documents, open_documents
+from harness.data.readers import is_html, plain
 from harness.data.tokenize import chat_of, make_reader, tokenize
 from harness.errors import UserError
 from harness.names import nearest, printable

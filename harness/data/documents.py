@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 from harness.data import embedded
-from harness.data.data_warnings import beginning
 from harness.data.readers import (
     BUFFER,
     MANY,
@@ -21,6 +20,7 @@ from harness.data.readers import (
     TEXT,
     RawDocument,
     Selection,
+    beginning,
     below,
     in_folder,
     is_saved,

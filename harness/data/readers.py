@@ -23,7 +23,6 @@ from typing import IO, Any
 
 from huggingface_hub import constants
 
-from harness.data.data_warnings import beginning
 from harness.errors import UserError, foreign, reason
 from harness.hub import check_answers, gated, refusal
 from harness.names import nearest
@@ -53,7 +52,36 @@ BROKEN = (
     zipfile.BadZipFile,
 )
 
+TAG = re.compile(
+    r"<(?:!doctype html"
+    r"|/?(?:html|head|body|div|span|p|br|a|img|ul|li|table|tr|td|h[1-6])\b[^<>]*)>",
+    re.IGNORECASE,
+)
+LOOKED_AT = 100_000  # characters from the beginning in which tags are counted
+SPARSE = 500  # characters per tag; prose that quotes a tag has more, a web page has fewer
+
 RawDocument = tuple[str, str | None]  # name and text; None where a row's field is null
+
+
+def plain(text: str) -> str:
+    """Return a text with the line ends of Unix."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def beginning(text: str, longest: int | None) -> str:
+    """Return the beginning of a text that has ``longest`` characters once it is ``plain``."""
+    if longest is None:
+        return text
+    end, wider = 0, longest
+    while wider > end:  # CRLF is one character
+        end, wider = wider, longest + text.count("\r\n", 0, wider)
+    return text[:end]
+
+
+def is_html(text: str) -> bool:
+    """Return whether a text is a web page rather than prose."""
+    tags = sum(1 for _ in TAG.finditer(text, 0, LOOKED_AT))
+    return tags > max(1, min(len(text), LOOKED_AT) / SPARSE)
 
 
 def _zstd(path: Path) -> Any:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.data import data_warnings
 from harness.encodings._config import EncodingConfig
 from harness.errors import UserError
 from harness.models.structure import Layers, layers_of
@@ -17,12 +16,15 @@ from harness.sweep.plan import Plan
 from scaling import native
 from scaling.types import Rope
 
+DOUBTFUL = 0.1  # share of a document's tokens that are unknown
+NAMED = 3  # documents that a warning names
+
 
 def plan_notes(plan: Plan) -> list[str]:
     """Return a sentence on each thing that a plan leaves out, changes, or takes from its model."""
     failures = dict.fromkeys(cell.failed for cell in plan.cells if cell.failed)
     lines = [f"Its cells fail: {reason}" for reason in failures]
-    lines += [*_short(plan), *data_warnings.notes(plan.documents, plan.left_out)]
+    lines += [*_short(plan), *doc_notes(plan.documents, plan.left_out)]
     model = plan.checkpoint
     if getattr(model.tokenizer, "chat_template", None):
         raw = [task.label for task in plan.tasks if not task.options.get("chat")]
@@ -85,6 +87,64 @@ def check_rotary(model: str, config: Any) -> None:
             "rope_parameters in its config), so no channels; to draw its scores by distance: "
             f"ropewalk inspect --encoding {model} --out FOLDER."
         )
+
+
+def doc_notes(documents: Sequence[Mapping[str, Any]], left_out: Mapping[str, int]) -> list[str]:
+    """Return sentences on how documents were changed or left out when they were read."""
+    lines = []
+    ended = sum(document.get("line_ends") == "normalized" for document in documents)
+    if ended:
+        lines.append(f"{ended:,} of {len(documents):,} documents: line ends CRLF or CR read as LF.")
+    if left_out.get("repeated"):
+        lines.append(f"{left_out['repeated']:,} documents repeat another one and are left out.")
+    if left_out.get("null"):
+        lines.append(f"{left_out['null']:,} rows have null instead of a text and are left out.")
+    if left_out.get("calibrated"):
+        lines.append(
+            f"{left_out['calibrated']:,} documents are left out, because a method was calibrated on"
+            " them."
+        )
+    lines += [
+        f"{count:,} {files} in a folder of texts are left out; a glob (FOLDER/*) reads both."
+        for files, count in left_out.items()
+        if files not in ("repeated", "null", "calibrated")
+    ]
+    unknown = sum(document["unknown"] for document in documents)
+    if unknown:
+        total = sum(document["tokens"] for document in documents)
+        lines.append(f"{unknown:,} of {total:,} tokens are unknown to the tokenizer.")
+    return lines
+
+
+def doc_warnings(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return warnings on documents whose scores say little about prose."""
+    pages = [d["name"] for d in documents if d.get("markup")]
+    zeros = [d["name"] for d in documents if d.get("nul")]
+    strange = [d["name"] for d in documents if d["unknown"] > DOUBTFUL * d["tokens"]]
+    lines = []
+    if pages:
+        look = "looks" if len(pages) == 1 else "look"
+        lines.append(
+            f"{_listed(pages)} {look} like HTML: the tags are scored as text. "
+            "Extract the text first."
+        )
+    if zeros:
+        has = "has" if len(zeros) == 1 else "have"
+        lines.append(
+            f"{_listed(zeros)} {has} NUL characters, as UTF-16 and files of other programs have: "
+            "they are scored as text. Save the text as UTF-8 first."
+        )
+    if strange:
+        lines.append(
+            f"More than {DOUBTFUL:.0%} of the tokens of {_listed(strange)} are unknown to the "
+            "tokenizer: their scores say little about the text."
+        )
+    return lines
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + rest
 
 
 def notes(

@@ -13,8 +13,7 @@ import torch
 from transformers import AutoTokenizer
 
 from harness.encodings._config import EncodingConfig
-from harness.engine.compiled import check_compiler
-from harness.engine.flash3 import check_flash3
+from harness.engine.accelerated import check_compiler, check_flash3
 from harness.errors import UserError, reason
 from harness.hub import attempt, attempting
 from harness.models.adapter import Adapter, open_adapter

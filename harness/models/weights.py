@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from harness.engine.compiled import compile_layers
+from harness.engine.accelerated import compile_layers
 from harness.errors import UserError
 from harness.hub import attempt
 from harness.models.adapter import adapted

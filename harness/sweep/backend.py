@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from harness.engine import Answered, Decode, OutOfMemory, Sizes, out_of_memory, shareable
-from harness.engine.flash3 import flash3
+from harness.engine.accelerated import flash3
 from harness.engine.memory import ROWS
 from harness.errors import UserError, reason
 from harness.models.checkpoint import Checkpoint

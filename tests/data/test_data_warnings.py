@@ -11,9 +11,10 @@ from pyarrow import parquet
 
 from harness.data import corpus, embedded, readers
 from harness.data.corpus import Corpora, make_corpora, open_all
-from harness.data.data_warnings import is_html, notes, warnings
 from harness.data.documents import open_documents
+from harness.data.readers import is_html
 from harness.errors import UserError
+from harness.inspection.notes import doc_notes, doc_warnings
 from harness.plugins import load
 from tests.reading import refused
 from tests.tiny import tiny_tokenizer
@@ -41,7 +42,7 @@ def test_line_ends_are_those_of_unix_and_that_is_said(end, tmp_path):
         (entry,) = found.entries()
         assert entry["sha256"] == as_written["sha256"]
         assert entry["line_ends"] == "normalized"
-        assert any("line ends" in note for note in notes(found.entries(), found.left_out()))
+        assert any("line ends" in note for note in doc_notes(found.entries(), found.left_out()))
     both = read(tmp_path)
     assert both.left_out() == {"repeated": 1, ".jsonl files": 1}
     assert len(both.entries()) == len(both.context("perplexity").documents()) == 1
@@ -67,7 +68,7 @@ def test_a_web_page_is_a_warning(tmp_path):
     (tmp_path / "page.txt").write_text(f"<html><body>{'<p>A paragraph of it.</p>' * 40}</html>")
     (entry,) = read(tmp_path / "page.txt").entries()
     assert entry["markup"] == "html"
-    assert "page.txt looks like HTML" in warnings([entry])[0]
+    assert "page.txt looks like HTML" in doc_warnings([entry])[0]
     assert not is_html(f"{PROSE} A <p> begins a paragraph, and a < b.")
     assert [name for name, text in embedded.held_out() if is_html(text)] == []
 
@@ -79,7 +80,7 @@ def test_a_text_with_zeros_is_a_warning(tmp_path):
     odd, plain = read(tmp_path).entries()
     assert odd["nul"] == len(PROSE)
     assert "nul" not in plain
-    assert warnings([odd, plain]) == [
+    assert doc_warnings([odd, plain]) == [
         "a.txt has NUL characters, as UTF-16 and files of other programs have: they are scored as "
         "text. Save the text as UTF-8 first."
     ]
@@ -88,9 +89,9 @@ def test_a_text_with_zeros_is_a_warning(tmp_path):
 def test_a_text_of_unknown_tokens_is_a_warning():
     known = {"name": "a.txt", "tokens": 1000, "unknown": 5}
     strange = {"name": "b.txt", "tokens": 1000, "unknown": 500}
-    assert warnings([known]) == []
-    assert "5 of 1,000 tokens" in notes([known], {})[0]
-    assert "b.txt" in warnings([known, strange])[0]
+    assert doc_warnings([known]) == []
+    assert "5 of 1,000 tokens" in doc_notes([known], {})[0]
+    assert "b.txt" in doc_warnings([known, strange])[0]
 
 
 def test_a_null_row_is_left_out_and_counted(tmp_path):
@@ -103,7 +104,7 @@ def test_a_null_row_is_left_out_and_counted(tmp_path):
         found = read(tmp_path / name)
         assert len(found.entries()) == 2
         assert found.left_out() == {"null": 2}
-        assert any(note.startswith("2 rows have null") for note in notes((), found.left_out()))
+        assert any(note.startswith("2 rows have null") for note in doc_notes((), found.left_out()))
     (tmp_path / "b.jsonl").write_text('{"text": null}\n')
     assert "has no text" in refused(tmp_path / "b.jsonl")
 

@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from harness.engine import Sizes
-from harness.engine.compiled import check_compiler, compile_layers
+from harness.engine.accelerated import check_compiler, compile_layers
 from harness.errors import UserError
 from harness.patching.patch import answering
 from scaling import dual_chunk, yarn

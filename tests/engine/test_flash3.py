@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import _registry, current_flash_attention_impl
 
 from harness.engine import DEFAULT
-from harness.engine.flash3 import NAME, check_flash3
+from harness.engine.accelerated import NAME, check_flash3
 from harness.errors import UserError
 from harness.runs.store import other_model
 from harness.sweep.backend import replies
