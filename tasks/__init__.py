@@ -9,48 +9,26 @@ from typing import Any
 from warnings import warn
 
 from tasks import _deprecated
-from tasks.types import (
-    Divergence,
-    DivergenceResponse,
-    Document,
-    Generate,
-    Generated,
-    Group,
-    GroupResponse,
-    Loglikelihood,
-    LoglikelihoodResponse,
-    Request,
-    Response,
-    Sample,
-    Score,
-    TaskContext,
-)
-
-__all__ = [
-    "Divergence",
-    "DivergenceResponse",
-    "Document",
-    "Generate",
-    "Generated",
-    "Group",
-    "GroupResponse",
-    "Loglikelihood",
-    "LoglikelihoodResponse",
-    "Request",
-    "Response",
-    "Sample",
-    "Score",
-    "TaskContext",
-]
+from tasks.types import Divergence as Divergence
+from tasks.types import DivergenceResponse as DivergenceResponse
+from tasks.types import Document as Document
+from tasks.types import Generate as Generate
+from tasks.types import Generated as Generated
+from tasks.types import Group as Group
+from tasks.types import GroupResponse as GroupResponse
+from tasks.types import Loglikelihood as Loglikelihood
+from tasks.types import LoglikelihoodResponse as LoglikelihoodResponse
+from tasks.types import Request as Request
+from tasks.types import Response as Response
+from tasks.types import Sample as Sample
+from tasks.types import Score as Score
+from tasks.types import TaskContext as TaskContext
 
 
 def __getattr__(name: str) -> Any:
     """Return what earlier versions exported."""
     if name not in ("Answer", "Passage", "Question", "Source"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _deprecated.NAMES:
-        old: Any = globals()[_deprecated.NAMES[name]]
-    else:
-        old = getattr(_deprecated, name)
+    old: Any = getattr(_deprecated, name, None) or globals()[_deprecated.NAMES[name]]
     warn(f"tasks.{name} is deprecated; see tasks.types", DeprecationWarning, stacklevel=2)
     return old

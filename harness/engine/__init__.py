@@ -16,36 +16,22 @@ from typing import Any, TypeVar
 
 import torch
 
-from harness.engine.forward import Forward, ResultCollector, compared, hidden_states, shareable
-from harness.engine.generation import Decode, Generation, alone, together, write
-from harness.engine.memory import Sizes
-from harness.engine.packed_attention import PLAIN, NotShareableError
+from harness.engine.forward import Forward, ResultCollector
+from harness.engine.forward import compared as compared
+from harness.engine.forward import hidden_states as hidden_states
+from harness.engine.forward import shareable as shareable
+from harness.engine.generation import Decode as Decode
+from harness.engine.generation import Generation, together, write
+from harness.engine.generation import alone as alone
+from harness.engine.memory import Sizes as Sizes
+from harness.engine.packed_attention import PLAIN as PLAIN
+from harness.engine.packed_attention import NotShareableError as NotShareableError
 from harness.engine.prefix_tree import build_tree
-from harness.engine.sdpa import Kernel, blocked
-from harness.engine.trunk import layers_of, trunk_name
+from harness.engine.sdpa import Kernel as Kernel
+from harness.engine.sdpa import blocked as blocked
+from harness.engine.trunk import layers_of as layers_of
+from harness.engine.trunk import trunk_name as trunk_name
 from tasks.types import Generate, ModelRequest, ModelResponse
-
-__all__ = [
-    "DEFAULT",
-    "PLAIN",
-    "Answered",
-    "Decode",
-    "Kernel",
-    "NotShareableError",
-    "OutOfMemory",
-    "Sizes",
-    "alone",
-    "answers",
-    "blocked",
-    "compared",
-    "hidden_states",
-    "layers_of",
-    "no_tokenizer",
-    "out_of_memory",
-    "shareable",
-    "trunk_name",
-    "within_memory",
-]
 
 T = TypeVar("T")
 log = logging.getLogger("ropewalk")
