@@ -252,7 +252,7 @@ def test_an_unknown_sweep_is_answered_with_those_bundled(capsys):
     assert status("run", "pi_papper") == 2
     told = capsys.readouterr().err
     assert (
-        "sweep file pi_papper does not exist; of the bundled sweeps, did you mean 'pi_paper'?"
+        "sweep file pi_papper does not exist; among the bundled sweeps, did you mean 'pi_paper'?"
         in told
     )
     assert all(name in told for name in bundled())
