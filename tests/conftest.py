@@ -42,9 +42,10 @@ settings.register_profile(
 )
 settings.load_profile("busy")
 LONGEST = (
-    "survival", "cluster", "families", "run", "reports", "tune", "engine_exact", "user_code",
-    "engine_bands", "page", "readme", "engine_memory", "generation", "trackers", "methods",
-    "trust", "window_kl", "paper", "bands", "hub_http", "inspect", "export",
+    "bench", "page", "seeds", "tables", "foreign", "encodings", "recommend", "bands", "answers",
+    "compiled", "outcome", "doctor", "run", "instances", "export", "cluster", "memory", "trackers",
+    "trust", "layers", "race", "api", "generation", "paper", "checkpoints", "gguf", "hub_http",
+    "exact", "families", "readme", "failures", "folders",
 )  # fmt: skip
 WORDS = [
     "rope", "walk", "yarn", "strand", "twist", "hemp", "tar", "length", "long", "lane", "bobbin",
