@@ -13,10 +13,10 @@ from harness.api.describe import kinds_of
 from harness.api.observer import LOG, Observer
 from harness.api.settings import read_spec
 from harness.errors import UserError
-from harness.inspection.check import BAND_WINDOWS, Geometry, check_encoding, check_method
+from harness.inspection.check import BAND_WINDOWS, OWN, Geometry, check_encoding, check_method
 from harness.inspection.inspect import Inspection
 from harness.inspection.inspect import inspect as compute
-from harness.methods.findings import Finding
+from harness.methods import Finding
 from harness.models.config import read_config
 from harness.patching import patch
 from harness.patching.config import rope_of
@@ -146,7 +146,7 @@ def check(
                 result = check_encoding(plugin)
             else:
                 method = partial(entry(loaded.module, kind), **loaded.arguments)
-                result = check_method(method, geometries)
+                result = check_method(method, geometries, () if geometries else OWN)
             label = f"{kind} {loaded.label}" if len(kinds) > 1 else loaded.label
             results.append(Checked(label, result))
     return results

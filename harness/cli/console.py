@@ -21,7 +21,7 @@ from harness.api.observer import Observer, Progress
 from harness.names import printable
 
 if TYPE_CHECKING:
-    from harness.methods.findings import Finding
+    from harness.methods import Finding
 
 COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 HOLDS, UNKNOWN = 3, 4  # of --fail-if: a condition holds, or cannot be evaluated

@@ -123,7 +123,7 @@ def results() -> dict[str, Any]:
     from harness.api.run import MeasuredRun, PlanSummary
     from harness.api.select import Tuned
     from harness.inspection.inspect import Inspection
-    from harness.methods.findings import Finding
+    from harness.methods import Finding
     from harness.select.recommend import Recommendation
     from harness.serve._export import Export
 

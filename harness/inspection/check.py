@@ -19,8 +19,8 @@ from transformers.utils import logging
 from harness.encodings._config import config_of
 from harness.encodings._model import EncodingForCausalLM
 from harness.errors import UserError
+from harness.methods import Finding, Verdict
 from harness.methods.channels import FLOAT32, ROUNDING, Channel, channels
-from harness.methods.findings import Finding, Verdict
 from harness.plugins import call
 from scaling.types import Bands, Frequencies, Rope, Rotation
 
@@ -63,22 +63,33 @@ def run_properties(
 
 
 def check_method(
-    method: Method, geometries: Sequence[Geometry] | None = None
+    method: Method, geometries: Sequence[Geometry] | None = None, own: Sequence[int] = OWN
 ) -> tuple[Finding, ...]:
-    """Check a method at many geometries, or at those of a model, as what it returns there."""
-    probes = geometries or [*product((BAND_ROPES[0], LARGE), BAND_WINDOWS)]
-    if not moves_positions(method, probes):
-        return check_frequencies(method, geometries or [*product(ROPES, WINDOWS)])
-    if geometries:
-        return check_bands(method, geometries, own=())
-    return check_bands(method, [*product(BAND_ROPES, BAND_WINDOWS)])
+    """Check a method at many geometries, or at those of a model, as what it returns there.
+
+    Of a method that moves positions ``own`` are trained windows that are tried whole.
+    """
+    as_bands = moves_positions(
+        method, geometries or [*product((BAND_ROPES[0], LARGE), BAND_WINDOWS)]
+    )
+    many = product(BAND_ROPES, BAND_WINDOWS) if as_bands else product(ROPES, WINDOWS)
+    subject = _Trials(
+        [
+            _attempt(method, rope, tokens(rope, windows), as_bands=as_bands)
+            for rope, windows in geometries or many
+        ]
+    )
+    if as_bands and own and subject.good:
+        sizes = _boundaries(subject.good) | set(own)
+        subject.inside += _read_windows(method, subject.good[0].rope, sizes)
+    return run_properties(subject, BANDS if as_bands else FREQUENCIES, "the method")
 
 
 def moves_positions(method: Method, geometries: Sequence[Geometry]) -> bool:
     """Return whether a method returns bands at any of these geometries without an error."""
 
     def moves(rope: Rope, windows: float) -> bool:
-        result: Any = method(rope, tokens(rope, windows))
+        result: Any = method(copy.deepcopy(rope), tokens(rope, windows))
         return isinstance(result, Rotation) and (result.moves_positions or result.stateful)
 
     for geometry in geometries:
@@ -86,26 +97,6 @@ def moves_positions(method: Method, geometries: Sequence[Geometry]) -> bool:
             if call("", partial(moves, *geometry)):
                 return True
     return False
-
-
-def check_frequencies(method: Method, geometries: Sequence[Geometry]) -> tuple[Finding, ...]:
-    """Check a method that returns frequencies at every geometry."""
-    trials = [_attempt(method, rope, tokens(rope, windows)) for rope, windows in geometries]
-    return run_properties(_Trials(trials), FREQUENCIES, "the method")
-
-
-def check_bands(
-    method: Method, geometries: Sequence[Geometry], own: Sequence[int] = OWN
-) -> tuple[Finding, ...]:
-    """Check a method that moves positions; ``own`` are trained windows that are tried whole."""
-    trials = [
-        _attempt(method, rope, tokens(rope, windows), as_bands=True) for rope, windows in geometries
-    ]
-    subject = _Trials(trials)
-    if own and subject.good:
-        sizes = _boundaries(subject.good) | set(own)
-        subject.inside += _read_windows(method, subject.good[0].rope, sizes)
-    return run_properties(subject, BANDS, "the method")
 
 
 @dataclass(frozen=True)
@@ -170,7 +161,7 @@ def tokens(rope: Rope, windows: float) -> int:
     return max(1, round(windows * rope.trained_length))
 
 
-def _attempt(method: Method, rope: Rope, length: int, *, as_bands: bool = False) -> _Trial:
+def _attempt(method: Method, rope: Rope, length: int, *, as_bands: bool) -> _Trial:
     """Call a method at one length, then at another, then at the first again."""
     given, trial = copy.deepcopy(rope), _Trial(rope, length)
     place, far = f"at {trial.place}", (2 if as_bands else 16) * length

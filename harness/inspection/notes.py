@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,10 @@ def unnamed_cells(plan: Plan, folder: Path) -> str | None:
 
     Raises UserError where the folder has a run of another model, or another sweep.
     """
+    place = itemgetter("scaling", "task", "length")
     before, now = records(plan, folder)
-    named = {_place(cell) for cell in now["cells"]}
-    gone = [cell for cell in (before or now)["cells"] if _place(cell) not in named]
+    named = set(map(place, now["cells"]))
+    gone = [cell for cell in (before or now)["cells"] if place(cell) not in named]
     if not gone:
         return None
     first, count = gone[0], f"{len(gone)} cell{'s' * (len(gone) > 1)}"
@@ -73,10 +75,6 @@ def unnamed_cells(plan: Plan, folder: Path) -> str | None:
         f"{first['task']}, {first['length']} tokens: the samples stay, and reports are without "
         "them until a sweep names them again."
     )
-
-
-def _place(cell: Mapping[str, Any]) -> tuple[str, str, int]:
-    return cell["scaling"], cell["task"], cell["length"]
 
 
 def check_rotary(model: str, config: Any) -> None:

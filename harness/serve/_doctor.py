@@ -15,7 +15,7 @@ from harness.data.documents import open_documents
 from harness.data.tokenize import tokenize
 from harness.errors import UserError
 from harness.hub import attempting
-from harness.methods.findings import Finding
+from harness.methods import Finding
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import Checkpoint
 from harness.models.config import read_raw

@@ -15,10 +15,9 @@ from harness.inspection.check import (
     BAND_ROPES,
     BAND_WINDOWS,
     OWN,
-    check_bands,
-    check_frequencies,
+    check_method,
 )
-from harness.methods.findings import Finding
+from harness.methods import Finding
 from harness.plugins import load
 from scaling import (
     abf,
@@ -41,7 +40,7 @@ KEPT = ["runs", "result", "numbers", "pairs", "repeats", "pure", "order", "insid
 def check(
     method: Callable[..., Any], ropes: Sequence[Rope] = ONE, windows: Sequence[float] = (1.0, 2.0)
 ) -> tuple[Finding, ...]:
-    return check_frequencies(method, [*product(ropes, windows)])
+    return check_method(method, [*product(ropes, windows)])
 
 
 def findings(method: Callable[..., Any], *windows: float) -> dict[str, Finding]:
@@ -193,7 +192,7 @@ def test_rising_frequencies_are_a_note():
 @cache
 def band_findings(method: Any) -> dict[str, tuple[str, str]]:
     geometries = [*product(BAND_ROPES, BAND_WINDOWS)][:10]
-    return {f.about: (f.verdict, f.text) for f in check_bands(method, geometries, OWN[:7])}
+    return {f.about: (f.verdict, f.text) for f in check_method(method, geometries, OWN[:7])}
 
 
 @pytest.mark.slow

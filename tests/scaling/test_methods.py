@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scaling
-from harness.inspection.check import ROPES, WINDOWS, check_frequencies
+from harness.inspection.check import ROPES, WINDOWS, check_method
 from scaling import (
     abf,
     giraffe_power,
@@ -133,7 +133,7 @@ def test_a_built_in_method_passes_what_a_users_is_held_to(name):
     """The check command fails none of them, and says of each whether it is plain inside."""
     every = [_fit(name, rope) for rope in ROPES[::7]]
     findings = {
-        found.about: found for found in check_frequencies(METHODS[name], [*product(every, WINDOWS)])
+        found.about: found for found in check_method(METHODS[name], [*product(every, WINDOWS)])
     }
     assert [found for found in findings.values() if found.verdict == "failed"] == []
     plain = name in SCALED or name == "native"  # these ropes ship nothing
