@@ -18,7 +18,7 @@ from harness.reports.writing.tables import across
 from harness.stats.cells import cells, records
 from harness.stats.checkpoints import labels, lengths
 from harness.stats.decision import Family, families, family
-from harness.stats.measure import SHARES, Measure, differences, measure, values_of, weights_of
+from harness.stats.measure import SHARES, differences, measure, values_of, weights_of
 from harness.stats.paired import ALPHA, NO_DIFFERENCE, Difference, adjusted, holm
 from harness.stats.seeds import ENDING, over_seeds, paired_seeds
 
@@ -152,16 +152,27 @@ def between(frame: pd.DataFrame) -> pd.DataFrame:
     for _, samples in frame.groupby("task", sort=False):
         how = measure(samples.assign(scaling=samples["model"] + " " + samples["scaling"]))
         for _, here in samples.groupby("length"):
-            compared = [
-                _of_two(cell, how, first, second)
+            of_both = [
+                cell
                 for _, cell in here.groupby("scaling", sort=False)
                 if _same_requests(cell, first, second)
             ]
-            corrected = holm([None if pair[1] is None else pair[1].p for pair in compared])
-            rows += [
-                _row_of_two(*pair, p, first, second)
-                for pair, p in zip(compared, corrected, strict=True)
+            pairs = [  # the runs as two methods, whatever their frequencies
+                family(cell.assign(scaling=cell["model"], frequencies=cell["model"]), how)
+                for cell in of_both
             ]
+            compared = [_compared(pair, first).get(second, (None, None)) for pair in pairs]
+            corrected = holm([p for _, p in compared])
+            for cell, pair, (difference, _), p in zip(
+                of_both, pairs, compared, corrected, strict=True
+            ):
+                facts = records(cells(cell[cell["model"] == second]))[0]
+                known = {second: (difference, p)} if difference else {}
+                row = _row({**facts, "scaling": second}, pair, first, known)
+                row |= {"scaling": facts["scaling"], "model": second, "baseline": first}
+                if difference and pair.shared[first] == pair.shared[second]:
+                    row |= {"same": True, "verdict": "same"}
+                rows.append({**row, "baseline_score": pair.score(first).score})
     return pd.DataFrame(rows)
 
 
@@ -170,35 +181,6 @@ def _same_requests(cell: pd.DataFrame, first: str, second: str) -> bool:
     own = [cell[cell["model"] == name] for name in (first, second)]
     scored = all(part["score"].notna().any() for part in own)
     return scored and set(own[0]["question"]) == set(own[1]["question"])
-
-
-def _of_two(
-    cell: pd.DataFrame, how: Measure, first: str, second: str
-) -> tuple[dict[str, Any], Difference | None, Family]:
-    """Compare a cell of two runs as two methods, whatever their frequencies."""
-    runs = cell["model"]
-    here = family(cell.assign(scaling=runs, frequencies=runs), how)
-    facts = records(cells(cell[runs == second]))[0]
-    if not {first, second} <= here.shared.keys():
-        return facts, None, here
-    results = differences([here.shared[second]], here.shared[first], how)
-    return facts, results[0] if results else None, here
-
-
-def _row_of_two(
-    facts: dict[str, Any],
-    difference: Difference | None,
-    here: Family,
-    p: float | None,
-    first: str,
-    second: str,
-) -> dict[str, Any]:
-    compared = {} if difference is None else {second: (difference, p)}
-    row = _row({**facts, "scaling": second}, here, first, compared)
-    same = difference is not None and here.shared[first] == here.shared[second]
-    row |= {"scaling": facts["scaling"], "model": second, "baseline": first, "same": same}
-    verdict = "same" if same else row["verdict"]
-    return {**row, "verdict": verdict, "baseline_score": here.score(first).score}
 
 
 def _row(cell: dict[str, Any], here: Family, baseline: str, compared: Compared) -> dict[str, Any]:

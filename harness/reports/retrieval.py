@@ -31,18 +31,9 @@ MEAN = "mean"
 ROUNDING = 1e-12  # of a mean of shares
 SEVERAL = "score"  # the metric of a mean of several
 NEEDED = (
-    "model",
-    "task",
-    "scaling",
-    "length",
-    "trained_length",
-    "metric",
-    "status",
-    "value",
-    "weight",
-    "part",
-    "question",
-)
+    "model", "task", "scaling", "length", "trained_length", "metric", "status", "value", "weight",
+    "part", "question",
+)  # fmt: skip
 MISSING = {"score": None, "low": None, "high": None, "n": 0, "status": "missing"}
 NONE = "no task of retrieval was measured; add niah, ruler or passkey to the sweep"
 NO_DEPTH = "no task hides something at a depth"

@@ -43,12 +43,7 @@ class Kept(NamedTuple):
         return dict(zip(self.names, self.facts, strict=True))
 
 
-class Rows(NamedTuple):
-    """The rows of one cell: what is the same in all, and their questions and samples."""
-
-    head: Mapping[str, Any]
-    questions: Sequence[str]
-    samples: Sequence[Kept]
+Rows = tuple[Mapping[str, Any], Mapping[str, Kept]]  # of a cell: what all share, each question's
 
 
 def kept_samples(folder: Path) -> dict[str, dict[str, Kept]]:
@@ -76,14 +71,14 @@ def columns_of(parts: Sequence[Rows]) -> pd.DataFrame:
     A fact never replaces a column of ours. Columns are built one by one: a dictionary per row
     would take many times as much memory.
     """
-    parts = [part for part in parts if part.samples]
-    counts = [len(part.samples) for part in parts]
+    parts = [part for part in parts if part[1]]
+    counts = [len(samples) for _, samples in parts]
     columns = {
-        name: _inferred([part.head[name] for part in parts]).repeat(counts).reset_index(drop=True)
-        for name in (parts[0].head if parts else ())
+        name: _inferred([head[name] for head, _ in parts]).repeat(counts).reset_index(drop=True)
+        for name in (parts[0][0] if parts else ())
     }
-    columns["question"] = _inferred([question for part in parts for question in part.questions])
-    samples = [sample for part in parts for sample in part.samples]
+    columns["question"] = _inferred([question for _, samples in parts for question in samples])
+    samples = [sample for _, samples in parts for sample in samples.values()]
     columns.update(zip(SAMPLE, map(_inferred, zip(*samples, strict=True)), strict=False))
     alike = [(kind, list(some)) for kind, some in groupby(samples, attrgetter("names"))]
     order = dict.fromkeys(name for kind, _ in alike for name in (*kind, *columns))
@@ -269,12 +264,13 @@ def _rows(place: Key, cell: Cell) -> Rows:
         **score,
     }
     missing = Kept(None, FAILED if cell.failed else NOT_MEASURED, cell.failed)
-    samples: Iterable[Kept] = (sample or missing for sample in cell.records.values())
+    samples = {question: sample or missing for question, sample in cell.records.items()}
     if unscored:
-        samples = (
-            sample._replace(**unscored) if sample.status == "ok" else sample for sample in samples
-        )
-    return Rows(head, list(cell.records), list(samples))
+        samples = {
+            question: sample._replace(**unscored) if sample.status == "ok" else sample
+            for question, sample in samples.items()
+        }
+    return head, samples
 
 
 def task_of(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> Plugin:

@@ -165,9 +165,8 @@ def difference(value: float | None, how: Measure) -> float | None:
     """Return a difference as reports have it: of perplexity relative, of shares 1 at most."""
     if value is None:
         return None
-    if how.form == "exp":
-        return math.expm1(min(value, 700.0))
-    return max(-1.0, min(1.0, value)) if how.share else value
+    shown = how.shown(value)
+    return max(-1.0, min(1.0, shown)) if how.share else shown
 
 
 def in_all(every: Sequence[Units]) -> dict[str, float]:
