@@ -92,7 +92,7 @@ def last_screen() -> Iterator[Callable[..., None]]:
 @pytest.fixture
 def real_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the page of reports be made."""
-    monkeypatch.setattr("harness.reports.page.write.page", small_runs.page)
+    monkeypatch.setattr("harness.reports.page.page", small_runs.page)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.reports._write import DEFAULT as DEFAULT
-from harness.reports.page.write import page as page
+from harness.reports.page import page as page
 from harness.runs.store import RUN
 from tests.command_line import status
 
@@ -34,7 +34,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr("harness.inspection.notes.layers_of", once)
     patch.setattr("harness.sweep.eta.TIMED", 0.01)
-    patch.setattr("harness.reports.page.write.page", lambda *_: "")
+    patch.setattr("harness.reports.page.page", lambda *_: "")
     patch.setattr("harness.reports._write.DEFAULT", ())
     patch.setattr("harness.cli.outcome.brief", lambda *_: None)
     patch.setattr("harness.reports._write.FIGURES", (".png",))

@@ -33,7 +33,7 @@ PACKAGES_DOWN = (
 WRITERS = {
     "harness/reports/_write.py",
     "harness/reports/_figures.py",
-    "harness/reports/page/write.py",
+    "harness/reports/page/__init__.py",
 }
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

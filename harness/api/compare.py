@@ -11,7 +11,7 @@ import pandas as pd
 
 from harness.errors import UserError
 from harness.files import make_folder
-from harness.published.tables import (
+from harness.published import (
     display_of,
     match_values,
     read_table,

@@ -15,7 +15,7 @@ from harness.api.observer import LOG, Observer
 from harness.errors import UserError
 from harness.reports._figures import Paper, checked, requested_figures
 from harness.reports._write import ALL, Written, write_reports
-from harness.reports.page.write import write_page
+from harness.reports.page import write_page
 from harness.runs.compatible import raw_text, reasons, unpaired
 from harness.runs.frame import make_frame
 from harness.runs.store import read_run, reports_of, runs_in

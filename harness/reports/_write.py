@@ -242,11 +242,11 @@ def caption_files(name: str, about: str, caption: str) -> dict[str, bytes]:
     return dict(zip(CAPTIONS, (text.encode() for text in texts), strict=True))
 
 
-def save_figure(figure: Figure, folder: Path, name: str, paper: Paper | None = None) -> list[Path]:
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG, SVG and PDF, and its caption; the same data give the same bytes."""
     label = str(figure.get_label())
     captions = caption_files(name, label.partition(". ")[0], label) if label else {}
-    return save(figure_files(figure, paper) | captions, folder / name)
+    return save(figure_files(figure) | captions, folder / name)
 
 
 def figure_files(figure: Figure, paper: Paper | None = None) -> dict[str, bytes]:

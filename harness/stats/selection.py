@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-from harness.stats.paired import Array, Difference, of_means, of_shares, shares_of
+from harness.stats.paired import ALPHA, Array, Difference, of_means, of_shares, shares_of
 from tasks._intervals import CONFIDENCE, MIN_DOCUMENTS, MOST_RESAMPLED, ordered, ratios, studentised
 
 WIDEST = 2.0  # times the critical value by Student's t and Bonferroni, at most
@@ -104,7 +104,7 @@ def select_means(
     return _selection(costs, best, less, costs.sum(axis=0) / weights.sum(), above)
 
 
-def select_shares(hits: Array, *, level: float = CONFIDENCE) -> Selection | None:
+def select_shares(hits: Array) -> Selection | None:
     """Compare shares of hits, shape (trials, methods), of which more are better.
 
     The bounds are those of Bonett and Price, joint by Bonferroni; costs are misses.
@@ -113,8 +113,7 @@ def select_shares(hits: Array, *, level: float = CONFIDENCE) -> Selection | None
         return None
     misses, count = 1 - hits, hits.shape[1]
     best = int(misses.sum(axis=0).argmin())
-    alpha = 1 - level
-    critical = float(max(ndtri(1 - alpha / max(1, count - 1)), ndtri(1 - alpha / 2)))
+    critical = float(max(ndtri(1 - ALPHA / max(1, count - 1)), ndtri(1 - ALPHA / 2)))
 
     def above(differences: Array) -> Array:
         center, error = shares_of(differences)

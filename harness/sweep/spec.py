@@ -497,7 +497,7 @@ def _wrong_names(
         named = docs if isinstance(docs, dict) else {"": docs}
         checks += [(("docs", task), partial(open_documents, name)) for task, name in named.items()]
     if given.get("published") is not None and ("published",) not in problems:
-        from harness.published.tables import read_table  # with pandas, which --help must not load
+        from harness.published import read_table  # with pandas, which --help must not load
 
         checks.append((("published",), partial(read_table, given["published"])))
     wrong: dict[Place, str] = {}

@@ -18,8 +18,8 @@ import torch
 from harness import plugins
 from harness.reports import best, scores
 from harness.reports._write import write_reports
+from harness.reports.page import page
 from harness.reports.page.serving import serving
-from harness.reports.page.write import page
 from harness.reports.writing.tables import RenderedTable, csv
 from harness.runs.frame import make_frame
 from harness.runs.provenance import command, documents, facts

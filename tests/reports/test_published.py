@@ -8,7 +8,7 @@ import pytest
 from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import load, names
-from harness.published.tables import (
+from harness.published import (
     match_values,
     read_table,
     read_tables,

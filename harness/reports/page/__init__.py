@@ -1,1 +1,271 @@
-"""One page that holds a whole report: tables, charts and what draws them, in a single file."""
+"""Put tables, charts and what draws them into one HTML file that asks no network for anything."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib import rcParams
+from matplotlib.figure import Figure
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+from harness.files import make_folder, replacing
+from harness.reports import curves, loss_by_position, retrieval
+from harness.reports._figures import COLUMN, Paper
+from harness.reports._write import Written
+from harness.reports.best import answer
+from harness.reports.page.serving import Serving, serving
+from harness.reports.plots.answer import draw_answer, longest
+from harness.reports.plots.style import drawing, lay_out
+from harness.reports.writing.tables import RenderedTable, csv, headed, wide
+from harness.runs.provenance import documents, facts
+from harness.stats.cells import CELL, cells
+from harness.stats.checkpoints import MOST_NAMED
+from harness.stats.decision import decisions
+
+HERE = Path(__file__).parent
+FINER = re.compile(r"(\d\.\d\d)\d+")  # than a hundredth of a point, which no screen shows
+CELLS = "Score, 95 % interval, n and status of every cell: the numbers of the curves."
+
+
+class Source(NamedTuple):
+    """A table and, in a sentence, what it has."""
+
+    table: pd.DataFrame
+    about: str
+
+
+class Picture(NamedTuple):
+    """A figure as SVG, with its title and caption."""
+
+    title: str
+    svg: str
+    caption: str
+
+    @property
+    def source(self) -> str:
+        """Return the figure as the address of an image."""
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
+
+
+def page(
+    frame: pd.DataFrame,
+    reports: Mapping[str, RenderedTable],
+    facts: Sequence[tuple[str, Sequence[str]]] = (),
+    note: str = "",
+    runs: Collection[Mapping[str, Any]] = (),
+    figures: Mapping[str, Figure] | None = None,
+) -> str:
+    """Return the HTML of a frame's page.
+
+    ``reports`` are the tables by name, ``figures`` the figures of reports that were drawn before;
+    ``facts`` say how it was measured. No text of a record is read as markup: the template escapes
+    all, the data are compressed, in letters and digits, and the page's policy runs only the script
+    whose hash it names.
+    """
+    sources = {name: Source(rendered.table, rendered.about) for name, rendered in reports.items()}
+    sources.setdefault("scores", Source(cells(frame), CELLS))
+    sources |= {**positions(frame), **depths(frame), **failures(frame)}
+    script = (HERE / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    lengths = answer(reports["best"].table) if "best" in reports else []
+    uses = list(_uses(lengths))
+    answered, narrow, more = _pictures(frame, figures or {})
+    environment = Environment(  # it escapes every text
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    data = {"tables": embedded(sources), "figures": {one.title: one.svg for one in more}}
+    packed = json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
+    html: str = environment.get_template("page.html.jinja").render(
+        title=_title(frame),
+        question=_question(frame, lengths),
+        spoken=" ".join(f"{model}: use {method}. {bound}." for model, method, bound in uses),
+        answer=uses,
+        figures={"answer": answered, "narrow": narrow, "more": more},
+        serving=_serving(runs, lengths),
+        lengths=lengths,
+        scores=[
+            (title, list(table.columns), table.to_numpy().tolist())
+            for title, table in headed(wide(cells(frame)), frame).items()
+        ],
+        reports=reports,
+        sources=sources,
+        facts=facts,
+        note=note,
+        policy=f"default-src 'none'; script-src 'sha256-{digest}'; "
+        "style-src 'unsafe-inline'; img-src data:",  # and no connection
+        script=Markup(script),
+        style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        content=base64.b64encode(gzip.compress(packed, mtime=0)).decode(),
+    )
+    return html
+
+
+def _title(frame: pd.DataFrame) -> str:
+    """Return the names of the models, of many that are compared as methods their number."""
+    if "of_model" in frame and (count := frame["of_model"].nunique()) > MOST_NAMED:
+        return f"{count} models compared"
+    return ", ".join([*frame["model"].unique()][:MOST_NAMED])
+
+
+def _question(frame: pd.DataFrame, lengths: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the page answers; the title where it has no answer."""
+    last = [model["lengths"][-1] for model in lengths if model["lengths"]]
+    if not last:
+        return _title(frame)
+    here = {row["length"]: row["relative"] for row in last}
+    where = "its longest length" if len(here) > 1 else f"{last[0]['length']:,} tokens"
+    times = f", {last[0]['relative']} its window" if len(here) == 1 and last[0]["relative"] else ""
+    if "of_model" in frame:
+        return f"Which of {_title(frame)} is best at {where}{times}?"
+    models = _title(frame) if len(lengths) == 1 else "each model"
+    return f"Which scaling should {models} use at {where}{times}?"
+
+
+def _uses(lengths: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """Yield each model, the method to use at its longest length, and the bound in words."""
+    for model in lengths:
+        row = model["lengths"][-1]
+        if row["use"]:
+            yield model["model"], row["use"], row["bound"]
+
+
+def _serving(
+    runs: Collection[Mapping[str, Any]], lengths: Sequence[Mapping[str, Any]]
+) -> Serving | None:
+    """Return how to serve the method of the first model, at its longest length."""
+    for model in lengths[:1]:
+        row = model["lengths"][-1]
+        for run in runs:
+            if run["model"]["name"] == model["model"] and (
+                known := serving(run, str(row["use"]), row["length"])
+            ):
+                return known
+    return None
+
+
+def _pictures(
+    frame: pd.DataFrame, known: Mapping[str, Figure]
+) -> tuple[Picture | None, Picture | None, list[Picture]]:
+    """Return the figure that answers, the same for a narrow screen, and the others.
+
+    ``known`` has figures of reports that are drawn already.
+    """
+
+    def picture(title: str, report: str, draw: Callable[[], Figure]) -> Picture | None:
+        return _picture(title, lambda: known[report] if report in known else draw())
+
+    found = longest(decisions(frame)) if frame["score"].notna().any() else []
+    more = [
+        picture("Curves", "curves", partial(curves.make, frame)),
+        picture(
+            "Retrieval by length and depth", "retrieval", partial(retrieval.draw, frame, frame)
+        ),
+        picture("Loss by position", "loss_by_position", partial(loss_by_position.make, frame)),
+    ]
+    wide_one = picture("Answer", "best", partial(draw_answer, frame, found))
+    narrow = _picture("Answer", partial(draw_answer, frame, found[:1]), Paper(width=COLUMN))
+    return wide_one, narrow or wide_one, [one for one in more if one]
+
+
+def _picture(title: str, draw: Callable[[], Figure], paper: Paper | None = None) -> Picture | None:
+    """Return a figure as SVG with its text as text; None where it does not apply."""
+    try:
+        with drawing(paper):
+            figure = draw()
+            lay_out(figure)
+            rcParams["svg.fonttype"], rcParams["font.sans-serif"] = "none", ["DejaVu Sans"]
+            content = io.StringIO()
+            figure.savefig(content, format="svg", metadata={"Date": None})
+    except ValueError:
+        return None
+    svg = FINER.sub(r"\1", content.getvalue())
+    return Picture(title, svg, str(figure.get_label()))
+
+
+DOCUMENTS = "The documents that were read, and the hashes of their texts."
+
+
+def write_page(
+    file: Path,
+    frame: pd.DataFrame,
+    runs: Collection[Mapping[str, Any]],
+    written: Written,
+    note: str = "",
+) -> None:
+    """Write the page of a frame, with the reports that were made of it and the runs' records."""
+    tables = {**written.tables, "documents": RenderedTable(DOCUMENTS, [], documents(runs))}
+    html = page(frame, tables, facts(runs), note, runs, written.figures)
+    make_folder(file.absolute().parent)
+    with replacing(file) as new:
+        new.write(html.encode())
+
+
+def embedded(sources: Mapping[str, Source]) -> dict[str, dict[str, Any]]:
+    """Return every table as the text of its CSV file, and which of its columns are numbers."""
+    return {
+        name: {
+            "csv": csv(source.table),
+            "numbers": [
+                str(column)
+                for column in source.table
+                if is_numeric_dtype(source.table[column])
+                and not is_bool_dtype(source.table[column])
+            ],
+        }
+        for name, source in sources.items()
+    }
+
+
+def positions(frame: pd.DataFrame) -> dict[str, Source]:
+    """Return the losses by position, of sweeps that scored whole windows."""
+    try:
+        table = loss_by_position.positions(frame)
+    except ValueError:
+        return {}
+    table = table[[*CELL, "trained_length", "position", "score", "low", "high", "documents"]]
+    about = "Mean loss by position (nats per token), 95 % interval and number of documents."
+    return {"positions": Source(_short(table), about)}
+
+
+def depths(frame: pd.DataFrame) -> dict[str, Source]:
+    """Return the share found at every length and depth, of tasks that hide something at one."""
+    trials = retrieval.hidden(frame)
+    if trials.empty:
+        return {}
+    groups = trials.groupby([*CELL, "trained_length", "depth"], sort=False)["value"]
+    table = groups.agg(found="mean", n="size").reset_index()
+    about = "Share found at every length and depth (0 is the start of the text), of n trials."
+    return {"depths": Source(_short(table), about)}
+
+
+def failures(frame: pd.DataFrame) -> dict[str, Source]:
+    """Return what has no number, how many samples of a cell, and why."""
+    lost = frame[frame["status"] != "ok"]
+    if lost.empty:
+        return {}
+    reason = lost["reason"] if "reason" in lost else pd.Series(index=lost.index, dtype=object)
+    counted = lost.assign(reason=reason.fillna("")).groupby([*CELL, "status", "reason"], sort=False)
+    about = "Samples without a number, and why: they are in no score."
+    return {"failures": Source(counted.size().rename("samples").reset_index(), about)}
+
+
+def _short(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of means with six digits per number: there may be thousands of rows."""
+    numbers = table.select_dtypes("float").map(lambda value: float(f"{value:.6g}"))
+    return table.assign(**{str(name): numbers[name] for name in numbers})

@@ -138,12 +138,12 @@ def at(row: Mapping[Any, Any]) -> str:
     return f"At {row['relative_length']:.3g}x the window {tokens}"
 
 
-def listed(names: Sequence[str], *, last: str = "and") -> str:
+def listed(names: Sequence[str]) -> str:
     """Return "`a`, `b` and `c`"; of many the first and how many more."""
     marked = [f"`{name}`" for name in names]
     if len(marked) > MOST_NAMED:
         marked = [*marked[: MOST_NAMED - 1], f"{len(marked) - MOST_NAMED + 1} more"]
-    return marked[0] if len(marked) == 1 else f"{', '.join(marked[:-1])} {last} {marked[-1]}"
+    return marked[0] if len(marked) == 1 else f"{', '.join(marked[:-1])} and {marked[-1]}"
 
 
 def counted(count: int, nouns: str) -> str:
