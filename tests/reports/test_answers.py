@@ -218,7 +218,7 @@ def test_effective_length_by_hand():
     assert told("perplexity", "far") == [1024, 1024, 1024]
     # Worse at 512: that it is better again at 2048 counts not.
     assert told("perplexity", "near") == [256, 256, 256]
-    assert "at least 85 % of the score of `none` inside" in effective_length.notes(table)[0]
+    assert "at least 85 % of that of `none` inside" in effective_length.notes(table)[0]
     least = effective_length.make(SWEEP, kept=0.4)
     assert rows(least, task="passkey", scaling="far")["effective_length"].tolist() == [1024]
 

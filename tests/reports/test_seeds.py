@@ -109,7 +109,7 @@ def test_a_model_of_another_window_or_without_a_number_is_no_seed(frame):
     more = mine[mine.model == "rope-seed1"].assign(model="rope", value=99.0)
     pd.testing.assert_frame_equal(seeds.make(pd.concat([mine, more])), seeds.make(mine))
     longer = mine.assign(trained_length=mine.model.map({"rope-seed1": 256, "rope-seed2": 512}))
-    with pytest.raises(ValueError, match="of one window"):
+    with pytest.raises(ValueError, match="windows must be equal"):
         seeds.make(longer)
 
 
