@@ -10,7 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from transformers import AttentionInterface, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    Qwen2Config,
+)
 
 from harness.errors import UserError
 from harness.patching.config import rope_of
@@ -313,3 +321,34 @@ def test_another_difference_is_another_score(family):
         here, near, far = (score(at(1000 + gap, 1000)) for gap in (0, 1, 7))
     assert float((near - here).abs().max()) > 1e-2
     assert float((far - near).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("rope_theta", "1e4"), ("rope_theta", None), ("partial_rotary_factor", "half"),
+     ("original_max_position_embeddings", [64]), ("rope_theta", float("nan"))],
+)  # fmt: skip
+def test_a_config_whose_geometry_is_no_number_is_refused(field, value):
+    config = LlamaConfig(hidden_size=32, num_attention_heads=2)
+    config.rope_parameters = {**config.rope_parameters, field: value}
+    with pytest.raises(UserError, match="must be a number, the config gives"):
+        rope_of(config)
+
+
+@pytest.mark.parametrize("kind", ["gemma4_text", "blt"])
+def test_layers_without_a_common_head_are_refused(kind):
+    with pytest.raises(UserError, match=f"^{kind}: the config gives no head_dim of all layers"):
+        rope_of(AutoConfig.for_model(kind))
+
+
+def test_a_checkpoint_for_dual_chunk_attention_was_trained_at_its_original_length():
+    """Qwen2.5-1M: 262,144 tokens; its maximum is the length at which it is served."""
+    table = {
+        "chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144,
+    }  # fmt: skip
+    config = Qwen2Config(max_position_embeddings=1_010_000, dual_chunk_attention_config=table)
+    rope = rope_of(config)
+    assert rope.trained_length == 262_144
+    assert rope.stretch(1_010_000) == 1_010_000 / 262_144
+    assert native.dual_chunk_options(rope) == {"chunk": 253_952, "largest": 262_144}
+    assert native.ships(rope)

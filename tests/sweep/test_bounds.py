@@ -1,11 +1,14 @@
-"""How large a plan may be: what is more is refused with the numbers, and soon."""
+"""How large a plan may be, and how much memory it may take: what is more is refused, and soon."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.errors import UserError
+from harness.runs.store import read_samples
 from harness.sweep import plan
+from harness.sweep.memory import estimate
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import LONGEST, parse
 from tasks import perplexity
@@ -54,3 +57,39 @@ def test_tokens_that_are_kept_have_a_bound(monkeypatch):
         tally.add(Loglikelihood(text[first : first + 50], 1, doc_id="window"))
     with pytest.raises(UserError, match="more than 100 tokens"):
         tally.add(Loglikelihood(range(50), 1, doc_id="prompt"))
+
+
+def sweep(model: Path, docs: Path) -> tuple[str, ...]:
+    """Return the words of a sweep over one length beyond the window."""
+    return ("run", "--model", str(model), "--docs", str(docs), "--length", "8x")
+
+
+@pytest.mark.slow
+def test_less_memory_gives_the_same_numbers(tiny, docs, tmp_path, ropewalk):
+    """A sweep held to little memory records the values of one without a limit, bit for bit."""
+    words = (*sweep(tiny, docs), "--scaling", "none", "pi")
+    values = []
+    for name, limit in (("free", ()), ("little", ("--max-memory", "4MiB"))):
+        assert ropewalk(*words, *limit, "--out", tmp_path / name).status == 0
+        samples = read_samples(tmp_path / name)
+        values.append({key: sample["value"] for key, sample in samples.items()})
+    assert values[0] == values[1]
+
+
+def test_too_little_memory_is_refused_before_weights_are_read(tiny, docs, tmp_path, rejected):
+    words = ("--max-memory", "100KB", "--out", tmp_path, "--dry-run")
+    assert (
+        "--max-memory 100KB is too little: the weights and the longest question need"
+        in rejected(*sweep(tiny, docs), *words)
+    )
+
+
+def test_loading_in_another_dtype_counts_the_files_beside_the_weights(docs):
+    """Of a bfloat16 file read as float32 both are in memory; of equal dtypes only the weights."""
+    at_peak = {}
+    for dtype in ("float32", "bfloat16"):
+        tail = {"length": "64", "scaling": "none", "task": "perplexity:tail=16", "dtype": dtype}
+        at_peak[dtype] = estimate(make_plan(parse(None, {"docs": str(docs), **tail})), set())
+    parameters = at_peak["float32"].parameters
+    assert at_peak["float32"].bytes == 6 * parameters
+    assert 2 * parameters < at_peak["bfloat16"].bytes < 4 * parameters
