@@ -1,5 +1,6 @@
 """Questions that share beginnings, and their answers from the engine."""
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -27,6 +28,15 @@ def asked(longest: int = 600) -> list[Request]:
 
 def together(model: Any, questions: list[Request], sizes: Sizes) -> dict[int, Response | None]:
     return dict(answers(model, questions, sizes))
+
+
+@torch.inference_mode()
+def generated(model: Any, prompt: Sequence[int], new: int, **limits: int) -> list[int]:
+    """Return the tokens that the library's own greedy generation adds to a prompt."""
+    tokens = torch.tensor([[*prompt]])
+    given = {"attention_mask": torch.ones_like(tokens), "max_new_tokens": new, **limits}
+    out = model.generate(tokens, **given, do_sample=False, pad_token_id=0)
+    return out[0, len(prompt) :].tolist()
 
 
 def forwarded(model: Any, questions: list[Request]) -> int:

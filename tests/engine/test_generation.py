@@ -1,6 +1,5 @@
 """Texts of the engine against the library's own generation, and against whole forwards."""
 
-from functools import cache
 from random import Random
 from typing import Any
 
@@ -14,7 +13,8 @@ from harness.patching.patch import patched
 from scaling import dpe, dual_chunk, gali, lm_infinite, ms_poe, self_extend, yarn
 from scaling.types import Frequencies, Rope
 from tasks.types import Generate, Loglikelihood, Request, Response
-from tests.banded import heads_of
+from tests.asking import generated
+from tests.banded import heads_of, model_of
 from tests.families import build, each, tiny
 from tests.tiny import tiny_tokenizer
 
@@ -31,11 +31,6 @@ def decode(tokens: Any) -> str:
     return text
 
 
-@cache
-def model_of(family: str) -> Any:
-    return build(tiny(family))
-
-
 def question(prompt: list[int], new: int = NEW, **more: Any) -> Request:
     return Generate(prompt, new, doc_id="text", **more)
 
@@ -47,16 +42,6 @@ def asked() -> list[Request]:
     prompts = [[*hay, *draw.choices(range(1, 257), k=n)] for n in (0, 3, 28)]
     prompts += [[*hay[:70], *draw.choices(range(1, 257), k=40)], [7]]
     return [question(prompt) for prompt in prompts]
-
-
-def generated(model: Any, prompt: list[int], new: int = NEW) -> list[int]:
-    tokens = torch.tensor([prompt])
-    with torch.inference_mode():
-        out = model.generate(
-            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=new, do_sample=False,
-            pad_token_id=0,
-        )  # fmt: skip
-    return out[0, len(prompt) :].tolist()
 
 
 def whole(model: Any, prompt: list[int], said: list[int]) -> list[int]:
@@ -95,7 +80,7 @@ def test_a_text_is_that_of_generate_and_of_whole_forwards(family, method):
         for one in questions:
             (answer,) = texts(model, [one])  # together they are the same, see below
             prompt, said = list(one.tokens), list(answer.argmax)
-            assert said == generated(model, prompt)
+            assert said == generated(model, prompt, NEW)
             assert said == whole(model, prompt, said)
             assert answer.text == decode(said)
             assert len(answer.nll) == len(said)
@@ -109,7 +94,7 @@ def test_a_repetition_penalty_is_that_of_generate(family, monkeypatch):
     monkeypatch.setattr(model.generation_config, "repetition_penalty", 1.5)
     found = [answer.argmax for answer in texts(model, questions)]
     assert found != before
-    assert found == [tuple(generated(model, list(one.tokens))) for one in questions]
+    assert found == [tuple(generated(model, one.tokens, NEW)) for one in questions]
 
 
 @pytest.mark.slow
@@ -189,7 +174,7 @@ def test_a_text_ends_with_an_end_token_or_before_a_stop_string():
     cut = free.argmax.index(last) + 1
     model.generation_config.eos_token_id = [299, last]
     ended = texts(model, [question(prompt)])[0]
-    assert list(ended.argmax) == generated(model, prompt) == list(free.argmax[:cut])
+    assert list(ended.argmax) == generated(model, prompt, NEW) == list(free.argmax[:cut])
     assert ended.text == decode(free.argmax[: cut - 1])
     model.generation_config.eos_token_id = None
     stop = decode(free.argmax[3:5])

@@ -1,7 +1,6 @@
 """Prompts of exact length, a fair grid, and a score that is what greedy decoding gives."""
 
 from random import Random
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,6 +15,7 @@ from harness.reports import scores
 from tasks import passkey
 from tasks.passkey import INTRODUCTION, NEEDLE, QUESTION, REPLY, prompt
 from tasks.types import Loglikelihood, LoglikelihoodResponse, Request, Response, TaskContext
+from tests.asking import generated
 from tests.tiny import tiny_config, tiny_tokenizer
 
 TEXT = "Once upon a time. " * 300
@@ -186,7 +186,8 @@ def test_the_score_is_what_greedy_generate_gives(source, seed):
     model = AutoModelForCausalLM.from_config(tiny_config("llama")).eval()
     (asked,) = passkey.ask(source, [400], seed=seed, depths=1, trials=1)
     before = asked.tokens[: asked.start]
-    said = generate(model, before, len(asked.tokens) - asked.start + 1)
+    new = len(asked.tokens) - asked.start + 1
+    said = generated(model, before, new, min_new_tokens=new)
     if seed % 2:
         asked = Loglikelihood((*before, *said[:-1]), asked.start, doc_id="said")
     ((_, answer),) = answers(model, [asked])
@@ -197,16 +198,6 @@ def test_the_score_is_what_greedy_generate_gives(source, seed):
     assert hit == (bool(seed % 2) and not extends)
 
 
-def generate(model: Any, prompt: tuple[int, ...], new: int) -> list[int]:
-    tokens = torch.tensor([prompt])
-    with torch.inference_mode():
-        out = model.generate(
-            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=new, min_new_tokens=new,
-            do_sample=False, pad_token_id=0,
-        )  # fmt: skip
-    return out[0, len(prompt) :].tolist()
-
-
 @pytest.mark.slow
 def test_the_reference_checkpoint_says_what_it_is_scored_for(reference):
     checkpoint, model = reference
@@ -215,10 +206,8 @@ def test_the_reference_checkpoint_says_what_it_is_scored_for(reference):
     graded = []
     for index, answer in answers(model, asked):
         question = asked[index]
-        given_tokens = question.tokens[: question.start]
-        said = source.decode(
-            generate(model, given_tokens, len(question.tokens) - question.start + 1)
-        )
+        before, new = question.tokens[: question.start], question.length - question.start + 1
+        said = source.decode(generated(model, before, new, min_new_tokens=new))
         hit = passkey.grade(question, answer, source).value
         key = str(question.metadata["key"])
         assert hit == float(said.strip()[:5] == key and not said.strip()[5:6].isdigit())
