@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -59,20 +59,16 @@ class Comparison:
     text: tuple[str, ...]
     files: tuple[Path, ...]
 
-    JSON = ("table", "text", "files")
+    JSON: ClassVar[tuple[str, ...]] = ("table", "text", "files")
 
 
 @dataclass(frozen=True)
-class PublishedComparison:
+class PublishedComparison(Comparison):
     """A run beside the published table of a name: one row per value, and sentences."""
 
     published: str
-    table: pd.DataFrame
-    display: Mapping[str, pd.DataFrame]
-    text: tuple[str, ...]
-    files: tuple[Path, ...]
 
-    JSON = ("published", "table", "text", "files")
+    JSON = ("published", *Comparison.JSON)
 
     @property
     def reproduced(self) -> bool:
@@ -102,13 +98,10 @@ def compare(
     comparison. Raises UserError if the two are not comparable.
     """
     folder = Path(out) if out else None
+    options = {"published": published, "model": model, "tuned": tuned, "tolerance": tolerance}
     if other is None:
-        options = {"model": model, "tuned": tuned, "tolerance": tolerance, "mixed": mixed}
-        return _with_table(Path(run), published, task, folder, **options)
-    for name, given in (
-        ("published", published), ("model", model), ("tuned", tuned), ("tolerance", tolerance),
-        ("mixed", mixed or None),
-    ):  # fmt: skip
+        return _with_table(Path(run), task, folder, mixed=mixed, **options)
+    for name, given in {**options, "mixed": mixed or None}.items():
         if given is not None:
             raise UserError(
                 f"--{name} is for one run beside a published table; two runs were given."
@@ -142,11 +135,18 @@ def _two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None)
     text += [f"{one}." for one in reasons(records)]
     text += [f"Differs: {one}." for one in surroundings(run, other)]
     text += notes(table)
-    display, files = display_differences(table), list[Path]()
-    if folder:
-        make_folder(folder)
-        files = save_table(table, [(display, text)], folder / "compare")
-    return Comparison(table, display, tuple(text), tuple(files))
+    display = display_differences(table)
+    return Comparison(table, display, tuple(text), _saved(table, display, text, folder, "compare"))
+
+
+def _saved(
+    table: pd.DataFrame, display: Any, text: Sequence[str], folder: Path | None, name: str
+) -> tuple[Path, ...]:
+    """Write a comparison into a folder, where one is named, and return the files."""
+    if folder is None:
+        return ()
+    make_folder(folder)
+    return tuple(save_table(table, [(display, text)], folder / name))
 
 
 def _verdicts(table: pd.DataFrame) -> str:
@@ -198,14 +198,14 @@ def _named(places: Sequence[Place]) -> str:
 
 
 def _with_table(
-    run: Path, published: str | None, tasks: Sequence[str], folder: Path | None, **options: Any
+    run: Path, tasks: Sequence[str], folder: Path | None, **options: Any
 ) -> PublishedComparison:
     tolerance = TOLERANCE if options["tolerance"] is None else options["tolerance"]
     if tolerance < 0:
         raise UserError(f"--tolerance must be 0 or more percent, got {tolerance:g}.")
     record = checked_run(run)
     label = record["model"]["name"]
-    name = published or record.get("asked", {}).get("published")
+    name = options["published"] or record.get("asked", {}).get("published")
     if name is None:
         raise UserError(
             f"{run} is compared with a second run, or with a table; name one with --published."
@@ -223,8 +223,6 @@ def _with_table(
     table = match_values(rows, scores, tolerance / 100)
     text = summarize(table, rows, scores, tolerance / 100, label)
     text += [f"Not comparable: {reason}." for reason in why]
-    display, files = {f"{label} beside {name}": display_of(table)}, list[Path]()
-    if folder:
-        make_folder(folder)
-        files = save_table(table, [(display, text)], folder / f"compare-{name}")
-    return PublishedComparison(name, table, display, tuple(text), tuple(files))
+    display = {f"{label} beside {name}": display_of(table)}
+    files = _saved(table, display, text, folder, f"compare-{name}")
+    return PublishedComparison(table, display, tuple(text), files, name)
