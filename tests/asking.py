@@ -31,6 +31,14 @@ def together(model: Any, questions: list[Request], sizes: Sizes) -> dict[int, Re
 
 
 @torch.inference_mode()
+def own_losses(model: Any, tokens: Sequence[int], start: int = 1) -> torch.Tensor:
+    """Return the loss of every token from ``start`` on by a model's own logits, in float64."""
+    given = torch.tensor([[*tokens]])
+    logits = model(input_ids=given, use_cache=False).logits[0, start - 1 : -1].double()
+    return torch.nn.functional.cross_entropy(logits, given[0, start:], reduction="none")
+
+
+@torch.inference_mode()
 def generated(model: Any, prompt: Sequence[int], new: int, **limits: int) -> list[int]:
     """Return the tokens that the library's own greedy generation adds to a prompt."""
     tokens = torch.tensor([[*prompt]])

@@ -24,6 +24,7 @@ from harness.patching.patch import answering, patched
 from scaling import native, none, ntk, pi, self_extend, yarn
 from scaling.types import Band, Bands, Frequencies, Rope, by_distance
 from tasks.types import Loglikelihood
+from tests.asking import own_losses
 from tests.tiny import SHAPE, WINDOW
 
 LENGTH = 3 * WINDOW
@@ -157,9 +158,7 @@ def find_plainly(family: str) -> Plainly:
     question = Loglikelihood(tuple(tokens[0].tolist()), 1, doc_id="q")
     with answering(model, none.frequencies(rope, question.length), DEFAULT) as answer:
         ((_, found),) = answer([question])
-    with torch.inference_mode():
-        logits_ = model(input_ids=tokens, use_cache=False).logits[0, :-1].double()
-    wanted = float(torch.nn.functional.cross_entropy(logits_, tokens[0, 1:]))
+    wanted = float(own_losses(model, question.tokens).mean())
     return Plainly(family, positions, shareable(model), (sum(found.nll) / len(found.nll), wanted))
 
 

@@ -24,6 +24,7 @@ from harness.runs.store import read_run, read_samples
 from scaling import Frequencies
 from tasks import Generate, Loglikelihood
 from tests import naive_encodings as naive
+from tests.asking import own_losses
 from tests.tiny import tiny_tokenizer
 
 OPTIONS = ["rope_linear:rotated=false", "kerple:kind=power", "shaw:clip=3", "deberta:clip=5"]
@@ -253,12 +254,8 @@ def test_the_engine_answers_as_the_model_does(encoding):
     ]
     found = dict(answers(model, asked, decode=lambda tokens: " ".join(map(str, tokens))))
     for index in (0, 1):
-        given = torch.tensor([asked[index].tokens])
-        logits = model(input_ids=given, use_cache=False).logits[0, asked[index].start - 1 : -1]
-        nll = torch.nn.functional.cross_entropy(
-            logits, given[0, asked[index].start :], reduction="none"
-        )
-        assert torch.allclose(torch.tensor(found[index].nll), nll, atol=1e-4)
+        wanted = own_losses(model, asked[index].tokens, asked[index].start)
+        assert found[index].nll == pytest.approx(wanted.tolist(), abs=1e-4)
     written = model.generate(torch.tensor([tokens[:16]]), max_new_tokens=4, do_sample=False)
     assert list(found[2].argmax) == written[0, 16:].tolist()
     assert shareable(model) == (encoding in ("none", "sinusoidal", "learned", "rope", "xpos"))

@@ -11,7 +11,7 @@ from harness.patching.patch import patched
 from harness.patching.tiles import Merged, Piece, attend
 from tasks._tokens import kept
 from tasks.types import Generate
-from tests.asking import asked, together
+from tests.asking import asked, own_losses, together
 from tests.banded import bands_of, likelihoods, model_of
 from tests.cuda_operators import Operators
 from tests.families import build, tiny
@@ -35,13 +35,8 @@ def test_without_blocks_answers_are_the_same_to_rounding(family, operators):
         found = together(model, questions, sizes)
         assert any(call.rows < call.keys for call in operators.calls)  # forks
         for index, question in enumerate(questions):
-            tokens, answer = torch.tensor([question.tokens]), found[index]
-            with torch.inference_mode():
-                logits = model(input_ids=tokens).logits[0, question.start - 1 : -1].double()
-            wanted = torch.nn.functional.cross_entropy(
-                logits, tokens[0, question.start :], reduction="none"
-            )
-            assert answer.nll == pytest.approx(wanted.tolist(), abs=2e-5)
+            wanted = own_losses(model, question.tokens, question.start)
+            assert found[index].nll == pytest.approx(wanted.tolist(), abs=2e-5)
 
 
 @pytest.mark.parametrize("channels", [16, 12])

@@ -20,6 +20,7 @@ from harness.errors import UserError
 from harness.models.weights import load_weights
 from tasks.types import Loglikelihood
 from tests.adapters import opened, save
+from tests.asking import own_losses
 from tests.command_line import sweep
 from tests.tiny import save_tiny
 
@@ -47,10 +48,7 @@ def as_trained(base: Path, adapter: Path) -> torch.Tensor:
     from peft import PeftModel
 
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter)
-    with torch.no_grad():
-        logits = model.eval()(torch.tensor([QUESTION.tokens])).logits[0, :-1].float()
-    targets = torch.tensor(QUESTION.tokens[1:])
-    return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+    return own_losses(model.eval(), QUESTION.tokens).float()
 
 
 @pytest.mark.slow
