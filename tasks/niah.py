@@ -11,9 +11,8 @@ haystack is one trial, with the mean of their scores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain, count, repeat
 from random import Random
 from typing import Literal, NamedTuple
@@ -141,14 +140,16 @@ def ask(
             drawn = [draw.random() for _ in range(len(hidden.pairs) * setting.values)]
             one = setting.answers == in_turn == 1
             placed = one and depths > 0
-            if not placed:
+            if placed:
+                drawn[0] = depth
+            else:
                 doc_id = doc_id.replace("depth", "set")
             pairs = prompts(
                 context,
                 setting,
                 hidden,
                 sentences[trial % len(sentences)],
-                [depth, *drawn[1:]] if placed else drawn,
+                drawn,
                 doc_id=doc_id,
                 length=length,
                 in_turn=in_turn,
@@ -246,26 +247,13 @@ def _needle(context: TaskContext, setting: Setting, key: str, value: str) -> lis
     return continued(context, f" {text}" if setting.haystack == "documents" else f"{text}\n")
 
 
-def with_needles(
-    context: TaskContext,
-    setting: Setting,
-    hidden: Hidden,
-    pieces: Iterable[Sequence[int]],
-    space: Callable[[int], int],
-    depths: Sequence[float],
-    more: int = 0,
-) -> tuple[list[int], list[int]]:
-    """Return a haystack and where its needles begin, those of the query first.
-
-    ``space`` gives the haystack's tokens by the number that needles take. ``depths`` are those of
-    the needles, in the order of the hidden values. The haystack is ``more`` tokens longer at its
-    end.
-    """
-    needles = [_needle(context, setting, key, value) for key, vs in hidden.pairs for value in vs]
-    end = [] if setting.haystack == "documents" else continued(context, "\n")
-    room = space(sum(map(len, needles))) + more
-    tokens, starts = inserted(pieces, list(zip(depths, needles, strict=True)), room, end, more)
-    return tokens, starts[: setting.answers]
+def needles(
+    context: TaskContext, setting: Setting, hidden: Hidden, depths: Sequence[float]
+) -> list[tuple[float, list[int]]]:
+    """Return the sentences of the hidden values, in their order, each with its depth."""
+    pairs = ((key, value) for key, values in hidden.pairs for value in values)
+    every = (_needle(context, setting, *pair) for pair in pairs)
+    return list(zip(depths, every, strict=True))
 
 
 def prompts(
@@ -286,16 +274,15 @@ def prompts(
     All prompts use one haystack. A prompt with a shorter query cuts the last sentence later by as
     many tokens.
     """
+    hiding = needles(context, setting, hidden, depths)
+    end = [] if setting.haystack == "documents" else continued(context, "\n")
     turns = [hidden.turned(turn) for turn in range(in_turn)]
     frames = [framed(context, setting, turn, chat=chat) for turn in turns]
     longest = max(frames, key=lambda frame: frame.taken(new))
-    space = partial(room, length, longest, new)
+    space = room(length, longest, new, sum(len(needle) for _, needle in hiding))
     for number, (turn, frame) in enumerate(zip(turns, frames, strict=True)):
-        first = number * setting.values
         more = longest.taken(new) - frame.taken(new)
-        turned = [*depths[first:], *depths[:first]]
-        tokens, starts = with_needles(context, setting, turn, pieces, space, turned, more)
-        yield (
-            make_request(doc_id, frame, tokens, {"answer": turn.answer}, new),
-            [len(frame.head) + start for start in starts],
-        )
+        tokens, starts = inserted(pieces, hiding, space + more, end, more)
+        own = starts[number * setting.values :][: setting.answers]
+        request = make_request(doc_id, frame, tokens, {"answer": turn.answer}, new)
+        yield request, [len(frame.head) + start for start in own]

@@ -9,10 +9,11 @@ nothing is generated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from random import Random
 from typing import Literal, NamedTuple
 
-from tasks._prompt import FILLER, Frame, around, continued
+from tasks._prompt import FILLER, Frame, around, continued, inserted
 from tasks._retrieval import check_trials, grid, score
 from tasks.types import Document, Fact, Loglikelihood, LoglikelihoodResponse, Sample, TaskContext
 
@@ -92,33 +93,21 @@ def prompt(
     least = frame.taken(0) + len(needle)
     if length < least:
         raise ValueError(f"a prompt needs at least {least} tokens; --length {length} is too short")
-    before, after = _filler(context, length - least, depth, filler, draw)
-    tokens = (*frame.head, *before, *needle, *after, *frame.tail, *frame.answer)
-    return Prompt(tokens, len(frame.head) + len(before), length - len(frame.answer))
+    space = length - least
+    if filler == "documents":
+        text, start = _excerpt(context.documents(), space, draw), round(depth * space)
+        middle = [*text[:start], *needle, *text[start:]]
+    else:
+        sentences = cycle([continued(context, sentence) for sentence in FILLER])
+        middle, (start,) = inserted(sentences, [(depth, needle)], space + len(needle))
+    tokens = (*frame.head, *middle, *frame.tail, *frame.answer)
+    return Prompt(tokens, len(frame.head) + start, length - len(frame.answer))
 
 
 def framed(context: TaskContext, key: int, *, chat: bool = False) -> tuple[Frame, list[int]]:
     """Return the text around the filler, with the key as the answer, and the needle."""
     frame = around(context, INTRODUCTION, QUESTION, REPLY, f" {key}", chat=chat)
     return frame, continued(context, NEEDLE.format(key=key))
-
-
-def _filler(
-    context: TaskContext, room: int, depth: float, kind: Filler, draw: Random
-) -> tuple[Sequence[int], Sequence[int]]:
-    """Return ``room`` tokens of filler in two parts, before and after the needle."""
-    if kind == "documents":
-        text = _excerpt(context.documents(), room, draw)
-        cut = round(depth * room)
-        return text[:cut], text[cut:]
-    sentences = [continued(context, sentence) for sentence in FILLER]
-    tokens: list[int] = []
-    boundaries = [0]
-    while len(tokens) < room:
-        tokens += sentences[(len(boundaries) - 1) % len(sentences)]
-        boundaries.append(len(tokens))
-    cut = min((b for b in boundaries if b <= room), key=lambda b: abs(b - depth * room))
-    return tokens[:cut], tokens[cut:room]
 
 
 def _excerpt(documents: Sequence[Document], room: int, draw: Random) -> Sequence[int]:

@@ -15,7 +15,7 @@ from harness.data.corpus import make_context
 from harness.engine import answers
 from tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
 from tasks._prompt import FILLER, around, continued, inserted, sentences
-from tasks.niah import PRESETS, Hidden, Setting, framed, with_needles
+from tasks.niah import PRESETS, Hidden, Setting, framed, needles
 from tasks.types import Generate, Generated, Loglikelihood, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
 
@@ -111,9 +111,8 @@ def test_the_text_of_needles_is_rulers(source):
         space = sum(len(line) + 1 for line in lines)
         before = [sum(i not in places for i in range(place)) for place in places]
         depths = [count / len(pieces) for count in before]
-        made, _ = with_needles(
-            source, setting, hidden, pieces, lambda _, space=space: space, depths
-        )
+        placed = needles(source, setting, hidden, depths)
+        made, _ = inserted(pieces, placed, space, continued(source, "\n"))
         assert source.decode([*frame.head[1:], *made, *frame.tail]) == text
         assert hidden.answer == ", ".join(wanted)
 
