@@ -104,7 +104,7 @@ def _mistaken(error: CycloptsError) -> str:
     if isinstance(error, UnusedCliTokensError):
         return (
             f"{command} has no place for {' '.join(error.unused_tokens or ())!r}; name the flag "
-            f"that it belongs to, as in --docs books (see {command} --help)."
+            f"that it belongs to, as in --docs books, which takes one value (see {command} --help)."
         )
     if isinstance(error, UnknownCommandError) and error.unused_tokens:
         if error.unused_tokens[0].startswith("-"):

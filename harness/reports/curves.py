@@ -36,7 +36,7 @@ TRUNCATION: dict[str, Any] = {
     "label": "_truncation",
 }
 TAIL = " The same last tokens are scored at every length."
-BUNDLES = " A bracket joins methods that end within a hair of each other, with their range."
+BUNDLES = " A bracket joins methods whose ends nearly coincide, and gives their range."
 ONE_LENGTH = "one length is no curve: differences and scores have what was measured there"
 MEANS = "Lines: means of {} seeds; dots: single seeds; n is that of each seed."
 SEEDS = " For shares each seed has its own thin line, and no mean is drawn."
@@ -176,9 +176,10 @@ def _caption(table: pd.DataFrame, frame: pd.DataFrame, about: str, named: Mappin
     sides = {
         ("lower" if metric in LOWER else "higher", metric) for metric in table["metric"].unique()
     }
-    better = ", ".join(f"{metric}: {side} is better" for side, metric in sorted(sides))
+    better = " and ".join(f"{side} {metric}" for side, metric in sorted(sides))
+    better = f"{better[0].upper()}{better[1:]} {'are' if len(sides) > 1 else 'is'} better."
     models = f"{table['model'].iloc[0]}. " if table["model"].nunique() == 1 else ""
     return " ".join(
-        [f"{models}Score against context length ({better}). n per point: {', '.join(counts)}.",
+        [f"{models}{better} n per point: {', '.join(counts)}.",
          f"{about}{tail}", *marks]
     )  # fmt: skip
