@@ -185,7 +185,7 @@ def chosen(preset: Preset, given: Setting, in_turn: int) -> Setting:
         raise ValueError("keys, values, queries and in_turn are 1 or more")
     if in_turn > 1 < setting.queries:
         raise ValueError(
-            f"in_turn asks for one key at a time, and here {setting.queries} are asked at once"
+            f"in_turn asks for one key at a time, but queries={setting.queries} asks for several"
         )
     if in_turn > setting.keys:
         raise ValueError(f"in_turn={in_turn} is more than the keys that are hidden, {setting.keys}")

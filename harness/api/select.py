@@ -173,9 +173,9 @@ def _note_cost(
         )
     observer.note(
         f"{counted(len(race.names), 'candidates')} at {field.target:,} tokens on up to "
-        f"{counted(last, 'documents')}; the first round is {first} of them, "
-        f"{counted(len(race.names) * first, 'forwards')} (time {time}). Budget: {field.budget}; "
-        f"measuring everything takes {field.grid(candidates):,.0f} forwards."
+        f"{counted(last, 'documents')}. The first round reads {first} of the documents in "
+        f"{counted(len(race.names) * first, 'forwards')} (time {time}). Budget: {field.budget}. "
+        f"Measuring everything takes {field.grid(candidates):,.0f} forwards."
     )
 
 

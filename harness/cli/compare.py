@@ -24,8 +24,9 @@ def compare(
 ) -> Done:
     """Compare two runs cell by cell on the same documents, or a run with a published table.
 
-    Two runs may be of two models, or of one model before and after it, a package or the machine
-    was changed. For every cell that both runs have, the table shows the second minus the first.
+    The runs may be of two models. They may also be of one model before and after a change to it, to
+    a package or to the machine. For every cell that both runs have, the table shows the second
+    minus the first.
 
     Args:
         run: A run folder.

@@ -260,7 +260,7 @@ def check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
     if changing and not checkpoint.rope.rotary_dim:
         raise UserError(
             f"{checkpoint.label} ({checkpoint.config.model_type}) has no rotary embedding that"
-            f" {changing[0]} could change; measure it as it is: ropewalk run --scaling none."
+            f" {changing[0]} could change; measure it unchanged: ropewalk run --scaling none."
         )
 
 

@@ -43,7 +43,7 @@ def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(recommend, tm
     assert "Next: ropewalk export" in text
     assert "†: its form changes with the length of the input" in text  # self_extend
     progress = " ".join(done.err.split())
-    assert "the first round is 2 of them, 10 forwards" in progress
+    assert "The first round reads 2 of the documents in 10 forwards" in progress
     assert progress.count("After 2 documents: `") == 1
     files = {file.suffix for file in (tmp_path / "race" / "reports").glob("recommend.*")}
     assert files == {".csv", ".parquet", ".md", ".tex", ".png", ".txt"}

@@ -139,7 +139,7 @@ def test_more_keys_than_are_hidden_are_refused(source):
     for given, told in (
         ({"in_turn": 2}, "in_turn=2 is more than the keys that are hidden, 1"),
         ({"preset": "multikey_1", "in_turn": 5}, "are hidden, 4"),
-        ({"preset": "multiquery", "in_turn": 2}, "one key at a time, and here 4 are"),
+        ({"preset": "multiquery", "in_turn": 2}, "one key at a time, but queries=4"),
         ({"in_turn": 0}, "in_turn are 1 or more"),
     ):
         with pytest.raises(ValueError, match=told):
