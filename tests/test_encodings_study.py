@@ -161,7 +161,7 @@ def test_changes_from_self_extend_are_those_of_the_samples():
         ("lm_infinite", "LM-Infinite"), ("rerope", "ReRoPE"), ("yarn", "YaRN"),
         ("ntk_by_parts", "NTK-by-parts"), ("ntk", "NTK-aware"), ("pi", "PI"),
     ):  # fmt: skip
-        assert f"{name} {against_self_extend('rope', PREFIX, 2048, method)}" in flat
+        assert f"{against_self_extend('rope', PREFIX, 2048, method)} for {name}" in flat
     assert f"recover {keys('rope', 'self_extend', 2048)} % of the keys" in flat
 
 

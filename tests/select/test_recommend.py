@@ -89,7 +89,7 @@ def test_a_budget_that_is_too_small_names_the_least(recommend, tmp_path):
     assert dry.status == 0, dry.err
     message = " ".join(dry.err.split())
     assert "The budget takes 2 of 5 candidates" in message
-    assert "measuring everything takes " in message
+    assert "Measuring everything takes " in message
     assert not (tmp_path / "race" / RUN).exists()
     assert not (tmp_path / "race" / SAMPLES).exists()
 
