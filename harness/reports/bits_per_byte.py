@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pandas as pd
 
@@ -48,7 +49,7 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the same for people: one table per model and task, lengths side by side."""
     known = table.assign(metric="bits per byte", score=table["bits_per_byte"])
-    return across(known.assign(text=[text(cell, DIGITS) for cell in known.to_dict("records")]))
+    return across(known, partial(text, digits=DIGITS))
 
 
 def notes(table: pd.DataFrame) -> list[str]:

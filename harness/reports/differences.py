@@ -244,17 +244,16 @@ def _verdict(
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return one table per model and task with lengths side by side; per task over seeds."""
-    texts = table.assign(text=[_text(row) for row in records(table)])
     if "seeds" in table:
         windows = table["trained_length"].map(", window of {:,} tokens".format)
         window = windows if windows.nunique() > 1 else ""
         model = "less " + table["baseline"] + window
-        shown = across(texts.assign(scaling=table["name"], model=model))
+        shown = across(table.assign(scaling=table["name"], model=model), _text)
         return {title: of.rename(columns={"scaling": "model"}) for title, of in shown.items()}
     return {
         f"{title}, less {baseline}": shown
-        for baseline, rows in texts.groupby("baseline", sort=False)
-        for title, shown in across(rows).items()
+        for baseline, rows in table.groupby("baseline", sort=False)
+        for title, shown in across(rows, _text).items()
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pandas as pd
 
 from harness.reports.writing.sentences import counted, text
@@ -39,14 +41,9 @@ def make(
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return two tables per model and task: perplexity of the key tokens, and the gain."""
-    records = table.to_dict("records")
     gained = table.assign(score=table["gain"], low=table["gain_low"], high=table["gain_high"])
     gained["metric"] = "gain of the longer context in nats per token"
-    texts = [text(cell, 3) for cell in gained.to_dict("records")]
-    return {
-        **across(table.assign(text=[text(cell) for cell in records])),
-        **across(gained.assign(text=texts)),
-    }
+    return {**across(table, text), **across(gained, partial(text, digits=3))}
 
 
 def notes(table: pd.DataFrame) -> list[str]:

@@ -6,7 +6,6 @@ import pandas as pd
 
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across
-from harness.stats.cells import records
 from harness.stats.decision import MARGIN, decide, decisions
 
 
@@ -51,8 +50,7 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         "as good as the best": " (as good)",
         "worse than another method": " ×",
     }
-    texts = [f"≤ {sentences.bound(row)}{marks.get(row['verdict'], '')}" for row in records(table)]
-    return across(table.assign(text=texts))
+    return across(table, lambda row: f"≤ {sentences.bound(row)}{marks.get(row['verdict'], '')}")
 
 
 def notes(table: pd.DataFrame) -> list[str]:

@@ -89,8 +89,7 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     first = "mean of all tasks" if len(known) > 1 else known[0]
     shown = table if len(known) > 1 else table[table["part"] == MEAN]
     titled = shown.assign(task=shown["part"].replace(MEAN, first))
-    shares = titled.assign(metric=SHARE).to_dict("records")
-    tables = across(titled.assign(text=[text(cell) for cell in shares]))
+    tables = across(titled, lambda cell: text({**cell, "metric": SHARE}))
     for model, rows in table[table["part"] == MEAN].groupby("model", sort=False):
         once = rows.drop_duplicates("scaling").set_index("scaling")
         mean = tables[heading(first, rows["metric"].iloc[0], str(model))]

@@ -51,15 +51,15 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     shown = table.assign(
         scaling=label, model="over documents or trials, mean of the seeds" + window
     )
-    tables = across(shown.assign(text=[text(row) for row in records(shown)]))
+    tables = across(shown, text)
     over_seeds = shown.assign(
         low=table.get("low_seeds"), high=table.get("high_seeds"), model="over seeds" + window
     )
-    tables |= across(over_seeds.assign(text=[text(row) for row in records(over_seeds)]))
+    tables |= across(over_seeds, text)
     past = shown[shown["length"] > shown["trained_length"]].assign(model=CHANGE + window)
     if "change" in past:
         past = past[past["task"].isin(past["task"][past["change"].notna()])]
-        tables |= across(past.assign(text=[_change(row) for row in records(past)]))
+        tables |= across(past, _change)
     return {title: tables[title].rename(columns={"scaling": "model"}) for title in sorted(tables)}
 
 

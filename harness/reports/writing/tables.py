@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
@@ -17,6 +18,7 @@ from harness.reports.writing.sentences import (
     markdown_text,
     text,
 )
+from harness.stats.cells import records
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,14 @@ Part = tuple[Mapping[str, pd.DataFrame], Sequence[str]]  # tables by their title
 
 def wide(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return a table of texts per model and task of a table of cells: scores, lengths across."""
-    return across(table.assign(text=[text(cell) for cell in table.to_dict("records")]))
+    return across(table, text)
 
 
-def across(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Put the column ``text`` of every length side by side, one table per model and task."""
-    tables = {}
+def across(
+    table: pd.DataFrame, written: Callable[[dict[str, Any]], str]
+) -> dict[str, pd.DataFrame]:
+    """Put the texts of the rows of every length side by side, one table per model and task."""
+    tables, table = {}, table.assign(text=list(map(written, records(table))))
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
         facts = rows.to_dict("records")
         heads = {
