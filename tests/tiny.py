@@ -17,6 +17,10 @@ SHAPE = {
     "max_position_embeddings": WINDOW,
     "initializer_range": 0.5,  # large, so that logits differ and an argmax is no accident
 }
+YARN = {
+    "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
+    "original_max_position_embeddings": WINDOW,
+}  # fmt: skip
 GROUPED = {"num_key_value_heads": 1, "head_dim": 16}
 # What makes a family worth a test of its own: where its logits or its rotary part differ.
 FAMILIES: dict[str, dict[str, Any]] = {

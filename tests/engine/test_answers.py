@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from harness.engine import OutOfMemory, Sizes, answers, memory, trunk_name
 from harness.errors import UserError
 from tasks.types import Loglikelihood, Request
+from tests import families
 from tests.asking import own_losses
 from tests.tiny import FAMILIES, tiny_config
 
 
 def build(family: str, **changes: Any) -> Any:
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(tiny_config(family, **changes)).eval()
+    return families.build(tiny_config(family, **changes))
 
 
 def question(length: int, start: int = 1, seed: int = 0) -> Request:

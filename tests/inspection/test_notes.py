@@ -14,7 +14,7 @@ from harness.plugins import catalogue, load
 from scaling import native
 from scaling.types import Rope
 from tests import ROOT
-from tests.tiny import WINDOW, save_tiny
+from tests.tiny import WINDOW, YARN, save_tiny
 
 # config.json as these checkpoints have it, older words ("type", rope_scaling) included, but for
 # fewer layers.
@@ -135,11 +135,7 @@ def test_a_method_made_for_training_says_so():
 
 @pytest.mark.slow
 def test_inspect_dry_run_and_run_say_it_before_the_numbers(tmp_path, docs, ropewalk):
-    parameters = {
-        "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
-        "original_max_position_embeddings": WINDOW,
-    }  # fmt: skip
-    given = {"rope_parameters": parameters, "max_position_embeddings": 4 * WINDOW}
+    given = {"rope_parameters": YARN, "max_position_embeddings": 4 * WINDOW}
     folder = save_tiny(tmp_path / "stretched", **given)
     sentence = "stretched ships yarn scaling, factor 4 from 64 tokens, attention factor 1.139."
     words = ["--scaling", "none", "native", "yarn:factor=4", "--length", "2x"]

@@ -19,14 +19,7 @@ from harness.patching.patch import patched
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
 from scaling import native
-from tests.tiny import SHAPE, WINDOW, save_tiny, tiny_config, tiny_tokenizer
-
-YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10_000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": WINDOW,
-}
+from tests.tiny import SHAPE, WINDOW, YARN, save_tiny, tiny_config, tiny_tokenizer
 
 
 def opened(folder: Path) -> Checkpoint:

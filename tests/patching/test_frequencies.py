@@ -13,7 +13,6 @@ from torch import nn
 from transformers import (
     AttentionInterface,
     AutoConfig,
-    AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -27,7 +26,7 @@ from harness.patching.patch import patched
 from scaling import dynamic_ntk, llama3, native, none, ntk, pi, yarn
 from scaling.types import Frequencies, Rope
 from tests.families import build, each, tiny
-from tests.tiny import FAMILIES, WINDOW, tiny_config
+from tests.tiny import FAMILIES, WINDOW, YARN, tiny_config
 
 LENGTH = 3 * WINDOW
 TOKENS = (torch.arange(LENGTH)[None] * 7919) % 256 + 1
@@ -43,8 +42,7 @@ NATIVE = {
 
 
 def plain_model(family: str, **changes: Any) -> Any:
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(tiny_config(family, **changes)).eval()
+    return build(tiny_config(family, **changes))
 
 
 def scaled(family: str, kind: str) -> Any:
@@ -181,11 +179,7 @@ def test_a_geometry_that_is_not_the_models_is_refused():
 
 def test_the_trained_length_is_the_original_window_of_a_stretched_checkpoint():
     """A checkpoint that ships yarn was pretrained at its original length, not at its maximum."""
-    parameters = {
-        "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
-        "original_max_position_embeddings": WINDOW,
-    }  # fmt: skip
-    config = tiny_config("llama", rope_parameters=parameters, max_position_embeddings=4 * WINDOW)
+    config = tiny_config("llama", rope_parameters=YARN, max_position_embeddings=4 * WINDOW)
     assert rope_of(config).trained_length == WINDOW
 
 

@@ -15,7 +15,7 @@ from harness.select.race import Budget, read_budget
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import parse
 from tests.command_line import Outcome, Ropewalk
-from tests.tiny import save_tiny
+from tests.tiny import YARN, save_tiny
 
 METHODS = ("pi:factor=4", "yarn:factor=4", "ntk:factor=4", "self_extend")
 
@@ -191,13 +191,7 @@ def test_the_usual_candidates_have_the_factor_of_the_target():
 
 def test_what_a_checkpoint_ships_is_a_candidate(ropewalk, docs, tmp_path):
     """Else another method is recommended to whom the model as it is would serve best."""
-    yarn = {
-        "rope_type": "yarn",
-        "rope_theta": 1e4,
-        "factor": 2.0,
-        "original_max_position_embeddings": 64,
-    }
-    folder = save_tiny(tmp_path / "m", rope_parameters=yarn)
+    folder = save_tiny(tmp_path / "m", rope_parameters={**YARN, "factor": 2.0})
     counts = []
     for model in (folder, save_tiny(tmp_path / "plain")):
         done = ropewalk("recommend", "--model", model, "--docs", docs, "--dry-run")

@@ -27,12 +27,8 @@ from harness.serve._doctor import config_findings, losses_of
 from harness.serve._server import Server, server_finding
 from scaling import Frequencies
 from tests.command_line import Outcome, Ropewalk
-from tests.tiny import WINDOW, save_tiny, tiny_tokenizer
+from tests.tiny import WINDOW, YARN, save_tiny, tiny_tokenizer
 
-YARN = {
-    "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
-    "original_max_position_embeddings": WINDOW,
-}  # fmt: skip
 LONGROPE = {
     **YARN, "rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 8,
 }  # fmt: skip

@@ -29,7 +29,7 @@ from scaling.types import Rope
 from tests import ROOT, families
 from tests.banded import heads_of
 from tests.quantized import save_gguf
-from tests.tiny import WINDOW, save_tiny, tiny_config
+from tests.tiny import WINDOW, YARN, save_tiny, tiny_config
 
 LENGTH = 4 * WINDOW
 TOKENS = torch.randint(1, 290, (1, LENGTH), generator=torch.Generator().manual_seed(0))
@@ -411,10 +411,7 @@ def test_a_model_with_slots_is_served_by_transformers(tmp_path):
 
 @pytest.mark.parametrize("to", ["transformers", "vllm", "sglang", "mlx"])
 def test_a_yarn_that_is_shipped_says_all_that_an_engine_reads(to, tmp_path):
-    shipped = {
-        "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "mscale": 1.0,
-        "mscale_all_dim": 1.0, "original_max_position_embeddings": WINDOW,
-    }  # fmt: skip
+    shipped = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}
     folder = save_tiny(tmp_path / "m", rope_parameters=shipped, max_position_embeddings=LENGTH)
     found = rw.export(folder, scaling="native", length="4x", to=to)
     told = found.changed["rope_parameters"]

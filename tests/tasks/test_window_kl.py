@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 import ropewalk as rw
 from harness.engine import Sizes
@@ -19,6 +18,7 @@ from harness.stats.measure import measure
 from scaling.types import StatefulRope
 from tasks import Divergence, DivergenceResponse, Request, Response, window_kl
 from tests.command_line import lines_of
+from tests.families import build
 from tests.tiny import FAMILIES, tiny_config
 
 SIZE, START = 60, 20
@@ -32,9 +32,7 @@ def asked(start: int = START) -> Request:
 
 
 def model_of(family: str) -> Any:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(tiny_config(family)).eval()
+    return build(tiny_config(family))
 
 
 def logs(model: Any) -> torch.Tensor:
