@@ -44,7 +44,7 @@ def training() -> Iterator[tuple[str, str]]:
     remain: 1 % of the held-out words occur in runs of 20 or more in training texts too.
     """
     unseen = [text for _, text in held_out()] + [_topics()[topic] for topic in SET_ASIDE_TOPICS]
-    seen = {shingle for text in unseen for shingle in _shingles(text.splitlines())}
+    seen = {run for text in unseen for _, run in _shingles(text)}
     root = Path(sysconfig.get_path("stdlib"))
     kept_out = {f"{module}.py" for module in HELD_OUT_MODULES}
     rooms = [one for one in root.iterdir() if one.is_dir() and one.name not in LEFT_OUT]
@@ -68,21 +68,18 @@ def _topics() -> dict[str, str]:
     return topics
 
 
-def _shingles(lines: list[str]) -> Iterator[tuple[str, ...]]:
-    """Yield every run of SHINGLE lines that has at least 60 characters of text."""
-    bare = [line.strip() for line in lines]
+def _shingles(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield every run of SHINGLE lines that has at least 60 characters, and its first line."""
+    bare = [line.strip() for line in text.splitlines()]
     for i in range(len(bare) - SHINGLE + 1):
         run = tuple(bare[i : i + SHINGLE])
         if sum(map(len, run)) >= 60:
-            yield run
+            yield i, run
 
 
 def _without(text: str, seen: set[tuple[str, ...]]) -> str:
     """Return the text without the lines of every run that is in ``seen``."""
-    lines = text.splitlines()
-    bare = [line.strip() for line in lines]
-    dropped: set[int] = set()
-    for i in range(len(bare) - SHINGLE + 1):
-        if tuple(bare[i : i + SHINGLE]) in seen:
-            dropped.update(range(i, i + SHINGLE))
-    return "\n".join(line for i, line in enumerate(lines) if i not in dropped) + "\n"
+    found = (first for first, run in _shingles(text) if run in seen)
+    dropped = {line for first in found for line in range(first, first + SHINGLE)}
+    kept = (line for i, line in enumerate(text.splitlines()) if i not in dropped)
+    return "\n".join(kept) + "\n"

@@ -107,21 +107,14 @@ def _task(plan: Plan, task: Plugin) -> dict[str, Any]:
     module, source = task.module, plan.sources[task.label]
     about = getattr(module, "about", None)
     more = call(f"task {task.label}", lambda: about(source, **task.arguments)) if about else {}
+    first = plan.methods[0].label  # every method is asked the same
+    cells = [cell for cell in plan.cells if (cell.task, cell.scaling) == (task.label, first)]
     return {
         **_plugin(task),
         "version": module.VERSION,
         "metric": module.METRIC,
         **more,
-        "questions": _questions(plan, task),
-    }
-
-
-def _questions(plan: Plan, task: Plugin) -> dict[str, list[str]]:
-    """Return the digests of the task's questions by length; they are the same for every method."""
-    return {
-        str(cell.length): [question.digest for question in cell.questions]
-        for cell in plan.cells
-        if cell.task == task.label and cell.scaling == plan.methods[0].label
+        "questions": {str(one.length): [q.digest for q in one.questions] for one in cells},
     }
 
 

@@ -513,14 +513,10 @@ def _models(given: dict[str, Any], sweep: SweepFile) -> list[dict[str, Any]]:
     """Return the model and revision of every Spec; ``NAME@REVISION`` gives one its own."""
     if "model" not in given:
         return [{}]
-    named, where = given["model"], f"{sweep.where(('model',))}model: "
-    names = _listed(named)
-    if not names:
-        raise UserError(f"{where}name at least one (given: {SHORT.repr(named)}).")
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{where}{SHORT.repr(name)} is named twice; leave one out.")
-    models = [_split(name) for name in names]
+    where = f"{sweep.where(('model',))}model: "
+    models = [_split(name) for name in _once_each(given, "model", sweep)]
+    if not models:
+        raise UserError(f"{where}name at least one (given: {SHORT.repr(given['model'])}).")
     pinned = any("revision" in model for model in models)
     if given.get("revision") is not None and (len(models) > 1 or pinned):
         raise UserError(
@@ -533,12 +529,18 @@ def _adapters(given: dict[str, Any], sweep: SweepFile) -> list[dict[str, Any]]:
     """Return the adapter of every Spec of a model; ``none`` is the model itself."""
     if "adapter" not in given:
         return [{}]
-    names = _listed(given["adapter"])
+    names = _once_each(given, "adapter", sweep)
+    return [{"adapter": None if name in (None, "none") else str(name)} for name in names] or [{}]
+
+
+def _once_each(given: Mapping[str, Any], key: str, sweep: SweepFile) -> list[Any]:
+    """Return the entries of a setting; raise UserError for one that is there twice."""
+    names = _listed(given[key])
     for name in names:
         if names.count(name) > 1:
-            where = sweep.where(("adapter",))
-            raise UserError(f"{where}adapter: {SHORT.repr(name)} is given twice; leave one out.")
-    return [{"adapter": None if name in (None, "none") else str(name)} for name in names] or [{}]
+            where = f"{sweep.where((key,))}{key}: "
+            raise UserError(f"{where}{SHORT.repr(name)} is named twice; leave one out.")
+    return names
 
 
 def _split(name: Any) -> dict[str, Any]:
