@@ -11,16 +11,7 @@ import torch
 
 from harness.errors import UserError
 from harness.methods.resolve import resolve
-from harness.plugins import (
-    FOLDERS,
-    ROOT,
-    catalogue,
-    entry,
-    load,
-    names,
-    names_code,
-    packaged,
-)
+from harness.plugins import FOLDERS, ROOT, catalogue, entry, load, names, names_code, packaged
 from ropewalk import methods
 from scaling import log_n, yarn
 from scaling.types import Frequencies, Rope

@@ -154,8 +154,7 @@ def test_the_claims_on_perplexity_are_those_of_the_samples():
 
 
 @pytest.mark.parametrize(
-    "row",
-    [line for line in TEXT.splitlines() if line.startswith("| `") and line.count("|") == 10],
+    "row", [line for line in TEXT.splitlines() if line.startswith("| `") and line.count("|") == 10]
 )
 def test_a_row_of_the_passkey_table_is_that_of_the_samples(row):
     """Every answer by depth; counted strictly, and by its digits."""

@@ -44,12 +44,7 @@ PLANNED: list[tuple[str, dict[str, Any]]] = [
     ),
     (
         "lm-eval run -a pretrained=llama -t passkey -L 10 -o out",
-        {
-            "model": "llama",
-            "task": ("passkey",),
-            "docs": "embedded:limit=10",
-            "out": Path("out"),
-        },
+        {"model": "llama", "task": ("passkey",), "docs": "embedded:limit=10", "out": Path("out")},
     ),
     (
         "lm-eval run --model_args pretrained=llama --tasks niah:depths=2,lm_eval:tasks=hellaswag "

@@ -11,25 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from harness.inspection.check import (
-    BAND_ROPES,
-    BAND_WINDOWS,
-    OWN,
-    check_method,
-)
+from harness.inspection.check import BAND_ROPES, BAND_WINDOWS, OWN, check_method
 from harness.methods import Finding
 from harness.plugins import load
-from scaling import (
-    abf,
-    dual_chunk,
-    dynamic_ntk,
-    lm_infinite,
-    log_n,
-    none,
-    pi,
-    rerope,
-    self_extend,
-)
+from scaling import abf, dual_chunk, dynamic_ntk, lm_infinite, log_n, none, pi, rerope, self_extend
 from scaling.types import Bands, Frequencies, Rope, by_distance
 
 ONE = [Rope(rotary_dim=4, base=100.0, trained_length=32)]
