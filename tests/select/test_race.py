@@ -1,6 +1,7 @@
 """A race decides from losses alone: who is eliminated, when it ends, and how often it is wrong."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -161,7 +162,7 @@ def test_a_budget_is_never_exceeded_and_the_least_one_suffices(documents, count,
     try:
         standing, race, _ = raced(means, documents=documents, budget=budget, costs=costs)
     except UserError as error:
-        least = float(str(error).split()[-2])
+        least = float(re.findall(r"at least ([\d,]+) forwards", str(error))[0].replace(",", ""))
         assert least >= budget - 1
         standing, race, _ = raced(means, documents=documents, budget=least + 1, costs=costs)
         assert standing.recommended
