@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from huggingface_hub import HfApi, constants
+from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -73,6 +73,8 @@ def check_answers(name: str) -> None:
 
     Raises ConnectionError where nothing answers; what the hub answers is the client's own error.
     """
+    from huggingface_hub import HfApi  # the whole client, which a sweep of files does not need
+
     try:
         HfApi().dataset_info(name)
     except HfHubHTTPError:
