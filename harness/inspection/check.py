@@ -67,7 +67,7 @@ def check_method(
 ) -> tuple[Finding, ...]:
     """Check a method at many geometries, or at those of a model, as what it returns there.
 
-    Of a method that moves positions ``own`` are trained windows that are tried whole.
+    For a method that moves positions, ``own`` are trained windows that are tried whole.
     """
     as_bands = moves_positions(
         method, geometries or [*product((BAND_ROPES[0], LARGE), BAND_WINDOWS)]

@@ -176,7 +176,7 @@ def _use(row: Mapping[str, Any], measured: str) -> str:
     same = f" ({sentences.listed(row['same'])}: the same measurement)" if row["same"] else ""
     use, score = f"`{row['use']}`{same}", sentences.score(row)
     if row["next"] is None:
-        only = "all methods are the same here" if row["same"] else "the only method measured"
+        only = "all methods are the same here" if row["same"] else _only(row)
         return f"{use} has a {measured} of {score} ({only})."
     start = f"use {use}. Its {measured}, {score}, is"
     if row["winner"] and row["use"] == row["best"]:
@@ -242,6 +242,11 @@ def _needed(row: Mapping[str, Any]) -> str:
         return ""
     unit = "percentage points" if row["metric"] in SHARES else "%"
     return f"About {needed:,} {row['units']} would bound that by {row['margin']:g} {unit}."
+
+
+def _only(row: Mapping[str, Any]) -> str:
+    """Return why a method is compared with no other one."""
+    return "no other method has enough samples" if row["apart"] else "the only method measured"
 
 
 def _units(row: Mapping[str, Any]) -> str:
@@ -327,7 +332,7 @@ def _verdict(row: dict[str, Any]) -> str:
     if row["metric"] in SHARES and row["best_score"] == 0:
         return "no method scores above 0"
     if row["next"] is None:
-        return "" if row["same"] else "the only method measured"
+        return "" if row["same"] else _only(row)
     if row["winner"] and row["use"] == row["best"]:
         side = "below" if row["better"] == "lower" else "above"
         return f"winner: {sentences.gap(row, 'lead')} {side} {row['next']}, the next best"
