@@ -16,6 +16,7 @@ from harness.stats.measure import (
     Score,
     Units,
     difference,
+    differences,
     distinct,
     measure,
     scored,
@@ -132,7 +133,7 @@ def family(samples: pd.DataFrame, how: Measure) -> Family:
 
     def score(name: str) -> Score:
         """Return the score of what is compared; what is left out has its own score."""
-        fewer = name in of and of[name] != every[name]
+        fewer = name in of and len(of[name]) < len(every[name])
         return scored(of[name], how) if fewer else scores[name]
 
     excluded = [name for name in every if name not in of]
@@ -257,7 +258,8 @@ class Decision:
 
     def less(self, name: str) -> Difference | None:
         """Return the best method less another, with its own 95 % interval, as shown."""
-        return difference(self.family.shared[self.best], self.family.shared[name], self.family.how)
+        shared, how = self.family.shared, self.family.how
+        return next(iter(differences([shared[self.best]], shared[name], how)), None)
 
     @property
     def needed(self) -> int | None:
