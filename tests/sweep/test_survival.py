@@ -308,7 +308,7 @@ def test_too_little_memory_is_tried_again_then_told_and_never_wrong(
     tried = tmp_path / "tried"
     least = property(lambda sizes: tried.touch() or sizes.smaller[-1])
     monkeypatch.setattr(Sizes, "least", least)  # in the child too
-    done = in_child(run_limited, 70, poor)
+    done = in_child(run_limited, 30, poor)
     assert done.status == 1, done.err
     found = samples(tmp_path / "poor").values()
     assert {(record["length"], record["status"]) for record in found} == {
