@@ -223,3 +223,8 @@ def test_the_search_is_that_of_the_samples():
         )
         digits = 1 if held > 100 else 2
         assert f"{method.removeprefix('yarn:')}` | {near:.2f} | {held:.{digits}f} |" in TEXT
+
+
+def test_as_many_samples_of_the_newer_methods_are_measured_as_the_page_says():
+    status = frame("newer")["status"]
+    assert f"{(status == 'ok').sum()} of the {len(status)} samples are measured" in FLAT
