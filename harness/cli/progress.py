@@ -46,6 +46,7 @@ class Measuring(Receiver):
     def _bar(self, plan: Plan, work: Sequence[Batch]) -> Iterator[None]:
         pace = self.pace = initial_eta(plan, work, self.machine)
         self.cells = Counter(item.cell.key for batch in work for item in batch.items)
+        self.samples = self.cells.total()
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -77,7 +78,8 @@ class Measuring(Receiver):
     def _log(self, pace: ETA) -> None:
         """Write a line to a log that had none for a while."""
         if self.console.is_logged and time.monotonic() - self.shown > QUIET:
-            self._line(f"{self._done()}; {speed(pace)}")
+            samples = f"{self.samples - self.cells.total()}/{self.samples} samples"
+            self._line(f"{self._done()}, {samples}; {speed(pace)}")
 
     def _answer(self, event: Answered) -> None:
         assert self.pace is not None  # made before anything is measured
