@@ -1,6 +1,6 @@
 """Train a language model by a recipe, resumable: what the training scripts share.
 
-The model reads text, passkey prompts and repeated spans.
+The model reads text, repeated spans and, if the recipe has them, passkey prompts.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Recipe:
     layers: int = 6
     mlp: int = 768
     answer_weight: float = 8.0
+    passkeys: bool = True  # a quarter of the rows; without them, these are text
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ def batch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the tokens and weights of a step, each (rows, window); a function of the step."""
     draw = Random(f"{recipe.seed}/{step}")
-    spans = keys = recipe.rows // 4
+    spans = recipe.rows // 4
+    keys = spans if recipe.passkeys else 0
     rows = [span_row(source, recipe, draw) for _ in range(spans)]
     rows += [passkey_row(source, recipe, least, draw) for _ in range(keys)]
     rows += [text_row(source, recipe.window, draw) for _ in range(recipe.rows - spans - keys)]

@@ -123,6 +123,7 @@ def recipe_for(
     out: Path,
     steps: int | None,
     minutes: float | None,
+    passkeys: bool,
     encodings: Sequence[str],
     texts: Texts,
     tokenizer: Any,
@@ -136,12 +137,18 @@ def recipe_for(
             raise UserError(
                 f"{out} has models of {recipe.steps} steps; give another folder with --out."
             )
+        if passkeys != recipe.passkeys:
+            known = "with" if recipe.passkeys else "without"
+            raise UserError(
+                f"{out} has models trained {known} passkey prompts; give another folder with --out."
+            )
         if minutes:
             console.print(f"{out} has a recipe already, which decides the steps; not --minutes.")
         return recipe
     if steps is None:
         steps = steps_in(minutes, encodings, texts, tokenizer) if minutes else PLAIN.steps
-    recipe = replace(PLAIN, steps=steps, warmup=min(PLAIN.warmup, steps // 4))
+    warmup = min(PLAIN.warmup, steps // 4)
+    recipe = replace(PLAIN, steps=steps, warmup=warmup, passkeys=passkeys)
     with replacing(kept) as file:
         file.write(json.dumps(asdict(recipe)).encode() + b"\n")
     return recipe
@@ -154,6 +161,7 @@ def main(
     seeds: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
     steps: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     minutes: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
+    passkeys: bool = True,
     out: Path = Path("training/encodings"),
 ) -> None:
     """Train a model for every encoding and seed into a folder of its own, named ENCODING-seedN.
@@ -163,6 +171,7 @@ def main(
         seeds: How many models of each, with the seeds 1, 2, …
         steps: Steps of every model; default: 3000.
         minutes: Minutes a model, in place of steps: as many as the slowest encoding takes in them.
+        passkeys: Whether a quarter of every batch are passkey prompts; otherwise it is text.
         out: The folder of all models.
     """
     if steps and minutes:
@@ -173,7 +182,7 @@ def main(
     texts = read_texts(tokenizer, list(training()), PLAIN.window)
     for encoding in own:  # before hours of others
         tried(encoding, texts, tokenizer)
-    recipe = recipe_for(out, steps, minutes, asked, texts, tokenizer)
+    recipe = recipe_for(out, steps, minutes, passkeys, asked, texts, tokenizer)
     count = counted(len(asked) * seeds, "models")
     console.print(f"{count} of {recipe.steps} steps into {out}")
     for seed in range(1, seeds + 1):

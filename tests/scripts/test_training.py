@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -120,8 +121,22 @@ def test_the_models_of_the_laboratory_are_trained_alike(scripts, tmp_path, monke
         train_encodings.main(**asked, seeds=2, out=tmp_path / "whole")
     with pytest.raises(UserError, match="models of 4 steps"):
         train_encodings.main(**asked, steps=5, out=tmp_path / "whole")
+    with pytest.raises(UserError, match="trained with passkey prompts"):
+        train_encodings.main(**asked, passkeys=False, out=tmp_path / "whole")
     with pytest.raises(UserError, match="no encoding is called 'rop'"):
         train_encodings.main(encodings=["rop"], out=tmp_path / "new")
+
+
+@pytest.mark.parametrize("passkeys", [True, False])
+def test_a_quarter_of_the_rows_are_passkey_prompts_or_none_is(scripts, passkeys):
+    import _training
+
+    tokenizer = tiny_tokenizer()
+    texts = _training.read_texts(tokenizer, documents(), 300)
+    eight = replace(recipe(scripts), rows=8, passkeys=passkeys)
+    tokens, _ = _training.batch(texts.source, eight, texts.least, 0)
+    prompts = ["pass key" in tokenizer.decode(row) for row in tokens]
+    assert sum(prompts) == (2 if passkeys else 0)
 
 
 def test_a_changed_file_is_not_taken_for_the_trained_one(scripts, tmp_path):
