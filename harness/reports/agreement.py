@@ -33,7 +33,7 @@ MOST_TICKS = 6  # of a narrow panel
 NOTE = (
     "Bars: 95 % intervals of each score alone. ρ is Spearman's rank correlation over the methods "
     "that differ, with its 95 % interval (Bonett and Wright 2000; none for a perfect order). It is "
-    f"given for {METHODS} methods or more. -1: a lower perplexity always means more retrieval."
+    f"given for {METHODS} methods or more. −1: a lower perplexity always means more retrieval."
 )
 
 
@@ -118,7 +118,8 @@ def pairs(
         several = tails["task"].nunique() > 1  # of each task a panel: scores are of other targets
         task = both["task"].map(named)
         against = both["of"].map(named) + " and " + task if several else task
-        rows.append(both.assign(kind=kind, title=both["model"] + ": " + against))
+        model = "" if "of_model" in frame else both["model"] + ": "  # the points have their names
+        rows.append(both.assign(kind=kind, title=model + against))
     result = pd.concat(rows, ignore_index=True)
     count = result.groupby(["kind", "title", "length"])["frequencies"].transform("nunique")
     result = result[count > 1]
@@ -129,7 +130,7 @@ def pairs(
 
 
 def agreement(rows: pd.DataFrame) -> str:
-    """Return "ρ = -0.71 [-0.93, -0.12]", the rank correlation, or why there is none.
+    """Return "ρ = −0.71 [−0.93, −0.12]", the rank correlation, or why there is none.
 
     Methods of equal frequencies are one measurement, and count once.
     """
@@ -139,9 +140,9 @@ def agreement(rows: pd.DataFrame) -> str:
     ranks = rows[["score", "kept"]].rank()
     rho = float(np.corrcoef(ranks, rowvar=False)[1, 0])
     if math.isclose(abs(rho), 1):
-        return f"ρ = {rho:.2f}"  # Fisher's z has no spread to give here
+        return f"ρ = {rho:.2f}".replace("-", "−")  # Fisher's z has no spread to give here
     low, high = interval(rho, len(rows))
-    return f"ρ = {rho:.2f} [{low:.2f}, {high:.2f}]"
+    return f"ρ = {rho:.2f} [{low:.2f}, {high:.2f}]".replace("-", "−")
 
 
 def interval(rho: float, n: int) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Retrieval as in RULER's table: lengths across, average, effective length; and by depth."""
+"""Retrieval at every length, as in RULER's table, and by the depth of the needle."""
 
 from __future__ import annotations
 

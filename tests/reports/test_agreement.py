@@ -44,7 +44,7 @@ def test_the_points_are_the_cells_beyond_the_window():
     for place, name in enumerate(METHODS):
         assert points[name] == pytest.approx((math.exp(2 + place), kept[name]))
     # Ranks of perplexity 1…6 and of accuracy 1 6 5 4 3 2: rho = 1 - 6 * 40 / (6 * 35) = -1/7.
-    assert "ρ = -0.14" in axes.get_title(loc="left").replace("\n", " ")
+    assert "ρ = −0.14" in axes.get_title(loc="left").replace("\n", " ")
 
 
 def test_two_tasks_of_perplexity_have_panels_of_their_own():
@@ -55,7 +55,7 @@ def test_two_tasks_of_perplexity_have_panels_of_their_own():
     panels = agreement.make(pd.concat([one, other], ignore_index=True)).axes
     titles = [axes.get_title(loc="left").replace("\n", " ") for axes in panels]
     assert [len(axes.get_lines()) for axes in panels] == [len(METHODS)] * 2
-    assert "and Passkey accuracy, 512 (4×) ρ = -0.14" in titles[0]
+    assert "and Passkey accuracy, 512 (4×) ρ = −0.14" in titles[0]
     assert "(tail=1024) and Passkey accuracy, 512 (4×) ρ = 0.14" in titles[1]
 
 
@@ -67,7 +67,7 @@ def test_the_interval_of_a_rank_correlation_by_hand():
     assert high == pytest.approx(math.tanh(0.549306 + half), abs=1e-6)
 
 
-@pytest.mark.parametrize(("count", "said"), [(4, "too few"), (5, "ρ = -1.00")])
+@pytest.mark.parametrize(("count", "said"), [(4, "too few"), (5, "ρ = −1.00")])
 def test_few_methods_have_no_correlation(count, said):
     rows = pd.DataFrame({"score": range(count), "kept": range(count, 0, -1)})
     rows["frequencies"] = rows["score"].astype(str)
@@ -82,6 +82,6 @@ def test_methods_that_coincide_at_a_length_count_once_there():
     made.loc[twin, "frequencies"] = "d256"
     figure = agreement.make(made)
     at_2, at_4 = (axes.get_title(loc="left").replace("\n", " ") for axes in figure.axes)
-    assert at_2.endswith("ρ = -1.00")  # a perfect order has no interval
-    assert re.search(r"ρ = -0\.99 \[-1\.00, -0\.\d+\]$", at_4)
+    assert at_2.endswith("ρ = −1.00")  # a perfect order has no interval
+    assert re.search(r"ρ = −0\.99 \[−1\.00, −0\.\d+\]$", at_4)
     assert "Methods per panel: 5 to 6." in figure.get_label()

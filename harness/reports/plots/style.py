@@ -29,6 +29,7 @@ GREY = "0.4"
 MOST_PANELS = 12  # that can be read on a page
 T = TypeVar("T")
 MOST_LINES = 12  # of a text that is folded: names come from files and have no end
+FRACTIONS = {0.25: "¼", 0.5: "½", 0.75: "¾"}  # of the window, short enough for a tick
 # Okabe and Ito, less yellow (too light for a line) and black (which is ``none``), and six more that
 # stay as far from each other and from these under deuteranopia and protanopia.
 COLOURS = (
@@ -222,8 +223,9 @@ def length_label(length: int) -> str:
 
 
 def tick_label(length: int, trained_length: int) -> str:
-    """Return a length over what it is of the window, as in "512" over "2×"."""
-    return f"{length_label(length)}\n{length / trained_length:.3g}×"
+    """Return a length over what it is of the window, as in "512" over "2×" or "64" over "¼×"."""
+    ratio = length / trained_length
+    return f"{length_label(length)}\n{FRACTIONS.get(ratio) or f'{ratio:.3g}'}×"
 
 
 def columns_for(panels: int, kinds: int, *, most: int = 3) -> int:
