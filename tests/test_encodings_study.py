@@ -7,7 +7,9 @@ import json
 import math
 from collections.abc import Iterator
 from functools import cache
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +18,7 @@ from scipy import stats
 
 STUDY = Path(__file__).parents[1] / "results" / "encodings"
 TEXT = (STUDY / "README.md").read_text(encoding="utf-8")
+WHERE = ["model", "method", "task", "length", "seed"]
 TAIL, PREFIX, KEYS = "perplexity:tail=48", "perplexity:protocol=prefix", "passkey:depths=5,trials=5"
 LEARNED = 0.5  # the share of passkeys inside the window; no seed is between 4 % and 88 %
 ROTARY = ("none", "yarn", "self_extend", "rerope", "lm_infinite")
@@ -36,31 +39,42 @@ NAMES = {
 
 
 @cache
-def scores() -> pd.DataFrame:
-    """Return one row per model, seed, method, task and length: accuracy or mean loss in nats."""
-    return (
-        pd.DataFrame(_scores(), columns=["model", "seed", "method", "task", "length", "value"])
-        .set_index(["model", "method", "task", "length", "seed"])["value"]
-        .sort_index()
-    )
+def samples() -> pd.DataFrame:
+    """Return one row per sample; ``digits`` says whether the key is in the answer's most likely."""
+    columns = [*WHERE, "unit", "value", "weight", "digits"]
+    return pd.DataFrame(_samples(), columns=columns).set_index([*WHERE, "unit"]).sort_index()
 
 
-def _scores() -> Iterator[tuple[str, int, str, str, int, float]]:
+def _samples() -> Iterator[tuple[Any, ...]]:
     for folder in [*(STUDY / "passkey").iterdir(), *(STUDY / "perplexity").iterdir()]:
         model, _, seed = folder.name.rpartition("-seed")
         record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        totals: dict[str, list[float]] = {}
+        cells: dict[str, list[dict[str, Any]]] = {}
+        for cell in record["cells"]:
+            cells.setdefault(cell["key"], []).append(cell)
         with gzip.open(folder / "samples.jsonl.gz", "rt", encoding="utf-8") as lines:
             for sample in map(json.loads, lines):
-                if sample["status"] == "ok":
-                    total = totals.setdefault(sample["cell"], [0.0, 0.0])
-                    total[0] += sample["value"]
-                    total[1] += sample.get("weight") or 1
-        for cell in record["cells"]:
-            if cell["key"] in totals:
-                value, weight = totals[cell["key"]]
-                where = model, int(seed), cell["scaling"], cell["task"], int(cell["length"])
-                yield *where, value / weight
+                if sample["status"] != "ok":
+                    continue
+                facts = sample["facts"]
+                any_format = facts.get("found") in ("exact", "format")
+                measured = sample["unit"], sample["value"], sample.get("weight") or 1, any_format
+                for cell in cells[sample["cell"]]:
+                    where = model, cell["scaling"], cell["task"], int(cell["length"]), int(seed)
+                    yield *where, *measured
+
+
+@cache
+def scores() -> pd.Series[float]:
+    """Return the accuracy or the mean loss in nats of each model, method, task, length and seed."""
+    total = samples()[["value", "weight"]].groupby(level=WHERE).sum()
+    return total["value"] / total["weight"]
+
+
+def by_document(model: str, method: str, task: str, length: int) -> pd.DataFrame:
+    """Return the mean loss in nats, a row per seed and a column per document."""
+    rows = samples().loc[(model, method, task, length)]
+    return (rows["value"] / rows["weight"]).unstack()
 
 
 def of(model: str, method: str, task: str, length: int) -> pd.Series[float]:
@@ -156,7 +170,8 @@ def test_changes_from_self_extend_are_those_of_the_samples():
         ("alibi", "ALiBi"), ("fire", "FIRE"),
     ):  # fmt: skip
         assert f"{against_self_extend(model, PREFIX, 2048)} for {name}" in flat
-    assert f"is already {against_self_extend('transformer_xl', PREFIX, 256)}" in flat
+    inside = against_self_extend("transformer_xl", PREFIX, 256)
+    assert f"the change for Transformer-XL is {inside}" in flat
     for method, name in (
         ("lm_infinite", "LM-Infinite"), ("rerope", "ReRoPE"), ("yarn", "YaRN"),
         ("ntk_by_parts", "NTK-by-parts"), ("ntk", "NTK-aware"), ("pi", "PI"),
@@ -175,8 +190,12 @@ def test_findings_hold_in_every_seed_that_they_name():
     """Findings 1 to 5 and 9, recomputed seed by seed."""
     for length in (512, 1024, 2048):
         assert not of("rope", "none", KEYS, length).any()
-    flat = [("alibi", "none"), ("t5", "none"), ("kerple", "none"), ("transformer_xl", "none")]
-    for model, method in [*flat, ("rope", "self_extend"), ("rope", "lm_infinite")]:
+    names = ("alibi", "t5", "kerple", "transformer_xl", "fire-held=true")
+    for model, method in [
+        *((name, "none") for name in names),
+        ("rope", "self_extend"),
+        ("rope", "lm_infinite"),
+    ]:
         assert np.exp(lengths(TAIL, model, method)).max() < 1.09
     rising = pd.concat([lengths(TAIL, model) for model in ("shaw", "fire", "xpos")])
     assert np.exp(rising).round(2).between(1.05, 1.23).all()
@@ -186,6 +205,10 @@ def test_findings_hold_in_every_seed_that_they_name():
     assert (lengths(TAIL, "alibi") < 0).all()
     assert (at_2048("alibi") == 0.2).sum() == 4
     assert not of("fire", "none", KEYS, 1024).any()
+    assert of("fire", "none", KEYS, 512).max() == 0.08
+    read = pd.DataFrame({name: of("rope", name, PREFIX, 2048) for name in ROTARY})
+    assert (read.idxmin(axis=1) == "lm_infinite").all()
+    assert at_2048("rope", "lm_infinite").isin([0.16, 0.2]).all()
     assert at_2048("fire-held=true").between(0.96, 1.0).all()
     methods = ["lm_infinite", "self_extend", "rerope", "yarn", "ntk_by_parts", "ntk", "pi"]
     losses = pd.DataFrame({name: of("rope", name, PREFIX, 2048) for name in methods})
@@ -208,3 +231,175 @@ def test_training_steps_and_costs_are_those_of_the_table():
     fire = forward[[f"fire-seed{seed}" for seed in (1, 2, 3, 4, 5)]]
     assert round(fire.median()) == 7
     assert forward.idxmax().startswith("fire")
+
+
+NAMED = {
+    "transformer_xl": "Transformer-XL", "t5": "T5", "kerple": "KERPLE", "alibi": "ALiBi",
+    "fire": "FIRE",
+}  # fmt: skip
+
+
+def pairs(model: str, length: int = 2048) -> tuple[pd.Series[float], pd.Series[float]]:
+    """Return the losses of a model and of rotary under Self-Extend, seed by seed."""
+    return of(model, "none", PREFIX, length), of("rope", "self_extend", PREFIX, length)
+
+
+def holm(values: dict[str, float]) -> dict[str, float]:
+    """Return p-values corrected by Holm."""
+    result, least = {}, 0.0
+    for rank, (name, value) in enumerate(sorted(values.items(), key=lambda item: item[1])):
+        least = max(least, min(1.0, value * (len(values) - rank)))
+        result[name] = least
+    return result
+
+
+def test_transformer_xl_is_significantly_better_only_without_pairing():
+    """Finding 6: 20 comparisons, paired by seed and not; methods on rotary are always paired."""
+    flat = " ".join(TEXT.split())
+    paired, apart = {}, {}
+    known = scores().index.droplevel("seed").unique()
+    for model, method, task, length in known:
+        if (task, length) != (PREFIX, 2048) or (model, method) == ("rope", "self_extend"):
+            continue
+        own = of(model, method, PREFIX, 2048)
+        base = of("rope", "self_extend", PREFIX, 2048)
+        both = own.index.intersection(base.index)
+        paired[f"{model} {method}"] = stats.ttest_rel(own[both], base[both]).pvalue
+        same = model == "rope"
+        apart[f"{model} {method}"] = (
+            paired[f"{model} {method}"]
+            if same
+            else stats.ttest_ind(own, base, equal_var=False).pvalue
+        )
+    assert len(paired) == 20
+    corrected, unpaired = holm(paired), holm(apart)
+    assert (pairs("transformer_xl")[0] < pairs("transformer_xl")[1]).all()
+    assert f"(p = {corrected['transformer_xl none']:.2f}, [diff" in flat
+    assert f"(p = {unpaired['transformer_xl none']:.2f}, Welch)" in flat
+    for model in ("t5", "kerple", "alibi", "fire"):
+        assert min(corrected[f"{model} none"], unpaired[f"{model} none"]) > 0.05
+
+
+def test_change_from_a_models_own_window_is_that_of_the_samples():
+    """Finding 6: how much more a model changes from 256 to 2048 tokens than Self-Extend does."""
+    flat, p = " ".join(TEXT.split()), {}
+    for model, name in NAMED.items():
+        (far, base), (near, near_base) = pairs(model), pairs(model, 256)
+        more = (far - near) - (base - near_base)
+        p[model] = stats.ttest_1samp(more, 0).pvalue
+        if model == "transformer_xl":
+            assert f"{name} changes by {change(more)} against Self-Extend" in flat
+        if model == "fire":
+            assert f"and {name} by {change(more)}. Neither" in flat
+    assert min(holm(p).values()) > 0.05
+
+
+def test_what_five_seeds_can_find_is_computed_from_their_spread():
+    """Finding 6: the increase that a paired t-test of five seeds finds with a power of 80 %."""
+    least = {}
+    critical = stats.t.ppf(0.975, 4)
+    for model, name in NAMED.items():
+        own, base = pairs(model)
+        spread = (own - base).std(ddof=1) / math.sqrt(5)
+        shifts = np.linspace(0, 1, 2001)
+        power = stats.nct.sf(critical, 4, shifts / spread)
+        least[name] = math.exp(shifts[int(np.argmax(power >= 0.8))]) - 1
+    low, high = min(least, key=least.__getitem__), max(least, key=least.__getitem__)
+    told = f"{100 * least[low]:.0f} % ({low}) to {100 * least[high]:.0f} % ({high})"
+    assert f"only an increase of {told}" in " ".join(TEXT.split())
+
+
+def test_seeds_that_learned_late_have_the_highest_perplexities():
+    losses = of("rope", "self_extend", PREFIX, 2048)
+    assert set(losses.nlargest(2).index) == {3, 4}
+
+
+def test_keys_of_kerple_and_of_self_extend_are_told_apart_without_pairing_alone():
+    """Finding 7: an exact permutation test, and Student's t of the seeds that both learned."""
+    own, base = at_2048("kerple"), at_2048("rope", "self_extend")
+    assert own.min() > base.max()
+    everything = np.concatenate([own, base])
+    gap = abs(own.mean() - base.mean())
+    draws = [list(chosen) for chosen in combinations(range(len(everything)), len(own))]
+    gaps = [abs(everything[d].mean() - np.delete(everything, d).mean()) for d in draws]
+    p = np.mean([found >= gap - 1e-12 for found in gaps])
+    assert f"(p = {p:.3f}, exact permutation test" in " ".join(TEXT.split())
+    assert stats.ttest_1samp((own - base).dropna(), 0).pvalue > 0.05
+
+
+def test_single_seeds_contradict_each_other_over_documents():
+    """Finding 8."""
+    differences = by_document("kerple", "none", PREFIX, 2048)
+    differences = differences - by_document("rope", "self_extend", PREFIX, 2048)
+    means = differences.mean(axis=1)
+    for seed in (1, 3):
+        assert stats.ttest_1samp(differences.loc[seed], 0).pvalue < 1e-6
+    worse, better = 100 * (math.exp(means[1]) - 1), 100 * (1 - math.exp(means[3]))
+    told = f"{worse:.0f} % worse than Self-Extend with seed 1 and {better:.0f} % better with seed 3"
+    assert told in " ".join(TEXT.split())
+
+
+def test_the_order_of_methods_depends_on_the_measure():
+    """Finding 9: PI against NTK-aware on the last 48 tokens."""
+    losses = of("rope", "pi", TAIL, 2048) - of("rope", "ntk", TAIL, 2048)
+    assert (losses < 0).all()
+    value, low, high = (end.strip("−+ ") for end in parts(change(losses)))
+    assert f"PI is {value} % [{high}, {low}] below NTK-aware" in " ".join(TEXT.split())
+
+
+def parts(told: str) -> tuple[str, str, str]:
+    value, _, rest = told.partition(" % [")
+    low, _, high = rest.rstrip("]").partition(", ")
+    return value, low, high
+
+
+def crossed(differences: pd.DataFrame) -> tuple[float, float]:
+    """Return the 95 % interval of a mean with crossed random seeds and documents, in nats.
+
+    Variances by the method of moments, degrees of freedom by Satterthwaite.
+    """
+    values = differences.to_numpy()
+    seeds, documents = values.shape
+    rows, columns, mean = values.mean(1), values.mean(0), values.mean()
+    rest = values - rows[:, None] - columns + mean
+    terms = [
+        (documents * rows.var(ddof=1), seeds - 1),
+        (seeds * columns.var(ddof=1), documents - 1),
+        (-(rest**2).sum() / ((seeds - 1) * (documents - 1)), (seeds - 1) * (documents - 1)),
+    ]
+    total = max(sum(square for square, _ in terms), terms[0][0], terms[1][0])
+    freedom = total**2 / sum(square**2 / count for square, count in terms)
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(total / values.size)
+    return mean - half, mean + half
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [*((model, "none") for model in NAMED),
+     *(("rope", m) for m in ("lm_infinite", "rerope", "yarn", "ntk_by_parts", "ntk", "pi"))],
+)  # fmt: skip
+def test_random_documents_move_no_interval_by_two_points(model, method):
+    """Findings 6 and 9 with seeds and documents both random."""
+    base = by_document("rope", "self_extend", PREFIX, 2048)
+    differences = (by_document(model, method, PREFIX, 2048) - base).dropna()
+    seeds = differences.mean(axis=1)
+    half = stats.t.ppf(0.975, len(seeds) - 1) * seeds.std(ddof=1) / math.sqrt(len(seeds))
+    own = np.exp([seeds.mean() - half, seeds.mean() + half])
+    both = np.exp(crossed(differences))
+    assert np.abs(100 * (both - own)).max() < 2
+    assert ((own - 1).prod() > 0) == ((both - 1).prod() > 0)  # 0 is inside or outside of both
+
+
+def test_keys_in_any_format_are_those_of_the_samples():
+    """What the scores in the exact format leave out."""
+    keys = samples().xs(KEYS, level="task")
+    shares = keys[["value", "digits"]].astype(float).groupby(level=[*WHERE[:2], "length", "seed"])
+    more = shares.mean()
+    more = (more["digits"] - more["value"]).loc[lambda gap: gap > 0]
+    first = {("rope", "self_extend", 2048, 1): 0.24, ("rope", "rerope", 1024, 1): 0.6}
+    for where, gap in first.items():
+        assert round(more[where], 2) == gap
+    shown = [*ROWS, *(("rope", method) for method in ROTARY)]
+    rest = more.drop(list(first))
+    rest = rest[[where[:2] in shown and where[2] > 256 for where in rest.index]]
+    assert rest.max() <= 0.12
