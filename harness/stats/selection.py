@@ -42,8 +42,8 @@ class Selection:
         winner: whether it is significantly the best.
         regret: how much each method's mean cost is at most above that of the best, simultaneous
             over all methods, shape (k,); at least 0, in the unit of the costs.
-        possible: whether each method may be the best, shape (k,); one that may not is
-            significantly worse than the best.
+        possible: whether each method may be the best by the joint bounds, shape (k,); one that may
+            not is significantly worse than another.
         less: ``best`` less each method, with its own 95 % interval.
         value: mean of the row's cost less the column's, shape (k, k).
         upper: upper bound of ``value`` if the column is truly the best, shape (k, k).

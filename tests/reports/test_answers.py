@@ -436,3 +436,22 @@ def test_curves_show_what_truncation_gives():
     assert line.get_segments()[0].ravel() == pytest.approx([256, level, 1024, level])
     assert not [part for part in keys.collections if part.get_label() == "_truncation"]
     assert "truncation" in figure.get_label()
+
+
+def test_a_figure_recommends_nothing_where_no_method_scores() -> None:
+    made = frame(trials("none", 512, 0), trials("yarn", 512, 0))
+    axes = best.draw(made, best.make(made)).axes[0]
+    assert axes.get_title(loc="left").splitlines()[-1] == "No method scores above 0"
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "yarn"]
+
+
+def test_a_figure_names_methods_that_coincide_at_its_length_alone() -> None:
+    """Both differ inside the window, where one follows the length."""
+    cells = [documents("none", 256, 0), documents("none", 1024, 2)]
+    for name, inside in (("ntk", 0.0), ("ntk:factor=4", 0.1)):
+        far, near = documents(name, 1024, 0.5), documents(name, 256, inside)
+        cells += [[{**row, "frequencies": "same"} for row in far], near]
+    made = frame(*cells)
+    axes = best.draw(made, best.make(made)).axes[0]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert "→ ntk = ntk:factor=4" in names

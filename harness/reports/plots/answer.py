@@ -19,19 +19,23 @@ from harness.stats.decision import Decision
 
 MOST_METHODS = 24
 LOW_ROW = 0.14  # inches, in a column
-LONGEST = 1.6  # inches of a name in one line
+LONGEST, IN_COLUMN = 1.9, 1.6  # inches of a name in one line, on a page and in a column
 CUT = "truncation"
 CAPTION = (
     "All methods at the longest length, from the best mean down. Thick bars: 95 % intervals of "
     "the paired difference from the best mean. Thin lines end at the bound of how much worse than "
-    "the best the method is at most. The bounds hold for all methods together (95 %). Filled: not "
-    "significantly worse than the best; hollow: significantly worse. Shaded: as good as the best, "
-    "within {margin}. ◂ ▸: off the scale. Arrow: the method to use. In-window cost: the change "
-    "inside the trained window in the form that the method has at this length; –: not measured "
-    "there."
+    "the best the method is at most. The bounds hold for all methods together (95 %). Filled: by "
+    "these bounds, the method may be the best; hollow: it is worse than another method. Shaded: as "
+    "good as the best, within {margin}. ◂ ▸: off the scale. Arrow: the method to use."
 )
-TRUNCATION = " Truncation: the unscaled model reading only its trained window, {:,} tokens."
-CODE = " *: needs its own modelling code."
+COSTS = (
+    " In-window cost: the change inside the trained window in the form that the method has at this "
+    "length; –: not measured there."
+)
+TRUNCATION = (
+    " Truncation, dash-dotted: the unscaled model reading only its trained window, {:,} tokens."
+)
+CODE = "needs its own modelling code"
 
 
 def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
@@ -81,7 +85,10 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
     caption = CAPTION.format(margin=" or ".join(margins))
     windows = {one.facts["trained_length"] for one in shown if one.truncated}
     caption += TRUNCATION.format(*windows) if len(windows) == 1 else ""
-    caption += CODE * any(one.family.code for one in shown)
+    caption += COSTS * any(map(_costly, shown))
+    if any(one.family.code for one in shown):
+        caption += f" *: {CODE}."
+        figure.text(0.01, 0.01, "* needs its own code", fontsize=style.SIZE - 2, color=style.GREY)
     counts = ", ".join(f"{one.family.n} {one.family.how.units}" for one in shown)
     figure.set_label(f"{caption} n: {counts}.{left_out}")
     return figure
@@ -90,6 +97,8 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
 def verdict(one: Decision, known: Methods) -> tuple[str, ...]:
     """Return the winner, or the method to use with its bound and how many may be the best."""
     how, names = one.family.how, known.names
+    if _all_zero(one):
+        return ("No method scores above 0",)
     use, best = (names.get(name, name) for name in (one.recommended, one.best))
     bound = one.regret(one.recommended)
     if one.winner and use == best:
@@ -98,11 +107,21 @@ def verdict(one: Decision, known: Methods) -> tuple[str, ...]:
         return (f"Use {use}; too few samples for a bound",)
     size = sentences.size(bound, relative=how.relative, metric=how.metric)
     size = size.replace("percentage ", "")
-    use = f"Use {use}: at most {size} worse"
+    use = f"Use {use}: at most {size} worse than the best (95 %)"
     if one.winner:
         return use, f"{best} is the best"
     count = sum(map(one.possible, one.family.names))
     return use, f"{count} of {len(one.family.names)} may be the best"
+
+
+def _all_zero(one: Decision) -> bool:
+    """Return whether no method answered anything: none is to be used."""
+    return one.family.how.share and one.family.score(one.best).score == 0
+
+
+def _costly(one: Decision) -> bool:
+    """Return whether the in-window cost of a method is known; ``none`` has none."""
+    return any(name != "none" and cost is not None for name, cost in one.costs.items())
 
 
 def _names(one: Decision, known: Methods) -> list[str]:
@@ -187,11 +206,15 @@ def _written(value: float, one: Decision) -> str:
 
 def _name(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> None:
     """Name the rows; the method to use is bold, with an arrow."""
-    use = known.names.get(one.recommended)
+    use = None if _all_zero(one) else known.names.get(one.recommended)
     code = {known.names[name] for name in one.family.code if name in known.names}
-    labels = [f"{name} *" if name in code else name for name in order]
+    same = {known.names[name]: _same(one, name, known) for name in _names(one, known)}
+    labels = [
+        f"{same.get(name, name)} *" if name in code else same.get(name, name) for name in order
+    ]
+    room = LONGEST if style.paper().width >= PAGE else IN_COLUMN
     texts = [
-        style.folded(f"→ {label}" if name == use else label, LONGEST, style.SIZE - 1)
+        style.folded(f"→ {label}" if name == use else label, room, style.SIZE - 1)
         for name, label in zip(order, labels, strict=True)
     ]
     axes.set_yticks(range(len(order)), texts)
@@ -200,9 +223,16 @@ def _name(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> No
         label.set_color(style.GREY if name == CUT else "black")
 
 
+def _same(one: Decision, name: str, known: Methods) -> str:
+    """Return the names of a method and of those that are the same measurement at this length."""
+    names = (known.names.get(other) for other in one.family.everyone(name))
+    parts = [part for label in names if label for part in label.split(" = ")]
+    return " = ".join(dict.fromkeys(parts))
+
+
 def _costs(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> None:
     """Write the in-window cost of every method beside its row."""
-    if not one.costs:
+    if not _costly(one):
         return
     texts = {CUT: "0"} if one.truncated else {}
     for name in _names(one, known):

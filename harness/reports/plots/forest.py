@@ -101,6 +101,12 @@ def _draw(axes: Axes, row: Row, place: int, reach: float, written: Callable[[flo
             row.value, place, row.marker or "o", color=row.color, markerfacecolor=face,
             markersize=4.8, markeredgewidth=0.9, label=row.name,
         )  # fmt: skip
+        for edge, sign, end in ((1.0, "▸", row.high), (1.0, "▸", row.bound), (0.0, "◂", row.low)):
+            if end is not None and abs(end) > reach and (end > 0) == (edge > 0):
+                axes.text(
+                    edge, place, sign, transform=across, va="center", color=row.color,
+                    ha="right" if edge else "left", fontsize=SIZE - 1,
+                )  # fmt: skip
         if row.note:
             axes.annotate(
                 row.note, (row.value, place), (0, 3.5), textcoords="offset points", ha="center",
