@@ -115,7 +115,7 @@ def verdict(one: Decision, known: Methods) -> tuple[str, ...]:
 
 
 def _all_zero(one: Decision) -> bool:
-    """Return whether no method answered anything: none is to be used."""
+    """Return whether every score is a share of 0, so that no method is better than another."""
     return one.family.how.share and one.family.score(one.best).score == 0
 
 
