@@ -120,7 +120,7 @@ def _all_zero(one: Decision) -> bool:
 
 
 def _costly(one: Decision) -> bool:
-    """Return whether the in-window cost of a method is known; ``none`` has none."""
+    """Return whether the in-window cost of any method but ``none`` is known."""
     return any(name != "none" and cost is not None for name, cost in one.costs.items())
 
 
