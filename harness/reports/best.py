@@ -34,7 +34,7 @@ RETRIEVAL = (
 MOST_NEEDED = 20  # times the documents measured: more are not suggested
 FAILED = "†: it failed on documents or trials, which are left out for all methods."
 RARE = (
-    "{n} {units} without a failure leave failures on up to {share} % of all {units} possible "
+    "{counted} without a failure {leave} failures on up to {share} % of all {units} possible "
     "(95 %)."
 )
 
@@ -160,7 +160,9 @@ def summary(table: pd.DataFrame) -> list[str]:
     least = min(records(table), key=lambda row: row["n"])
     share = min(100.0, 300 / max(1, least["n"]))
     shown = f"{share:.0f}" if share >= 10 else f"{share:.2g}"
-    return [*texts, RARE.format(n=least["n"], units=least["units"], share=shown)]
+    leave = "leaves" if least["n"] == 1 else "leave"
+    counted, units = _counted(least), least["units"]
+    return [*texts, RARE.format(counted=counted, leave=leave, units=units, share=shown)]
 
 
 def sentence(row: Mapping[str, Any], measured: str) -> str:
