@@ -232,9 +232,49 @@ def test_the_search_is_that_of_the_samples():
         assert f"{method.removeprefix('yarn:')}` | {near:.2f} | {held:.{digits}f} |" in TEXT
 
 
-def test_as_many_samples_of_the_newer_methods_are_measured_as_the_page_says():
+def complete() -> pd.DataFrame:
+    """Return the summed loss of each document that all newer methods are measured on."""
+    return losses("newer", FAR).dropna()
+
+
+def newer_rows() -> list[str]:
+    """Return the table of the newer methods: perplexity, change from YaRN, and bound on regret."""
+    table, count = complete(), tokens("newer")
+    selection = select_means(table.to_numpy(), np.full(len(table), count))
+    assert selection is not None
+    worse = dict(zip(table, np.expm1(selection.regret), strict=True))
+    own = frame("newer")
+    measured = own[own["unit"].isin(table.index)]
+    rows = []
+    for method in table.mean().sort_values().index:
+        low, high = (figure(end) for end in interval_of(measured, method))
+        (one,) = of_means(
+            (table[method] - table["yarn"]).to_numpy()[:, None],
+            np.full((len(table), 1), count),
+            relative=True,
+        )
+        cells = [
+            f"`{method}`" + " *" * bool(own[own["scaling"] == method]["needs_code"].any()),
+            f"{figure(math.exp(table[method].mean() / count))} [{low}, {high}]",
+            "" if method == "yarn" else change(one),
+            "" if method == "yarn" else f"{(table[method] > table['yarn']).sum()}",
+            bound(worse[method]),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
+def interval_of(samples: pd.DataFrame, method: str) -> tuple[float, float]:
+    row = one(scores.make(samples), method, FAR)
+    return row["low"].item(), row["high"].item()
+
+
+def test_the_table_of_the_newer_methods_is_that_of_the_samples():
+    """As far as they are measured: the page says on how many documents."""
     status = frame("newer")["status"]
     assert f"{(status == 'ok').sum()} of the {len(status)} samples are measured" in FLAT
+    assert f"{len(complete())} documents under all ten methods" in FLAT
+    assert "\n".join(newer_rows()) in TEXT
 
 
 CODE = {"leaky_rerope:factor=2", "jet_long", "dual_chunk", "self_extend", "lm_infinite", "rerope"}
