@@ -18,13 +18,21 @@ from harness.backends.connect import connected
 from harness.backends.workers import Cluster
 from harness.data.documents import Documents
 from harness.errors import UserError
-from harness.methods.resolve import resolve
+from harness.methods.resolve import as_served, resolve
 from harness.models.checkpoint import Checkpoint
 from harness.plugins import load
 from harness.reports.writing.sentences import are, counted
 from harness.runs.store import measured
 from harness.select import tune as searching
-from harness.select.measuring import OWN, RaceField, coinciding, default_candidates, tasks, unserved
+from harness.select.measuring import (
+    CODE,
+    OWN,
+    RaceField,
+    coinciding,
+    default_candidates,
+    tasks,
+    unserved,
+)
 from harness.select.race import FAR, Budget, Race, Rules, read_budget, rounds
 from harness.select.recommend import FinishedRace, Recommendation, so_far, write
 from harness.select.space import Space, default_of, is_free, of_factors, of_options
@@ -98,9 +106,12 @@ def race(
     with connected(spec, observer.note) as cluster:
         with observer.status("Reading config, tokenizer and documents"):
             chosen = settings.get("scaling") is not None
-            plan = _race_plan(spec, cluster, chosen=chosen, loaded=loaded)
+            plan, fixed = _race_plan(spec, cluster, to, chosen=chosen, loaded=loaded)
         folder = spec.out or Path("results") / f"recommend-{plan.checkpoint.label}"
         note_plan(plan, observer)
+        if fixed:
+            forms = ", ".join(f"`{one}` as `{form}`" for one, form in fixed.items())
+            observer.note(f"{to} keeps one factor for all lengths. Measured in this form: {forms}.")
         measure, machine = measurer(plan, folder, observer, cluster), machine_of(plan, cluster)
         workers = cluster.count if cluster else 1
         field = RaceField(plan, folder, measure, Budget(), machine, workers)
@@ -116,9 +127,12 @@ def race(
 
 
 def _race_plan(
-    spec: Spec, cluster: Cluster | None, *, chosen: bool, loaded: Checkpoint | None
-) -> Plan:
-    """Return the plan of everything that a race could measure: the window and the target."""
+    spec: Spec, cluster: Cluster | None, to: str | None, *, chosen: bool, loaded: Checkpoint | None
+) -> tuple[Plan, dict[str, str]]:
+    """Return the plan of everything that a race could measure: the window and the target.
+
+    Also the form that the engine serves of each method whose factor follows the length.
+    """
     checkpoint = loaded or open_model(spec, elsewhere=cluster.device if cluster else None)
     trained = checkpoint.rope.trained_length
     target = spec.lengths(trained)
@@ -129,12 +143,18 @@ def _race_plan(
         )
     ships = native.ships(checkpoint.rope)
     named = spec.scaling if chosen else default_candidates(target[0] / trained, ships=ships)
+    fixed = {}
+    if to not in (None, CODE):
+        texts = [one for one in named if isinstance(one, str)]
+        forms = {one: as_served(one, checkpoint.rope, target[0]) for one in texts}
+        fixed = {one: form for one, form in forms.items() if form != one}
+        named = tuple(dict.fromkeys(fixed.get(one, one) for one in named))
     requested = {
         "scaling": named if OWN in named else (OWN, *named),
         "length": (str(trained), str(target[0])),
         "task": tasks(trained, target[0]),
     }
-    return make_plan(spec.model_copy(update=requested), checkpoint=checkpoint)
+    return make_plan(spec.model_copy(update=requested), checkpoint=checkpoint), fixed
 
 
 def _candidates(
@@ -345,7 +365,8 @@ def _next(tuning: Tuning, method: str, table: Sequence[searching.Row], path: Pat
     """Say how to measure the in-window cost of a method, and how to serve the better one."""
     spec = tuning.plan.spec
     closed = {method.label: method.given for method in tuning.plan.methods}[table[1].scaling]
-    served = [searching.as_served(str(given), tuning) for given in (closed, method)]
+    rope, length = tuning.plan.checkpoint.rope, tuning.length
+    served = [as_served(str(given), rope, length) for given in (closed, method)]
     if served[1] == method:
         served[1] = str(path)
     words = [*spec.opened, *repeated(spec), "--scaling", *dict.fromkeys(["none", *served])]

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from harness.errors import UserError
-from harness.plugins import Plugin, call, entry
+from harness.plugins import Plugin, call, entry, load
 from scaling.types import Rope, Rotation
 
 
@@ -35,6 +35,17 @@ def depends_on_length(far: Rotation | None, near: Rotation | None, window: int) 
     if far is None or near is None or far.stateful:
         return False
     return far.upto(window).fingerprint != near.fingerprint
+
+
+def as_served(given: str, rope: Rope, length: int) -> str:
+    """Return a method with the factor that a server keeps, where it takes that of each length."""
+    fixed = f"{given}{',' if ':' in given else ':'}factor={rope.stretch(length):.15g}"
+    try:
+        served = resolve(load("method", fixed), rope, length)
+    except UserError:  # it has no factor, or one already
+        return given
+    same = served.fingerprint == resolve(load("method", given), rope, length).fingerprint
+    return fixed if same else given
 
 
 def over_lengths(

@@ -441,18 +441,6 @@ def write_page(tuning: Tuning, table: Sequence[Row], sentences: Sequence[str]) -
     return path
 
 
-def as_served(given: str, tuning: Tuning) -> str:
-    """Return a method with the factor that a server keeps, where it takes that of each length."""
-    rope, length = tuning.plan.checkpoint.rope, tuning.length
-    fixed = f"{given}{',' if ':' in given else ':'}factor={rope.stretch(length):.15g}"
-    try:
-        served = resolve(load("method", fixed), rope, length)
-    except UserError:  # it has no factor, or one already
-        return given
-    same = served.fingerprint == resolve(load("method", given), rope, length).fingerprint
-    return fixed if same else given
-
-
 def cost_notes(methods: Sequence[str], tuning: Tuning) -> list[str]:
     """Say of which methods a run inside the window does not show the cost that a server pays."""
     rope, length = tuning.plan.checkpoint.rope, tuning.length

@@ -102,6 +102,19 @@ def test_an_engine_has_the_candidates_that_it_expresses(recommend, tmp_path):
     assert recommend("--to", "vlm", "--dry-run").status == 2
 
 
+def test_a_method_is_measured_in_the_form_that_the_engine_serves(ropewalk, tiny, docs):
+    """vLLM keeps YaRN's factor at all lengths; it computes dynamic NTK anew for each."""
+    named = ["--scaling", "yarn", "dynamic_ntk", "ntk:factor=4"]
+    asked = ["recommend", "--model", tiny, "--docs", docs, *named, "--length", "4x", "--dry-run"]
+    served = " ".join(ropewalk(*asked, "--to", "vllm").err.split())
+    told = (
+        "vllm keeps one factor for all lengths. Measured in this form: `yarn` as `yarn:factor=4`."
+    )
+    assert told in served
+    assert "Measured in this form" not in ropewalk(*asked).err
+    assert "Measured in this form" not in ropewalk(*asked, "--to", "hf-code").err
+
+
 @pytest.fixture
 def plan(tiny: Path, docs: Path) -> Callable[..., Any]:
     """Return what makes the plan of a race on the tiny model."""
