@@ -148,7 +148,7 @@ def _race_plan(
         texts = [one for one in named if isinstance(one, str)]
         forms = {one: as_served(one, checkpoint.rope, target[0]) for one in texts}
         fixed = {one: form for one, form in forms.items() if form != one}
-        named = tuple(dict.fromkeys(fixed.get(one, one) for one in named))
+        named = tuple(dict.fromkeys(fixed.get(str(one), one) for one in named))
     requested = {
         "scaling": named if OWN in named else (OWN, *named),
         "length": (str(trained), str(target[0])),
