@@ -25,7 +25,6 @@ from harness.reports.writing.sentences import are, counted
 from harness.runs.store import measured
 from harness.select import tune as searching
 from harness.select.measuring import (
-    CODE,
     OWN,
     RaceField,
     coinciding,
@@ -144,7 +143,7 @@ def _race_plan(
     ships = native.ships(checkpoint.rope)
     named = spec.scaling if chosen else default_candidates(target[0] / trained, ships=ships)
     fixed = {}
-    if to not in (None, CODE):
+    if to is not None:
         texts = [one for one in named if isinstance(one, str)]
         forms = {one: as_served(one, checkpoint.rope, target[0]) for one in texts}
         fixed = {one: form for one, form in forms.items() if form != one}

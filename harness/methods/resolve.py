@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -38,14 +39,26 @@ def depends_on_length(far: Rotation | None, near: Rotation | None, window: int) 
 
 
 def as_served(given: str, rope: Rope, length: int) -> str:
-    """Return a method with the factor that a server keeps, where it takes that of each length."""
-    fixed = f"{given}{',' if ':' in given else ':'}factor={rope.stretch(length):.15g}"
-    try:
-        served = resolve(load("method", fixed), rope, length)
-    except UserError:  # it has no factor, or one already
-        return given
-    same = served.fingerprint == resolve(load("method", given), rope, length).fingerprint
-    return fixed if same else given
+    """Return a method with the factor that a server keeps, where it takes that of each length.
+
+    The factor may be that of the method that ``on`` names. A method that no factor makes the same
+    at all lengths is returned as it is.
+    """
+    factor = f"factor={rope.stretch(length):.15g}"
+    forms = [f"{given}{',' if ':' in given else ':'}{factor}"]
+    before, *on = re.split(r"(?<=[:,])on=", given, maxsplit=1)
+    for inner, comma, after in (one.partition(",") for one in on):
+        forms.append(f"{before}on={inner}{'+' if ':' in inner else ':'}{factor}{comma}{after}")
+    for fixed in forms:
+        try:
+            method = load("method", fixed)
+            far, near = (resolve(method, rope, at) for at in (length, rope.trained_length))
+        except UserError:  # it has no factor, or one already
+            continue
+        same = far.fingerprint == resolve(load("method", given), rope, length).fingerprint
+        if same and not depends_on_length(far, near, rope.trained_length):
+            return fixed
+    return given
 
 
 def over_lengths(

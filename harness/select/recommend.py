@@ -224,18 +224,23 @@ class FinishedRace:
         """Say what the recommended method costs inside the window."""
         name, tolerance = self.standing.recommended, self.race.rules.tolerance
         inside, cost = f"Inside {self.field.window:,} tokens it", self.cost(name)
+        changing = self.field.depends_on_length(name)
+        form = ", computed anew for each length," * changing
+        server = (
+            f" That is not the cost on a server, which keeps the form of {self.field.target:,} "
+            "tokens for all inputs."
+        ) * changing
         if self.field.unchanged(name):
             ships = native.ships(self.field.plan.checkpoint.rope)
             model = "model without the scaling that it ships" if ships else "plain model"
-            form = ", computed anew for each length," * self.field.depends_on_length(name)
-            return f"{inside}{form} is the {model} and costs nothing."
+            return f"{inside}{form} is the {model} and costs nothing.{server}"
         assert cost is not None  # it is measured of the recommended method
-        text = f"{inside} {'costs' if cost.value > 0 else 'gains'} {spread(cost)}"
+        text = f"{inside}{form} {'costs' if cost.value > 0 else 'gains'} {spread(cost)}"
         if cost.value > tolerance:
             text += f", above the tolerance of {percent(tolerance)}"
             if cost.low is None or cost.low <= tolerance:
                 text += ", but not significantly"
-        return f"{text}."
+        return f"{text}.{server}"
 
     def _gain(self) -> str:
         """Say what the recommended method gains over cutting the input to the window."""

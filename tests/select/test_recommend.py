@@ -1,5 +1,6 @@
 """``ropewalk recommend``: a race of methods on documents, its answer, and the run it leaves."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ import pandas as pd
 import pytest
 
 from harness.errors import UserError
+from harness.methods.resolve import as_served
 from harness.runs.store import RUN, SAMPLES, read_samples
 from harness.select import race
 from harness.select.measuring import ORDER, coinciding, default_candidates, tasks, unserved
 from harness.select.race import Budget, read_budget
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import parse
+from scaling.types import Rope
 from tests.command_line import Outcome, Ropewalk
 from tests.tiny import YARN, save_tiny
 
@@ -103,16 +106,60 @@ def test_an_engine_has_the_candidates_that_it_expresses(recommend, tmp_path):
 
 
 def test_a_method_is_measured_in_the_form_that_the_engine_serves(ropewalk, tiny, docs):
-    """vLLM keeps YaRN's factor at all lengths; it computes dynamic NTK anew for each."""
-    named = ["--scaling", "yarn", "dynamic_ntk", "ntk:factor=4"]
+    """Every engine keeps YaRN's factor at all lengths, also that of YaRN under another method."""
+    named = ["--scaling", "yarn", "resonance:on=yarn", "ntk:factor=4"]
     asked = ["recommend", "--model", tiny, "--docs", docs, *named, "--length", "4x", "--dry-run"]
-    served = " ".join(ropewalk(*asked, "--to", "vllm").err.split())
-    told = (
-        "vllm keeps one factor for all lengths. Measured in this form: `yarn` as `yarn:factor=4`."
+    forms = (
+        "keeps one factor for all lengths. Measured in this form: `yarn` as `yarn:factor=4`, "
+        "`resonance:on=yarn` as `resonance:on=yarn:factor=4`."
     )
-    assert told in served
+    for engine in ("vllm", "hf-code"):
+        assert f"{engine} {forms}" in " ".join(ropewalk(*asked, "--to", engine).err.split())
     assert "Measured in this form" not in ropewalk(*asked).err
-    assert "Measured in this form" not in ropewalk(*asked, "--to", "hf-code").err
+
+
+@pytest.mark.parametrize(
+    ("given", "served"),
+    [
+        ("yarn:beta_fast=16", "yarn:beta_fast=16,factor=4"),
+        ("log_n:on=yarn", "log_n:on=yarn:factor=4"),
+        ("resonance:on=yarn:beta_fast=16", "resonance:on=yarn:beta_fast=16+factor=4"),
+        ("yarn:factor=8", "yarn:factor=8"),
+        ("dynamic_ntk:factor=2", "dynamic_ntk:factor=2"),  # its base follows the length
+        ("longrope:factors={}", "longrope:factors={}"),  # it has a list for short inputs
+    ],
+)
+def test_a_factor_is_fixed_where_that_makes_a_method_the_same_at_all_lengths(
+    tmp_path, given, served
+):
+    lists = {"short_factor": [1.0] * 8, "long_factor": [1.0] * 4 + [2.0] * 4}
+    file = tmp_path / "lists.json"
+    file.write_text(json.dumps(lists))
+    assert as_served(given.format(file), Rope(16, 10000.0, 256), 1024) == served.format(file)
+
+
+@pytest.mark.slow
+def test_a_cost_that_a_server_does_not_have_is_called_that(ropewalk, tmp_path):
+    """An exported dynamic NTK has the base of the target for short inputs too."""
+    words = [
+        "--scaling",
+        "dynamic_ntk:factor=2",
+        "--to",
+        "vllm",
+        "--length",
+        "2x",
+        "--limit",
+        "3",
+        "--budget",
+        "all",
+    ]
+    done = ropewalk("recommend", "reference", *words, "--out", tmp_path / "race")
+    text = " ".join(done.out.split())
+    assert (
+        "Inside 256 tokens it, computed anew for each length, is the plain model and costs "
+        "nothing. That is not the cost on a server, which keeps the form of 512 tokens for all "
+        "inputs."
+    ) in text
 
 
 @pytest.fixture
