@@ -24,7 +24,7 @@ from harness.reports.writing.tables import RenderedTable, csv
 from harness.runs.frame import make_frame
 from harness.runs.provenance import command, documents, facts
 from harness.runs.store import read_run
-from scaling import native
+from scaling import native, yarn
 from scaling.types import Rope
 from tests import ROOT
 from tests.frames import PERPLEXITY, sweep
@@ -159,6 +159,28 @@ def test_a_config_holds_the_frequencies_that_were_measured():
         )
         assert computed.attention_factor == pytest.approx(stored["attention_factor"])
     assert forms == {"default", "linear", "yarn", "longrope"}
+
+
+def test_yarn_with_its_own_critical_channel_is_written_by_its_frequencies():
+    """No config has a key for the channel: under the name yarn an engine computes others."""
+    options = {"factor": 4.0, "critical": 6}
+    own = yarn.frequencies(Rope(32, 10000.0, 256), 1024, **options)
+    stored = {"inv_freq": own.inv_freq.tolist(), "attention_factor": own.attention_factor}
+    usual = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "ramp": "code"}
+    given = "yarn:factor=4,critical=6"
+    run = {
+        "asked": {"model": "m"},
+        "model": {"base": 10000.0, "trained_length": 256},
+        "methods": {given: {"given": given, "options": usual | options}},
+        "cells": [{"scaling": given, "length": 1024, "frequencies": "one"}],
+        "frequencies": {"one": stored},
+    }
+    found = serving(run, given, 1024)
+    assert found is not None
+    parameters = json.loads(found.config)["rope_parameters"]
+    computed = native.frequencies(Rope(32, 10000.0, 256, parameters), 1024)
+    torch.testing.assert_close(computed.inv_freq, own.inv_freq, rtol=2e-6, atol=0)
+    assert computed.attention_factor == pytest.approx(own.attention_factor)
 
 
 # In a browser.

@@ -78,7 +78,7 @@ def _parameters(
     options, extended = method.get("options") or {}, max(1.0, length / window)
     head = {"rope_theta": base, "original_max_position_embeddings": window}
     named = method["given"].partition(":")[0] == "yarn" and not method.get("file")
-    if named and options.get("ramp") == "code":
+    if named and options.get("ramp") == "code" and options.get("critical") is None:
         turns = {name: options[name] for name in ("beta_fast", "beta_slow", "truncate")}
         factor = options["factor"] or extended
         return {"rope_type": "yarn", **head, "factor": factor, "attention_factor": scale, **turns}
