@@ -125,7 +125,9 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
                 "score [95 %]": sentences.score(row),
                 "regret, at most": sentences.bound(row),
                 "best": sentences.method(row, row["best"]) + " (winner)" * bool(row["winner"]),
-                "as good as the best": ", ".join(row["as_good"] or []),
+                "as good as the best": ", ".join(
+                    sentences.method(row, name) for name in row["as_good"] or []
+                ),
                 "not significantly worse": ", ".join(
                     sentences.method(row, name)
                     for name in row["possible"] or []

@@ -17,6 +17,10 @@ KEPT = 0.85  # of the model's own score inside the window (NoLiMa, arXiv:2502.05
 ROUNDING = 1e-12  # 119 of 250 are 85 % of 140, and in floats less
 Cells = dict[Any, Units]  # by scaling and length
 ENDS = ("length", "low", "high")
+COUNTS = (
+    "A length past the window counts if the score is kept at all lengths from there up to it; "
+    "the cost inside the window does not."
+)
 NONE = (
     "no length can be judged: it needs scores above 0 inside the trained window, of retrieval or "
     "of perplexity with protocol=tail; add a length of 1x and the scaling none to the sweep"
@@ -24,7 +28,7 @@ NONE = (
 
 
 def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
-    """Return one row per model, task and scaling; a length counts if all from the window to it do.
+    """Return one row per model, task and scaling; a length counts if all past the window to it do.
 
     If a higher score is better, a length holds while ``kept`` of the model's own score is left.
     That score is the one of its unscaled embedding at the longest length inside the window. ``low``
@@ -94,9 +98,7 @@ def notes(table: pd.DataFrame) -> list[str]:
         rule = f"at least {100 * kept:.3g} % of that" if kept else "no higher than that"
         measured = row["measure"]
         rules[measured] = f"{measured[0].upper()}{measured[1:]} is kept if it is {rule} of {own}."
-    return [
-        " ".join(["A length counts if the score is kept at all lengths up to it.", *rules.values()])
-    ]
+    return [" ".join([COUNTS, *rules.values()])]
 
 
 def _own(here: pd.DataFrame) -> pd.Series[Any] | None:

@@ -120,6 +120,8 @@ def test_what_a_server_can_run_is_used_and_the_best_is_named_beside_it():
     assert said.startswith("At 4x the window (1024 tokens): use `yarn`.")
     assert "`rerope`, which needs its own modelling code, has the lowest score, sign" in said
     assert any("best that a server's config can express" in text for text in best.notes(table))
+    [shown] = best.display(table).values()
+    assert shown["as good as the best"].tolist() == ["rerope *"]  # marked as in the other columns
     level = frame(trials("rerope", 1024, 9), trials("yarn:factor=4", 1024, 9))
     level["needs_code"] = level["scaling"] == "rerope"
     assert best.make(level)["use"].tolist() == ["yarn:factor=4"]

@@ -62,6 +62,15 @@ def test_a_score_of_just_the_share_to_keep_holds():
     assert table.loc["none", "effective_length"] == 2048
 
 
+def test_a_score_lost_inside_the_window_ends_no_reach_and_the_note_says_so():
+    """Only the lengths past the window decide, so a method that misses inside may reach 4096."""
+    inside = [found("none", 1024), asked("passkey", "yarn", 1024, [0.0] * 20)]
+    table, _ = reach(*inside, found("yarn", 2048, 4096))
+    assert table.loc["yarn", "effective_length"] == 4096
+    [note] = effective_length.notes(table.reset_index())
+    assert "the cost inside the window does not" in note
+
+
 def test_a_divergence_has_no_reach():
     """Under `none` it is not 0 where the model ships a scaling, and no score to keep anywhere."""
     cell = {
