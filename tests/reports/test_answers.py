@@ -457,3 +457,13 @@ def test_a_figure_names_methods_that_coincide_at_its_length_alone() -> None:
     axes = best.draw(made, best.make(made)).axes[0]
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert "→ ntk = ntk:factor=4" in names
+
+
+def test_the_shaded_band_is_not_said_to_be_all_as_good_as_the_best() -> None:
+    """A mean within 1 % may have a bound far above it; only a bound in the band is as good."""
+    made = frame(documents("none", 1024, 0), documents("near", 1024, 0.005, noise=0.3))
+    table = best.make(made)
+    [row] = table.to_dict("records")
+    assert "near" not in (row["as_good"] or [])
+    caption = best.draw(made, table).get_label()
+    assert "as good as the best if its thin line ends there" in caption

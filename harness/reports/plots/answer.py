@@ -25,8 +25,9 @@ CAPTION = (
     "All methods at the longest length, from the best mean down. Thick bars: 95 % intervals of "
     "the paired difference from the best mean. Thin lines end at the bound of how much worse than "
     "the best the method is at most. The bounds hold for all methods together (95 %). Filled: by "
-    "these bounds, the method may be the best; hollow: it is worse than another method. Shaded: as "
-    "good as the best, within {margin}. ◂ ▸: off the scale. Arrow: the method to use."
+    "these bounds, the method may be the best; hollow: it is worse than another method. Shaded: "
+    "within {margin} of the best; a method is as good as the best if its thin line ends there. "
+    "◂ ▸: off the scale. Arrow: the method to use."
 )
 COSTS = (
     " In-window cost: the change inside the trained window in the form that the method has at this "
