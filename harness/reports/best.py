@@ -34,8 +34,8 @@ RETRIEVAL = (
 MOST_NEEDED = 20  # times the documents measured: more are not suggested
 FAILED = "†: it failed on documents or trials, which are left out for all methods."
 RARE = (
-    "{counted} without a failure {leave} failures on up to {share} % of all {units} possible "
-    "(95 %)."
+    "{counted} without a failure of a method {leave} failures on up to {share} % of all {units} "
+    "possible (95 %)."
 )
 
 
