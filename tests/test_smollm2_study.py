@@ -16,6 +16,7 @@ import ropewalk as rw
 from harness.reports import differences, regret, scores
 from harness.stats.paired import Difference, of_means
 from harness.stats.selection import select_means
+from tasks._intervals import ratios
 
 STUDY = Path(__file__).parents[1] / "results" / "smollm2"
 TEXT = (STUDY / "README.md").read_text(encoding="utf-8")
@@ -244,10 +245,9 @@ def newer_rows() -> list[str]:
     assert selection is not None
     worse = dict(zip(table, np.expm1(selection.regret), strict=True))
     own = frame("newer")
-    measured = own[own["unit"].isin(table.index)]
     rows = []
     for method in table.mean().sort_values().index:
-        low, high = (figure(end) for end in interval_of(measured, method))
+        low, high = (figure(math.exp(end)) for end in spread(table[method], count))
         (one,) = of_means(
             (table[method] - table["yarn"]).to_numpy()[:, None],
             np.full((len(table), 1), count),
@@ -264,9 +264,18 @@ def newer_rows() -> list[str]:
     return rows
 
 
-def interval_of(samples: pd.DataFrame, method: str) -> tuple[float, float]:
-    row = one(scores.make(samples), method, FAR)
-    return row["low"].item(), row["high"].item()
+def spread(costs: pd.Series, count: float) -> tuple[float, float]:
+    """Return the 95 % interval of the mean loss over documents, in nats."""
+    weights = np.full((len(costs), 1), count)
+    low, high = ratios(costs.to_numpy()[:, None], weights)[0].interval(0.95)
+    return float(low), float(high)
+
+
+@pytest.mark.parametrize("method", ["none", "yarn"])
+def test_intervals_of_the_newer_methods_are_those_of_the_reports(method):
+    """On a part that is measured whole, the same computation gives the report's interval."""
+    ends = spread(losses("perplexity", FAR)[method], tokens("perplexity"))
+    assert np.exp(ends) == pytest.approx(interval("perplexity", method, FAR))
 
 
 def test_the_table_of_the_newer_methods_is_that_of_the_samples():
