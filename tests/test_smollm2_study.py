@@ -52,12 +52,17 @@ def perplexity(method: str, length: int, part: str = "perplexity") -> float:
     return math.exp(losses(part, length)[method].mean() / tokens(part))
 
 
+def difference(costs: pd.Series, count: float, *, relative: bool = True) -> Difference:
+    """Return the mean of summed losses of ``count`` tokens each, over documents."""
+    weights = np.full((len(costs), 1), count)
+    (one,) = of_means(costs.to_numpy()[:, None], weights, relative=relative)
+    return one
+
+
 def between(method: str, length: int, other: str, base: int) -> Difference:
-    """Return the paired difference of two cells in nats per token, over the books."""
+    """Return the paired difference of two cells, relative to perplexity, over the books."""
     costs = losses("perplexity", length)[method] - losses("perplexity", base)[other]
-    weights = np.full((len(costs), 1), tokens("perplexity"))
-    (difference,) = of_means(costs.to_numpy()[:, None], weights, relative=True)
-    return difference
+    return difference(costs, tokens("perplexity"))
 
 
 def signed(ratio: float) -> str:
@@ -248,15 +253,11 @@ def newer_rows() -> list[str]:
     rows = []
     for method in table.mean().sort_values().index:
         low, high = (figure(math.exp(end)) for end in spread(table[method], count))
-        (one,) = of_means(
-            (table[method] - table["yarn"]).to_numpy()[:, None],
-            np.full((len(table), 1), count),
-            relative=True,
-        )
+        above = difference(table[method] - table["yarn"], count)
         cells = [
             f"`{method}`" + " *" * bool(own[own["scaling"] == method]["needs_code"].any()),
             f"{figure(math.exp(table[method].mean() / count))} [{low}, {high}]",
-            "" if method == "yarn" else change(one),
+            "" if method == "yarn" else change(above),
             "" if method == "yarn" else f"{(table[method] > table['yarn']).sum()}",
             bound(worse[method]),
         ]
@@ -291,10 +292,7 @@ CODE = {"leaky_rerope:factor=2", "jet_long", "dual_chunk", "self_extend", "lm_in
 
 def paired(part: str, method: str, other: pd.Series) -> Difference:
     """Return the relative difference of a method at twice the window from summed losses."""
-    costs = (losses(part, FAR)[method] - other).to_numpy()
-    weights = np.full((len(costs), 1), tokens(part))
-    (difference,) = of_means(costs[:, None], weights, relative=True)
-    return difference
+    return difference(losses(part, FAR)[method] - other, tokens(part))
 
 
 def bounds(part: str) -> pd.DataFrame:
@@ -303,14 +301,9 @@ def bounds(part: str) -> pd.DataFrame:
     return table[table["length"] == FAR].set_index("scaling")
 
 
-def table_of_recommend() -> pd.DataFrame:
-    """Return the summed losses of the twenty methods and ``none`` at twice the window."""
-    return losses("recommend", FAR)
-
-
 def test_the_earlier_race_measured_twenty_methods_on_six_books():
     """Methods, books, tokens, forwards and time."""
-    found = table_of_recommend()
+    found = losses("recommend", FAR)
     assert found.notna().all(axis=None)
     assert "twenty training-free methods at factor 2 on six of the books" in FLAT
     assert found.shape == (6, 21)
@@ -331,7 +324,7 @@ def test_the_earlier_race_measured_twenty_methods_on_six_books():
 
 def test_the_methods_of_the_earlier_race_are_those_of_its_samples():
     """Lowest means, bounds and the methods that may be the best."""
-    found, regrets = table_of_recommend(), bounds("recommend")
+    found, regrets = losses("recommend", FAR), bounds("recommend")
     means = found.mean().sort_values()
     coded = frame("recommend").groupby("scaling")["needs_code"].any()
     assert means.index[0] == "leaky_rerope:factor=2"
@@ -363,10 +356,10 @@ def test_the_methods_of_the_earlier_race_are_those_of_its_samples():
 def test_no_method_of_the_earlier_race_is_better_than_truncation():
     """Every paired interval from truncation reaches above 0."""
     plain = losses("recommend", WINDOW)["none"]
-    for method in table_of_recommend():
-        difference = paired("recommend", method, plain)
-        assert difference.high is not None
-        assert difference.high > 0
+    for method in losses("recommend", FAR):
+        high = paired("recommend", method, plain).high
+        assert high is not None
+        assert high > 0
     own = paired("recommend", "ntk_by_parts:factor=2", plain)
     assert own.low is not None
     assert own.high is not None
@@ -454,8 +447,7 @@ def test_differences_from_yarn_on_the_books_held_out(method, text):
     table = losses("tune", FAR)
     searched = table.filter(like="yarn:").notna().sum(axis=1) > 1
     held = table[~searched]
-    costs = (held[method] - held["yarn"]).to_numpy()
-    (one,) = of_means(costs[:, None], np.full((4, 1), tokens("tune")), relative=True)
+    one = difference(held[method] - held["yarn"], tokens("tune"))
     assert one.low is not None
     assert one.high is not None
     digits = [0 if abs(end) >= 0.0995 else 1 for end in (one.low, one.high)]
@@ -463,9 +455,9 @@ def test_differences_from_yarn_on_the_books_held_out(method, text):
     value = f"{100 * one.value:+.{0 if one.value > 1 else 1}f}"
     assert f"{value} % [{low}, {high}]".replace("-", "−") == text
     (line,) = [
-        one
-        for one in TEXT.splitlines()
-        if f"`{method.removeprefix('yarn:')}` | " in one and text in one
+        line
+        for line in TEXT.splitlines()
+        if f"`{method.removeprefix('yarn:')}` | " in line and text in line
     ]
     assert line.endswith(f"| {text} |")
 
@@ -485,19 +477,16 @@ def test_english_books_alone_have_the_opposite_sign():
     english = costs.index.str.startswith("en-")
     works = ["yarn", "ntk_by_parts", "dual_chunk", "self_extend", "rerope"]
     assert (costs.loc[english, works].mean() > 0).all()
-    told = []
-    for books in (english, ~english):
-        some = costs.loc[books, "ntk_by_parts"].to_numpy()[:, None]
-        weights = np.full((4, 1), tokens("perplexity"))
-        (one,) = of_means(some, weights, relative=True)
-        told.append(change(one))
+    told = [
+        change(difference(costs.loc[books, "ntk_by_parts"], tokens("perplexity")))
+        for books in (english, ~english)
+    ]
     assert f"`ntk_by_parts` is {told[0]} there, and {told[1]} on the other four" in FLAT
 
 
 def test_the_loss_falls_little_inside_the_window():
     less = losses("perplexity", 4096)["none"] - losses("perplexity", WINDOW)["none"]
-    weights = np.full((8, 1), tokens("perplexity"))
-    (one,) = of_means(less.to_numpy()[:, None], weights)
+    one = difference(less, tokens("perplexity"), relative=False)
     ends = f"{one.value:.3f} nats [{one.low:.3f}, {one.high:.3f}]".replace("-", "−")
     assert f"the loss falls by only {ends}" in FLAT
 
