@@ -101,11 +101,13 @@ def _draw(axes: Axes, row: Row, place: int, reach: float, written: Callable[[flo
             row.value, place, row.marker or "o", color=row.color, markerfacecolor=face,
             markersize=4.8, markeredgewidth=0.9, label=row.name,
         )  # fmt: skip
-        for edge, sign, end in ((1.0, "▸", row.high), (1.0, "▸", row.bound), (0.0, "◂", row.low)):
-            if end is not None and abs(end) > reach and (end > 0) == (edge > 0):
+        ends = [end for end in (row.low, row.high, row.bound) if end is not None]
+        farthest = {"left": -min(ends, default=0.0), "right": max(ends, default=0.0)}
+        for side, end in farthest.items():
+            if end > reach:
                 axes.text(
-                    edge, place, sign, transform=across, va="center", color=row.color,
-                    ha="right" if edge else "left", fontsize=SIZE - 1,
+                    float(side == "right"), place, "▸" if side == "right" else "◂", ha=side,
+                    va="center", transform=across, color=row.color, fontsize=SIZE - 1,
                 )  # fmt: skip
         if row.note:
             axes.annotate(
