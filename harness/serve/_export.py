@@ -273,7 +273,7 @@ def _fill(export: Export, out: Path, revision: str | None, *, copy: bool) -> Non
     _save(out / CONFIG, _changed_file(raw, export.changed, target))
     if (source / TOKENIZER).is_file():
         tokenizer = json.loads((source / TOKENIZER).read_text(encoding="utf-8"))
-        most = tokenizer.get("model_max_length")  # vLLM takes the smaller one for the limit
+        most = tokenizer.get("model_max_length")  # above it libraries warn, or truncate
         if isinstance(most, int) and most < target.length:
             tokenizer["model_max_length"] = target.length
         _save(out / TOKENIZER, tokenizer)

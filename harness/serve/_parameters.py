@@ -23,6 +23,10 @@ from scaling.types import Frequencies, Rope, Rotation
 RopeParameters = dict[str, Any]  # a scaling as Hugging Face writes it: rope_type and its parameters
 NEGLIGIBLE = 1e-12  # radians at the last token: a pair that turns less counts as not turning
 STILL = 1e30  # the factor of a pair that does not turn: JSON has no infinity
+LIMITS = (  # other names of the window: vLLM takes the smallest of all, SGLang the first it knows
+    "max_seq_len", "max_seq_length", "max_sequence_length", "model_max_length", "n_positions",
+    "seq_len", "seq_length",
+)  # fmt: skip
 INTERLEAVED = (  # pairs are neighbouring channels, which the longrope classes of servers reject
     "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5", "llama4", "deepseek_v2",
 )  # fmt: skip
@@ -221,6 +225,8 @@ def changes(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     if "partial_rotary_factor" in (own := full_attention(shipped)):  # of the embedding itself
         new["partial_rotary_factor"] = own["partial_rotary_factor"]
     changed: dict[str, Any] = {"max_position_embeddings": target.length}
+    given = target.text.to_dict()
+    changed |= {k: target.length for k in LIMITS if (given.get(k) or target.length) < target.length}
     if getattr(target.text, "original_max_position_embeddings", None):  # Phi 3 reads it
         changed["original_max_position_embeddings"] = target.rope.trained_length
     changed["rope_parameters"] = {**shipped, FULL: new} if target.per_layer_type else new

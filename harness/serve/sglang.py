@@ -6,6 +6,7 @@ import math
 import shlex
 from typing import Any
 
+from harness.patching.config import ORIGINAL
 from harness.serve._parameters import (
     RopeParameters,
     Target,
@@ -27,17 +28,30 @@ ONLY = dict.fromkeys(
     ),
     "default",
 )  # fmt: skip
+# What else its yarn reads, with the values that change nothing: a command adds its keys to those of
+# the checkpoint.
+UNUSED = {"mscale": None, "mscale_all_dim": None, "extrapolation_factor": 1.0}
 WHOLE = ("granitemoe", "mixtral", "starcoder2")
 
 
 def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
-    """Return the changes of config.json; its yarn multiplies attn_factor by 0.1 ln s + 1."""
+    """Return the changes of config.json; its yarn multiplies attn_factor by 0.1 ln s + 1.
+
+    Its longrope rotates the token just behind the original window as the first one, unless a later
+    one is in the batch: the original window is the length, and both lists are the same.
+    """
     check_one_embedding(target, "SGLang")
     check_read(parameters, target.config.model_type, ONLY)
     if parameters["rope_type"] == "yarn":
         extra = target.frequencies.attention_factor / _yarn_scale(parameters["factor"])
-        parameters = {**parameters, "attn_factor": extra}
-    return changes(parameters, target)
+        shipped = target.text.rope_parameters
+        unused = {name: value for name, value in UNUSED.items() if name in shipped}
+        parameters = {**parameters, "attn_factor": extra, **unused}
+    changed = changes(parameters, target)
+    if parameters["rope_type"] == "longrope":
+        for keys in (changed, changed["rope_parameters"]):
+            keys |= {ORIGINAL: target.length} if ORIGINAL in keys else {}
+    return changed
 
 
 def computed(changed: dict[str, Any], target: Target) -> Frequencies:

@@ -1,6 +1,8 @@
 """What a serving engine reads gives the measured losses, or the export is an error."""
 
 import json
+import math
+import shlex
 import socket
 from contextlib import nullcontext
 from dataclasses import replace
@@ -417,8 +419,52 @@ def test_a_yarn_that_is_shipped_says_all_that_an_engine_reads(to, tmp_path):
     told = found.changed["rope_parameters"]
     assert (found.form, found.distance.close) == ("yarn", True)
     assert (told["beta_fast"], told["beta_slow"], told["attention_factor"]) == (32.0, 1.0, 1.0)
-    assert to == "mlx" or not {"mscale", "mscale_all_dim"} & set(told)
+    assert to == "mlx" or told.get("mscale") is told.get("mscale_all_dim") is None
     assert rw.export(folder, scaling="none", length="4x", to=to).form == "default"
+
+
+def test_keys_added_to_a_shipped_yarn_give_sglang_the_measured_factor(tmp_path):
+    """SGLang 0.5.23 adds the keys of a command to the shipped ones (``{**current, **value}``).
+
+    Its yarn multiplies attn_factor by the ratio of mscale to mscale_all_dim where both are numbers,
+    else by 0.1 ln s + 1.
+    """
+    shipped = {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5, "extrapolation_factor": 0.5}
+    folder = save_tiny(tmp_path / "m", rope_parameters=shipped, max_position_embeddings=LENGTH)
+    for scaling in ("native", "yarn:factor=8"):
+        found = rw.export(folder, scaling=scaling, length="4x", to="sglang")
+        words = shlex.split(found.command)
+        added = json.loads(words[words.index("--json-model-override-args") + 1])
+        read = {**shipped, **added["rope_parameters"]}
+        assert read["extrapolation_factor"] == 1
+        assert read["mscale"] is read["mscale_all_dim"] is None
+        factor = (0.1 * math.log(read["factor"]) + 1) * read["attn_factor"]
+        assert factor == pytest.approx(found.target.frequencies.attention_factor)
+
+
+def test_a_longrope_of_sglang_rotates_the_token_behind_the_window_as_any_other(tiny, tmp_path):
+    """Its class rotates the token at the original window as token 0 while no later one is there.
+
+    So the original window, which a key of the config itself overrides, is the length.
+    """
+    families.tiny("phi3").save_pretrained(tmp_path)
+    for place, key in ((tiny, False), (tmp_path, True)):
+        found = rw.export(place, scaling="mr_rope", length="4x", to="sglang")
+        assert (found.form, found.distance.close) == ("longrope", True)
+        name = "original_max_position_embeddings"
+        assert found.changed["rope_parameters"][name] == LENGTH
+        assert found.changed.get(name) == (LENGTH if key else None)
+
+
+@pytest.mark.parametrize("to", ["transformers", "vllm", "sglang", "mlx"])
+def test_no_other_name_of_the_window_limits_the_length(to, tmp_path):
+    """vLLM takes the smallest of these keys, SGLang the first, and reject a longer length."""
+    limits = {"max_sequence_length": WINDOW, "model_max_length": 2 * WINDOW, "max_seq_len": None}
+    folder = save_tiny(tmp_path / "m", **limits)
+    rw.export(folder, scaling="yarn", length="4x", to=to, out=tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert told["max_sequence_length"] == told["model_max_length"] == LENGTH
+    assert told.get("max_seq_len") is None
 
 
 @pytest.mark.slow
