@@ -301,11 +301,7 @@ def _regret(one: _Cells, samples: pd.DataFrame) -> Number:
             "documents or trials"
         )
     how = decision.family.how
-    worse = (
-        sentences.percent(regret)
-        if how.relative
-        else sentences.size(regret, relative=False, metric=how.metric)
-    )
+    worse = sentences.bound(regret, relative=how.relative, metric=how.metric)
     text = f"{one.scaling} at {one.length:,} tokens is at most {worse} worse than the best (95 %)"
     return regret, None, None, text
 

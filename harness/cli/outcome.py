@@ -64,8 +64,8 @@ def brief(frame: pd.DataFrame, written: Written, console: Console) -> None:
     for model in models[:MOST_MODELS]:
         last = model["lengths"][-1]
         named = f" for {model['model']}" if len(models) > 1 else ""
-        use = last["use"] or "no one method for all tasks"
-        parts = [f"Use {use}{named} at {_where(last)}", last["bound"]]
+        use = f"Use {last['use']}" if last["use"] else "No one method to use"
+        parts = [f"{use}{named} at {_where(last)}", last["bound"]]
         _line(": ".join(filter(None, parts)), console, style="bold")
     if len(models) > MOST_MODELS:
         _line(f"… and {len(models) - MOST_MODELS} more models", console)
@@ -80,7 +80,9 @@ def _details(model: dict[str, Any], console: Console) -> None:
     known = [pair for pair in zip(model["tasks"], last["tasks"], strict=True) if pair[1]]
     for head, cell in known[:MOST_TASKS]:
         label = f" ({head['task']})" if measures.count(head["measure"]) > 1 else ""
-        other = "" if str(cell["use"]).partition(" ")[0] == last["use"] else f"{cell['use']} "
+        other = f"{cell['use']} " if cell["use"] else ""
+        if cell["use"].partition(" ")[0] == last["use"]:
+            other = ""
         parts = [f"  {head['measure']}{label}: {other}{cell['score']}", cell["told"]]
         _line("; ".join(filter(None, parts)).partition(" than the best")[0], console)
     if len(known) > MOST_TASKS:

@@ -48,8 +48,8 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
     ``possible`` those that are not significantly worse. ``cost`` is what ``use`` costs inside the
     trained window in the form it has at this length, ``gain`` its score less that of
     ``truncation``, the plain model that reads the trained window alone. ``needed`` is how many
-    documents would bound the regret of ``best`` by the margin. Models with the same questions
-    have rows together too.
+    documents would bound the regret of ``best`` by the margin. If ``all_zero``, no method scores
+    anything and none is better to use. Models with the same questions have rows together too.
     """
     rows = _rows(frame, margin)
     more = together(frame)
@@ -87,7 +87,7 @@ def _row(decision: Decision) -> dict[str, Any]:
         "status": of.status(use), "methods": len(of.names), "margin": decision.margin,
         "use": use, "same": of.groups[use] or None, **_ends("", of.score(use)),
         "regret": decision.regret(use), "servable": use not in of.code,
-        "best": best, **_ends("best_", of.score(best)),
+        "best": best, **_ends("best_", of.score(best)), "all_zero": decision.all_zero,
         "winner": decision.winner, "next": rivals[0] if rivals else None,
         **_difference("lead", lead),
         "better_on": lead and (lead.lower if of.how.lower else lead.higher),
@@ -99,6 +99,10 @@ def _row(decision: Decision) -> dict[str, Any]:
         "failed": [f"{name} {n}" for name, n in lost.items()] or None,
         "code": sorted(of.code) or None,
     }  # fmt: skip
+
+
+def _bound(row: Mapping[str, Any]) -> str:
+    return sentences.bound(row["regret"], relative=row["relative"], metric=row["metric"])
 
 
 def _ends(prefix: str, score: Any) -> dict[str, float | None]:
@@ -121,10 +125,10 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         texts = [
             {
                 "length": f"{row['length']} ({sentences.times(row)})".removesuffix(" ()"),
-                "use": sentences.method(row, row["use"]),
+                "use": sentences.method(row, _used(row)),
                 "score [95 %]": sentences.score(row),
-                "regret, at most": sentences.bound(row),
-                "best": sentences.method(row, row["best"]) + " (winner)" * bool(row["winner"]),
+                "regret, at most": _bound(row),
+                "best": _best_named(row),
                 "as good as the best": ", ".join(
                     sentences.method(row, name) for name in row["as_good"] or []
                 ),
@@ -138,6 +142,12 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         ]
         tables[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
     return tables
+
+
+def _best_named(row: Mapping[str, Any]) -> str:
+    if row["all_zero"]:
+        return ""
+    return sentences.method(row, row["best"]) + " (winner)" * bool(row["winner"])
 
 
 def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
@@ -160,8 +170,7 @@ def summary(table: pd.DataFrame) -> list[str]:
                 f"{start}, on all {len(facts)} tasks: use `{first['overall']}`, {_overall(first)}."
             )
     least = min(records(table), key=lambda row: row["n"])
-    share = min(100.0, 300 / max(1, least["n"]))
-    shown = f"{share:.0f}" if share >= 10 else f"{share:.2g}"
+    shown = sentences.rounded_up(min(100.0, 300 / max(1, least["n"])))
     leave = "leaves" if least["n"] == 1 else "leave"
     counted, units = _counted(least), least["units"]
     return [*texts, RARE.format(counted=counted, leave=leave, units=units, share=shown)]
@@ -169,7 +178,7 @@ def summary(table: pd.DataFrame) -> list[str]:
 
 def sentence(row: Mapping[str, Any], measured: str) -> str:
     """Return the decision of one task at one length in sentences."""
-    if row["metric"] in SHARES and row["best_score"] == 0:
+    if row["all_zero"]:
         return f"no method has a {measured} above 0 on {_counted(row)}. {_units(row)}".strip()
     parts = [_use(row, measured), _needed(row), _cost(row), _gain(row), _best(row), _units(row)]
     return " ".join(part for part in parts if part)
@@ -197,7 +206,7 @@ def _use(row: Mapping[str, Any], measured: str) -> str:
         return f"{start} the {extreme} of {row['methods']} methods; {why}."
     side = "above" if row["better"] == "lower" else "below"
     return (
-        f"{start} at most {sentences.bound(row)} {side} that of the best of {row['methods']} "
+        f"{start} at most {_bound(row)} {side} that of the best of {row['methods']} "
         f"methods (95 %, {_counted(row)})."
     )
 
@@ -296,7 +305,7 @@ def answer(best: pd.DataFrame) -> list[dict[str, Any]]:
                 "length": int(first["length"]),
                 "relative": sentences.times(first),
                 "beyond": not sentences.inside(first),
-                "use": first["overall"] if len(tasks) > 1 else first["use"],
+                "use": first["overall"] if len(tasks) > 1 else _used(first),
                 "bound": _overall(first) if len(tasks) > 1 else _verdict(first),
                 "tasks": [_task(known[task]) if task in known else None for task in tasks],
             }
@@ -315,15 +324,17 @@ def _overall(row: dict[str, Any]) -> str:
     regret = row["overall_regret"]
     if not regret:
         return "" if regret is None else "the best on every task"
-    size = sentences.percent(regret)
+    size = sentences.bound(regret, relative=True, metric="")
     return f"at most {size} (or percentage points) worse than the best on every task (95 %)"
 
 
 def _task(row: dict[str, Any]) -> dict[str, Any]:
     """Return what one task says at one length."""
-    use = f"{row['use']} = {' = '.join(row['same'])}" if row["same"] else row["use"]
+    same, use = row["same"] or [], _used(row)
+    if use and same:
+        use = f"{use} and {len(same)} equal" if len(same) > 2 else " = ".join([use, *same])
     return {
-        "use": use if len(row["same"] or []) < 3 else f"{row['use']} and {len(row['same'])} equal",
+        "use": use,
         "score": sentences.score(row),
         "n": sentences.counted(row["n"], row["units"]),
         "told": _verdict(row),
@@ -331,9 +342,14 @@ def _task(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _used(row: dict[str, Any]) -> str:
+    """Return the method to use, or "" where no method scores anything."""
+    return "" if row["all_zero"] else row["use"]
+
+
 def _verdict(row: dict[str, Any]) -> str:
     """Return the lead of a winner, or the bound on the regret of the method to use."""
-    if row["metric"] in SHARES and row["best_score"] == 0:
+    if row["all_zero"]:
         return "no method scores above 0"
     if row["next"] is None:
         return "" if row["same"] else _only(row)
@@ -342,7 +358,7 @@ def _verdict(row: dict[str, Any]) -> str:
         return f"winner: {sentences.gap(row, 'lead')} {side} {row['next']}, the next best"
     if row["regret"] is None:
         return "too few samples for a bound"
-    return f"at most {sentences.bound(row)} worse than the best of {row['methods']}"
+    return f"at most {_bound(row)} worse than the best of {row['methods']}"
 
 
 def _better_score(row: dict[str, Any]) -> str:

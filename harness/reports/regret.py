@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from harness.reports.writing import sentences
@@ -50,7 +53,12 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         "as good as the best": " (as good)",
         "worse than another method": " ×",
     }
-    return across(table, lambda row: f"≤ {sentences.bound(row)}{marks.get(row['verdict'], '')}")
+
+    def text(row: Mapping[str, Any]) -> str:
+        bound = sentences.bound(row["regret"], relative=row["relative"], metric=row["metric"])
+        return f"≤ {bound}{marks.get(row['verdict'], '')}"
+
+    return across(table, text)
 
 
 def notes(table: pd.DataFrame) -> list[str]:

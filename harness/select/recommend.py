@@ -27,7 +27,7 @@ from harness.reports.plots.style import (
     sheet,
     tidy,
 )
-from harness.reports.writing.sentences import counted, listed, signed
+from harness.reports.writing.sentences import counted, listed, rounded_up, signed
 from harness.runs.store import reports_of
 from harness.select.measuring import CODE, OWN, RaceField
 from harness.select.race import BUDGET, CUT, DOCUMENTS, FAR, WINNER, Array, Race, Standing
@@ -162,7 +162,7 @@ class FinishedRace:
                 "scaling": table["scaling"] + same,
                 "verdict": table["verdict"],
                 "above the best at most": table["regret"]
-                .map(percent, na_action="ignore")
+                .map(at_most, na_action="ignore")
                 .fillna(""),
                 f"above the first at {self.field.target}": _texts(table, "difference"),
                 f"cost inside {self.field.window}": _texts(table, "cost") + mark,
@@ -208,7 +208,7 @@ class FinishedRace:
             return f"It is the only method left of those that {self.to or 'an engine'} can serve."
         if standing.ended != WINNER:
             return (
-                f"Its perplexity at {target} is at most {percent(share(bound))} above that of the "
+                f"Its perplexity at {target} is at most {at_most(share(bound))} above that of the "
                 f"best of {methods} (95 %, {documents})."
             )
         count = max(standing.seen[one] for one in rest)
@@ -322,7 +322,7 @@ def difference(losses: Array) -> Difference:
 def so_far(standing: Standing) -> str:
     """Return the answer of a race that goes on."""
     regret = standing.regret.get(standing.leader)
-    bound = "" if regret is None else f", at most {percent(share(regret))} above the best"
+    bound = "" if regret is None else f", at most {at_most(share(regret))} above the best"
     return (
         f"After {counted(standing.documents, 'documents')}: `{standing.leader}`{bound}; "
         f"{len(standing.possible)} of {counted(len(standing.names), 'candidates')} may be the best."
@@ -333,6 +333,11 @@ def percent(value: float) -> str:
     """Return a share without its sign: "2.1 %"."""
     number = abs(100 * value)
     return f"{number:.1f}".removesuffix(".0") + " %" if number < 10 else f"{number:,.0f} %"
+
+
+def at_most(bound: float) -> str:
+    """Return a bound, a share, rounded up: "2.2 %"."""
+    return f"{rounded_up(100 * bound)} %"
 
 
 def spread(one: Difference) -> str:
@@ -374,7 +379,7 @@ def draw(finished: FinishedRace, table: pd.DataFrame) -> Figure:
     far.set_yticks(range(len(rows)), names)
     near.set_yticks(range(len(rows)), [""] * len(rows))
     for place, (bound, count) in enumerate(zip(rows["regret"], rows["documents"], strict=True)):
-        text = f"{count}" if pd.isna(bound) else f"≤ {percent(bound)} · {count}"
+        text = f"{count}" if pd.isna(bound) else f"≤ {at_most(bound)} · {count}"
         at = far.get_yaxis_transform()
         far.text(1.01, place, text, transform=at, fontsize=SIZE - 2, color=GREY, va="center")
     model = field.plan.checkpoint.label

@@ -220,6 +220,11 @@ class Decision:
     truncated: Difference | None = None
 
     @property
+    def all_zero(self) -> bool:
+        """Whether every score is a share of 0, so that no method is better than another."""
+        return self.family.how.share and self.family.score(self.best).score == 0
+
+    @property
     def cost(self) -> Difference | None:
         """Return the in-window cost of the recommended method."""
         return self.costs.get(self.recommended)

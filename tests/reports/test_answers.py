@@ -449,6 +449,16 @@ def test_a_figure_recommends_nothing_where_no_method_scores() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "yarn"]
 
 
+def test_no_method_is_named_to_use_where_none_scores() -> None:
+    table = best.make(frame(trials("none", 512, 0), trials("yarn", 512, 0)))
+    [text] = best.display(table).values()
+    assert text.loc[0, ["use", "best"]].tolist() == ["", ""]
+    [model] = best.answer(table)
+    [length] = model["lengths"]
+    assert (length["use"], length["bound"]) == ("", "no method scores above 0")
+    assert length["tasks"][0]["use"] == ""
+
+
 def test_a_figure_names_methods_that_coincide_at_its_length_alone() -> None:
     """Both differ inside the window, where one follows the length."""
     cells = [documents("none", 256, 0), documents("none", 1024, 2)]

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.reports import best, differences, seeds
-from harness.reports.writing.sentences import bound, gap
+from harness.reports.writing.sentences import bound, gap, rounded_up
 from tasks import lm_eval
 from tasks._intervals import proportion
 from tasks.types import Sample
@@ -60,8 +62,29 @@ def test_a_sentence_keeps_the_sign_of_an_end_beyond_0():
     ends = {"lead": 0.12, "lead_low": -0.03, "lead_high": 0.24}
     row = {**ends, "relative": False, "metric": "recall"}
     assert gap(row, "lead") == "12 percentage points [−3, 24]"
-    bounds = {"relative": False, "metric": "recall", "regret": 0.00021}
-    assert bound(bounds) == "0.021 percentage points"
+
+
+@pytest.mark.parametrize(
+    ("regret", "relative", "text"),
+    [
+        (0.00021, False, "0.021 percentage points"),
+        (0.00999, False, "1 percentage point"),
+        (0.1201, False, "13 percentage points"),
+        (0.02712, True, "2.8 %"),
+        (0.05, True, "5 %"),
+        (12.3401, True, "1,235 %"),
+        (0.0, True, "0 %"),
+    ],
+)
+def test_a_bound_is_rounded_up(regret: float, relative: bool, text: str) -> None:
+    assert bound(regret, relative=relative, metric="recall") == text
+
+
+@given(st.floats(1e-6, 1e60))
+def test_no_bound_is_written_below_its_value(value: float) -> None:
+    """What is written is at least the value, but for rounding to nine digits, and close to it."""
+    written = float(rounded_up(value).replace(",", ""))
+    assert value * (1 - 1e-8) <= written <= value * 1.1 * (1 + 1e-8)
 
 
 @pytest.mark.parametrize("values", [[1, 1, 0.5], [1, 1, 1, 1, 0.9, 1, 0.2]])

@@ -98,7 +98,7 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
 def verdict(one: Decision, known: Methods) -> tuple[str, ...]:
     """Return the winner, or the method to use with its bound and how many may be the best."""
     how, names = one.family.how, known.names
-    if _all_zero(one):
+    if one.all_zero:
         return ("No method scores above 0",)
     use, best = (names.get(name, name) for name in (one.recommended, one.best))
     bound = one.regret(one.recommended)
@@ -106,18 +106,13 @@ def verdict(one: Decision, known: Methods) -> tuple[str, ...]:
         return (f"Winner: {best}",)
     if bound is None:
         return (f"Use {use}; too few samples for a bound",)
-    size = sentences.size(bound, relative=how.relative, metric=how.metric)
+    size = sentences.bound(bound, relative=how.relative, metric=how.metric)
     size = size.replace("percentage ", "")
     use = f"Use {use}: at most {size} worse than the best (95 %)"
     if one.winner:
         return use, f"{best} is the best"
     count = sum(map(one.possible, one.family.names))
     return use, f"{count} of {len(one.family.names)} may be the best"
-
-
-def _all_zero(one: Decision) -> bool:
-    """Return whether every score is a share of 0, so that no method is better than another."""
-    return one.family.how.share and one.family.score(one.best).score == 0
 
 
 def _costly(one: Decision) -> bool:
@@ -207,7 +202,7 @@ def _written(value: float, one: Decision) -> str:
 
 def _name(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> None:
     """Name the rows; the method to use is bold, with an arrow."""
-    use = None if _all_zero(one) else known.names.get(one.recommended)
+    use = None if one.all_zero else known.names.get(one.recommended)
     code = {known.names[name] for name in one.family.code if name in known.names}
     same = {known.names[name]: _same(one, name, known) for name in _names(one, known)}
     labels = [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 import pandas as pd
@@ -13,6 +15,7 @@ from harness.stats.cells import once
 from harness.stats.measure import SHARES
 
 SMALL = 0.1  # scores below it, as divergences in nats, differ by less than a hundredth
+LARGE = 1_000_000  # bounds above it are written with a power of ten
 MOST_NAMED = 6  # methods in one list; the table has them all
 
 
@@ -57,11 +60,6 @@ def size(value: float, *, relative: bool, metric: str) -> str:
     return f"{abs(value):.3g}"
 
 
-def percent(share: float) -> str:
-    """Return "12.3 %" or "1,060 %"."""
-    return f"{100 * share:,.0f} %" if share >= 1 else f"{100 * share:.3g} %"
-
-
 def gap(row: Mapping[Any, Any], name: str = "difference") -> str:
     """Return the size of a row's difference with its interval: "26.8 % [19.6, 33.4]".
 
@@ -82,11 +80,27 @@ def gap(row: Mapping[Any, Any], name: str = "difference") -> str:
     return f"{value} [{low}, {high}]".replace("[-", "[−")
 
 
-def bound(row: Mapping[Any, Any]) -> str:
-    """Return the size of a row's regret: "2.1 %", or "" without a bound."""
-    if row["regret"] is None:
+def bound(regret: float | None, *, relative: bool, metric: str) -> str:
+    """Return a regret rounded up: "2.2 %", "13 percentage points", or "" without a bound."""
+    if regret is None:
         return ""
-    return size(row["regret"], relative=row["relative"], metric=row["metric"])
+    if relative:
+        return f"{rounded_up(100 * regret)} %"
+    if metric in SHARES:
+        points = rounded_up(100 * regret)
+        return f"{points} percentage point{'' if points == '1' else 's'}"
+    return rounded_up(regret)
+
+
+def rounded_up(value: float) -> str:
+    """Return a bound of 0 or more in two digits, or as a whole number; it is not below the value.
+
+    An error of the last binary digit is no reason to round up: 5.000000000000001 is "5".
+    """
+    whole = math.floor(math.log10(value)) + 1 if 1 <= value < LARGE else 2
+    rounding = Context(prec=max(2, whole), rounding=ROUND_CEILING)
+    rounded = rounding.create_decimal(f"{value:.9g}").normalize()
+    return f"{rounded:,f}" if value < LARGE else f"{rounded:.1e}"
 
 
 def method(row: Mapping[Any, Any], name: str) -> str:
