@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -26,9 +25,18 @@ from harness.models.files import (
     tokenizer_hash,
 )
 from harness.models.gguf import configure_tokenizer, is_gguf, pretrained, quantization
-from harness.models.structure import position_limit, quantizer_of, weight_bytes, without_weights
+from harness.models.structure import (
+    own_frequencies,
+    position_limit,
+    quantizer_of,
+    weight_bytes,
+    without_weights,
+)
 from harness.names import printable
 from harness.patching.config import geometry_of, is_rotary, rescaled, sliding_window
+from harness.patching.frequencies import check_described
+from harness.plugins import call
+from scaling import native
 from scaling.types import Rope
 
 QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
@@ -171,20 +179,24 @@ def open_tokenizer(name: str, *, revision: str | None, trust_remote_code: bool) 
     return _tokenizer(where, commit, trust_remote_code)
 
 
-def check_shipped(
-    config: Any, shipped: Mapping[str, object], *, trust_remote_code: bool = False
-) -> None:
-    """Raise UserError for a model that applies its shipped scaling outside the rotary embedding.
+def check_shipped(config: Any, rope: Rope, *, trust_remote_code: bool = False) -> None:
+    """Raise UserError for a shipped scaling that cannot be read, or is not in the rotary embedding.
 
-    Such a part (DeepSeek's softmax scale, Mistral 3's query scale) would stay on under every
-    method. It is detected from the config alone: the same model is built with and without it.
+    What is outside of it (DeepSeek's softmax scale, Mistral 3's query scale) would stay on under
+    every method. Both are detected from the config alone: the model's own rotary class is built,
+    and the same model with and without the scaling.
     """
+    shipped = rope.shipped
+    call("the checkpoint", lambda: native.bands(rope, 1))
     if shipped.get("rope_type", "default") == "default":
         return
-    with_it, without = (
-        _scales(without_weights(given, trust_remote_code=trust_remote_code))
+    models = [
+        without_weights(given, trust_remote_code=trust_remote_code)
         for given in (config, rescaled(config, {"rope_type": "default"}))
-    )
+    ]
+    own = own_frequencies(models[0], config.get_text_config())
+    check_described(type(models[0]).__name__, own, rope)
+    with_it, without = map(_scales, models)
     changed = [name for name in with_it if with_it[name] != without.get(name)]
     beyond = [name for name in QUERY_SCALES if shipped.get(name) is not None]
     if changed or beyond:

@@ -200,9 +200,16 @@ def built(config: Any, changed: Any, *, trust_remote_code: bool = False) -> Freq
     Both configs are those of the text model. Raises UserError if the library raises an error.
     """
     plain = rescaled(config, {"rope_type": "default"})
-    model = without_weights(plain, trust_remote_code=trust_remote_code)
+    return own_frequencies(without_weights(plain, trust_remote_code=trust_remote_code), changed)
+
+
+def own_frequencies(model: Any, config: Any) -> Frequencies:
+    """Return what a model's own rotary class has, built by the library from a text model's config.
+
+    Raises UserError if the library raises an error.
+    """
     kind = type(model.get_submodule(rotary_name(model)))
-    return as_is(attempt("config", f"this {config.model_type}", lambda: kind(config=changed)))
+    return as_is(attempt("config", f"this {config.model_type}", lambda: kind(config=config)))
 
 
 def position_limit(model: Any) -> int | None:

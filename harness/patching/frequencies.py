@@ -205,13 +205,17 @@ def check_geometry(model: Any, rope: Rope) -> None:
     if not rope.rotary_dim:
         return
     own: Any = model.get_submodule(rotary_name(model))
-    ours, theirs = native.frequencies(rope, rope.trained_length), as_is(own)
     tolerance = 1e-6 if getattr(own, _names(own)[0]).dtype == torch.float32 else 1e-2
+    check_described(type(model).__name__, as_is(own), rope, tolerance)
+
+
+def check_described(kind: str, theirs: Frequencies, rope: Rope, tolerance: float = 1e-6) -> None:
+    """Check that the frequencies of a model's rotary module are those read from its config."""
+    ours = native.frequencies(rope, rope.trained_length)
     same = len(theirs.inv_freq) == len(ours.inv_freq) and torch.allclose(
         theirs.inv_freq, ours.inv_freq, rtol=tolerance, atol=0.0
     )
     if not same or abs(theirs.attention_factor - ours.attention_factor) > tolerance:
-        kind = type(model).__name__
         raise UserError(
             f"{kind}: its rotary frequencies are not those its config describes ({rope})."
         )

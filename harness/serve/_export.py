@@ -130,7 +130,7 @@ def export(spec: Spec, engine: str) -> Export:
     if not is_rotary(config):
         raise UserError(f"{spec.model} has no rotary embedding: there is nothing to export.")
     rope = rope_of(config)
-    check_shipped(config, rope.shipped, trust_remote_code=trusted)
+    check_shipped(config, rope, trust_remote_code=trusted)
     (length,) = spec.lengths(rope.trained_length)
     target = Target(
         scaling=method.label,

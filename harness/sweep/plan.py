@@ -164,8 +164,7 @@ def make_plan(
     try:
         checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
         config, rope = checkpoint.config, checkpoint.rope
-        call("the checkpoint", lambda: native.bands(rope, 1))  # its own scaling can be read
-        check_shipped(config, rope.shipped, trust_remote_code=checkpoint.trust_remote_code)
+        check_shipped(config, rope, trust_remote_code=checkpoint.trust_remote_code)
         check_rotary(checkpoint, methods)
     except UserError as error:
         raise Problems([*found.sentences, *error.sentences]) from error

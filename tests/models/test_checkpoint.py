@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+import ropewalk as rw
 from harness.errors import UserError
 from harness.models.checkpoint import Checkpoint, check_shipped, open_checkpoint
 from harness.patching.config import rope_of
@@ -19,6 +20,7 @@ from harness.patching.patch import patched
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
 from scaling import native
+from tests import families
 from tests.tiny import SHAPE, WINDOW, YARN, save_tiny, tiny_config, tiny_tokenizer
 
 
@@ -48,7 +50,7 @@ def test_any_changed_weight_is_another_model(tiny, tmp_path):
 
 
 def check_scaling(checkpoint: Checkpoint) -> None:
-    check_shipped(checkpoint.config, checkpoint.rope.shipped)
+    check_shipped(checkpoint.config, checkpoint.rope)
 
 
 def test_scaling_outside_the_rotary_embedding_is_refused(tmp_path):
@@ -73,6 +75,20 @@ def test_scaling_outside_the_rotary_embedding_is_refused(tmp_path):
         check_scaling(opened(saved_config(tmp_path / "ministral", ministral)))
     plain = tiny_config("llama", rope_parameters=YARN, max_position_embeddings=4 * WINDOW)
     check_scaling(opened(saved_config(tmp_path / "llama", plain)))
+
+
+def test_a_scaling_that_a_family_computes_by_its_own_rule_is_refused_before_its_weights(tmp_path):
+    """Hunyuan calls a fixed base "dynamic" and gives it as alpha, which no other family reads."""
+    config = families.tiny("hunyuan_v1_dense")
+    plain = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 1.0}
+    config.rope_parameters = plain
+    check_scaling(opened(saved_config(tmp_path / "plain", config)))
+    config.rope_parameters = {**plain, "alpha": 1000.0}
+    folder = saved_config(tmp_path / "alpha", config)
+    with pytest.raises(UserError, match="not those its config describes"):
+        check_scaling(opened(folder))
+    with pytest.raises(UserError, match="not those its config describes"):
+        rw.export(folder, scaling="yarn", length="4x", to="vllm")
 
 
 def test_a_longrope_checkpoint_is_read_natively_at_every_length():

@@ -118,7 +118,7 @@ def test_a_scaling_shipped_for_full_attention_is_read(family, scaling, tmp_path)
     config.save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     opened = open_checkpoint(str(tmp_path), device="cpu")
-    check_shipped(opened.config, opened.rope.shipped)
+    check_shipped(opened.config, opened.rope)
 
 
 def test_a_model_of_sliding_layers_alone_is_refused():
