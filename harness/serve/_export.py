@@ -36,6 +36,10 @@ FORMS = {
     "bands": "a modelling file",
 }
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
+NATIVE = (
+    "consolidated",
+    "params.json",
+)  # Mistral's own files, which vLLM reads instead of the config
 LEGACY = ("rope_scaling", "rope_theta")  # what transformers 4, mlx-lm and others read
 MERGED = "MERGED"  # the folder of a model with its adapter's weights
 
@@ -264,7 +268,8 @@ def _fill(export: Export, out: Path, revision: str | None, *, copy: bool) -> Non
     else:
         source = _model_folder(target, revision)
         for file in sorted(source.iterdir()):
-            if file.is_file() and file.name not in (CONFIG, TOKENIZER):
+            left_out = file.name in (CONFIG, TOKENIZER) or file.name.startswith(NATIVE)
+            if file.is_file() and not left_out:
                 if copy:
                     shutil.copyfile(resolved(file), out / file.name)
                 else:

@@ -3,6 +3,7 @@
 import json
 import math
 import shlex
+import shutil
 import socket
 from contextlib import nullcontext
 from dataclasses import replace
@@ -315,6 +316,18 @@ def test_a_folder_says_the_same_to_older_readers(tiny, tmp_path):
     assert told["rope_theta"] == told["rope_parameters"]["rope_theta"] == 10_000.0
     assert told["max_position_embeddings"] == LENGTH
     assert not (tmp_path / "out" / "model.safetensors").is_symlink()
+
+
+def test_a_folder_has_none_of_the_files_that_vllm_reads_instead_of_its_config(tiny, tmp_path):
+    """vLLM reads params.json where a file is called consolidated*.safetensors, as Mistral's are."""
+    own = Path(shutil.copytree(tiny, tmp_path / "own"))
+    for name in ("params.json", "consolidated.safetensors", "consolidated-00001.safetensors"):
+        (own / name).touch()
+    rw.export(own, scaling="yarn", length="4x", to="vllm", out=tmp_path / "out")
+    left_out = {file.name for file in own.iterdir()} - {
+        f.name for f in (tmp_path / "out").iterdir()
+    }
+    assert left_out == {"params.json", "consolidated.safetensors", "consolidated-00001.safetensors"}
 
 
 def test_the_command_prints_config_distance_and_line(tiny, ropewalk):
