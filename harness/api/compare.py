@@ -11,6 +11,7 @@ import pandas as pd
 
 from harness.errors import UserError
 from harness.files import make_folder
+from harness.names import resolved
 from harness.published import (
     display_of,
     match_values,
@@ -110,9 +111,9 @@ def compare(
 
 
 def _two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) -> Comparison:
-    records = {one: checked_run(one) for one in (run, other)}
-    if len(records) < 2:
+    if resolved(run) == resolved(other):
         raise UserError(f"{run} was given twice; name two runs.")
+    records = {one: checked_run(one) for one in (run, other)}
     differs = differing(records[run], records[other], ASPECTS)
     for aspect in differs:
         if aspect != MODELS:  # to compare other weights under the same name may be the purpose

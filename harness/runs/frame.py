@@ -178,10 +178,12 @@ def own_tasks(tasks: Iterable[str]) -> list[Plugin]:
 
 
 def called(folder: Path, folders: Iterable[Path]) -> str:
-    """Return a folder's name, with that of its parent where two have the same name."""
+    """Return a folder's name, with those of its parents that tell it from another of its name."""
     place = resolved(folder)
-    alike = [other for other in folders if resolved(other).name == place.name]
-    return printable(place.name if len(alike) == 1 else f"{place.parent.name}/{place.name}")
+    others = [other.parts for other in map(resolved, folders) if other != place]
+    most = len(place.parts)
+    short = (n for n in range(1, most) if all(one[-n:] != place.parts[-n:] for one in others))
+    return printable(str(Path(*place.parts[-next(short, most) :])))
 
 
 def _check_same_units(cells: Mapping[Key, Cell]) -> None:

@@ -1,6 +1,7 @@
 """Two runs side by side: paired differences of what both have, and what only one of them has."""
 
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,17 @@ def test_the_command_says_what_is_only_in_one_and_what_else_differs(before, tmp_
     assert "Differs: transformers: 5.0 (was " in out
     assert "+2.0%" in out
     assert len(pd.read_csv(tmp_path / "out" / "compare.csv")) == 4
+
+
+def test_folders_that_differ_far_up_are_two_runs_and_a_link_is_the_same_one(before, tmp_path):
+    """Results of one name in checkouts of two branches are compared; a run and itself are not."""
+    runs = [shutil.copytree(before, tmp_path / one / "results" / "run") for one in ("old", "new")]
+    table = rw.compare(*runs).table
+    assert set(table["model"]) == {"new/results/run"}
+    assert set(table["verdict"]) == {"same"}
+    (link := tmp_path / "link").symlink_to(before)
+    with pytest.raises(rw.UserError, match="was given twice"):
+        rw.compare(before, link)
 
 
 def test_a_cell_without_a_score_is_named(before, tmp_path, ropewalk):

@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from harness.runs.compatible import reasons, unpaired
-from harness.runs.frame import make_frame
+from harness.runs.frame import called, make_frame
 from harness.runs.store import RUN
 from tests.small_runs import changed
 
@@ -81,6 +81,7 @@ def test_mixed_runs_stand_apart_and_say_so(run, tmp_path, ropewalk):
 
 
 def test_folders_of_one_name_are_told_apart(small, tmp_path):
+    """The first parent that differs is in the name, however far up it is."""
     first, second = (Path(shutil.copytree(small, tmp_path / name / "run")) for name in "ab")
     told = json.loads((second / RUN).read_text())
     told["seed"] = 9
@@ -89,6 +90,9 @@ def test_folders_of_one_name_are_told_apart(small, tmp_path):
         "llama (a/run)",
         "llama (b/run)",
     }
+    far = [*map(Path, ("/main/results/run", "/change/results/run", "/results/run", "/other"))]
+    names = ["main/results/run", "change/results/run", "/results/run", "other"]
+    assert [called(one, far) for one in far] == names
 
 
 def test_models_that_are_asked_other_questions_are_named():
