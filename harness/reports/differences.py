@@ -19,7 +19,7 @@ from harness.stats.cells import cells, records
 from harness.stats.checkpoints import labels, lengths
 from harness.stats.decision import Family, families, family
 from harness.stats.measure import SHARES, differences, measure, values_of, weights_of
-from harness.stats.paired import ALPHA, NO_DIFFERENCE, Difference, adjusted, holm
+from harness.stats.paired import ALPHA, NO_DIFFERENCE, Difference, adjusted, holm_once
 from harness.stats.seeds import ENDING, over_seeds, paired_seeds
 
 OWN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
@@ -145,7 +145,7 @@ def between(frame: pd.DataFrame) -> pd.DataFrame:
 
     Cells are compared that have a score and the same requests in both; ``baseline_score`` is that
     of the first run. Cells of equal samples are "same". ``p_all`` is corrected for all methods of a
-    task at one length (Holm).
+    task at one length (Holm); methods that are the same measurement in both runs count once.
     """
     first, second = frame["model"].unique()
     rows = []
@@ -162,7 +162,7 @@ def between(frame: pd.DataFrame) -> pd.DataFrame:
                 for cell in of_both
             ]
             compared = [_compared(pair, first).get(second, (None, None)) for pair in pairs]
-            corrected = holm([p for _, p in compared])
+            corrected = holm_once(map(_frequencies, of_both), [p for _, p in compared])
             for cell, pair, (difference, _), p in zip(
                 of_both, pairs, compared, corrected, strict=True
             ):
@@ -174,6 +174,12 @@ def between(frame: pd.DataFrame) -> pd.DataFrame:
                     row |= {"same": True, "verdict": "same"}
                 rows.append({**row, "baseline_score": pair.score(first).score})
     return pd.DataFrame(rows)
+
+
+def _frequencies(cell: pd.DataFrame) -> tuple[str, ...]:
+    """Return the frequencies that a method has in each run; its name where it has none."""
+    firsts = cell.drop_duplicates("model")
+    return tuple(firsts["frequencies"].fillna(firsts["scaling"]))
 
 
 def _same_requests(cell: pd.DataFrame, first: str, second: str) -> bool:

@@ -16,7 +16,7 @@ from harness.stats.cells import CELL
 from harness.stats.checkpoints import labels, separated
 from harness.stats.decision import FAILED, requested_units
 from harness.stats.measure import Measure, Units, measure, scored, units
-from harness.stats.paired import ALPHA, NO_DIFFERENCE, holm
+from harness.stats.paired import ALPHA, NO_DIFFERENCE, holm_once
 from tasks._intervals import CONFIDENCE
 
 COPIED = ("metric", "trained_length", "length", "protocol")
@@ -247,7 +247,7 @@ def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.D
         cells = dict(tuple(samples.groupby("name", sort=False)))
         base = cells.pop(baseline, samples.iloc[:0])
         compared = [_less(cell, base, how[str(task)], baseline) for cell in cells.values()]
-        corrected = _corrected(cells.values(), [row["p"] for row in compared])
+        corrected = holm_once(map(_measurement, cells.values()), [row["p"] for row in compared])
         for row, p in zip(compared, corrected, strict=True):
             requested = len(seeds[row["name"]] | seeds[baseline])
             rows.append({**row, "asked": requested, "p_all": p, "verdict": _verdict(row, p)})
@@ -255,19 +255,12 @@ def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.D
     return table.assign(relative_length=table["length"] / table["trained_length"])
 
 
-def _corrected(
-    cells: Iterable[pd.DataFrame], probabilities: Sequence[float | None]
-) -> list[float | None]:
-    """Correct probabilities for their number (Holm); equal frequencies of a model count once."""
-    firsts = [cell.iloc[0] for cell in cells]
-    signs = [
-        (row["name"],) if pd.isna(row["frequencies"]) else (row["model"], row["frequencies"])
-        for row in firsts
-    ]
-    tests = list(zip(signs, probabilities, strict=True))
-    once = list(dict.fromkeys(tests))
-    by_test = dict(zip(once, holm([p for _, p in once]), strict=True))
-    return [by_test[test] for test in tests]
+def _measurement(cell: pd.DataFrame) -> tuple[str, ...]:
+    """Return what is equal for methods that are the same measurement: frequencies of a model."""
+    row = cell.iloc[0]
+    if pd.isna(row["frequencies"]):
+        return (row["name"],)
+    return row["model"], row["frequencies"]
 
 
 def _less(cell: pd.DataFrame, base: pd.DataFrame, how: Measure, baseline: str) -> dict[str, Any]:

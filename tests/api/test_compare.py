@@ -59,6 +59,22 @@ def test_every_cell_of_both_has_its_paired_difference(before, tmp_path):
     assert back["difference"].min() == pytest.approx(math.expm1(-0.02), rel=1e-9)
 
 
+def test_a_second_name_of_a_measurement_changes_no_probability(before, tmp_path):
+    """Methods of equal frequencies in both runs are one comparison, as inside the window."""
+
+    def twice(record: dict[str, Any]) -> None:
+        named = [{**cell, "scaling": "again"} for cell in record["cells"] if cell["scaling"] == "pi"]
+        record["cells"] += named
+
+    after = rewrite(changed(before, tmp_path / "after", lambda _: None), higher)
+    both = [changed(run, tmp_path / f"{run.name}-twice", twice) for run in (before, after)]
+    known = [rw.compare(*runs).table for runs in ((before, after), both)]
+    assert [len(table) for table in known] == [8, 12]
+    first, second = (dict(tuple(table.groupby("scaling"))) for table in known)
+    for name, of in (("none", "none"), ("pi", "pi"), ("again", "pi")):
+        assert list(second[name]["p_all"]) == list(first[of]["p_all"])
+
+
 def test_the_command_says_what_is_only_in_one_and_what_else_differs(before, tmp_path, ropewalk):
     """Other weights, another version of a package, a cell that one lacks: each is a sentence."""
 
