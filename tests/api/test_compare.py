@@ -63,8 +63,8 @@ def test_a_second_name_of_a_measurement_changes_no_probability(before, tmp_path)
     """Methods of equal frequencies in both runs are one comparison, as inside the window."""
 
     def twice(record: dict[str, Any]) -> None:
-        named = [{**cell, "scaling": "again"} for cell in record["cells"] if cell["scaling"] == "pi"]
-        record["cells"] += named
+        of_pi = [cell for cell in record["cells"] if cell["scaling"] == "pi"]
+        record["cells"] += [{**cell, "scaling": "again"} for cell in of_pi]
 
     after = rewrite(changed(before, tmp_path / "after", lambda _: None), higher)
     both = [changed(run, tmp_path / f"{run.name}-twice", twice) for run in (before, after)]
