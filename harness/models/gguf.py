@@ -208,6 +208,11 @@ def quantization(where: str) -> str | None:
     return known.get(kind % GUESSED, "GGUF") if isinstance(kind, int) else "GGUF"
 
 
+def architecture(where: str) -> str:
+    """Return what a GGUF file calls the kind of its model."""
+    return str(_header(where)[0]["general.architecture"])
+
+
 @_while_unchanged
 def _header(where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a file's metadata and the names of its tensors."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from harness.files import replacing
-from harness.models.gguf import is_gguf
+from harness.models.gguf import architecture, is_gguf
 from harness.serve._parameters import RopeParameters, Target, check_one_embedding
 from scaling.types import Frequencies
 
@@ -19,15 +19,8 @@ NAMED = ("default", "linear", "yarn")
 READ = ("exaone", "granite", "llama", "mistral", "mistral3")  # these load the tensor of factors
 TENSOR = "rope_freqs.weight"
 SCALING, BASE, WINDOW = "rope.scaling.", "rope.freq_base", "context_length"
-FLAGS = {
-    BASE: "--rope-freq-base",
-    f"{SCALING}type": "--rope-scaling",
-    f"{SCALING}factor": "--rope-scale",
-    f"{SCALING}original_context_length": "--yarn-orig-ctx",
-    f"{SCALING}yarn_beta_fast": "--yarn-beta-fast",
-    f"{SCALING}yarn_beta_slow": "--yarn-beta-slow",
-}
 KINDS: dict[type, str] = {str: "STRING", int: "UINT32", float: "FLOAT32"}
+OVERRIDES: dict[type, str] = {str: "str", int: "int", float: "float"}
 
 
 def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
@@ -86,7 +79,11 @@ def computed(changed: dict[str, Any], target: Target) -> Frequencies:
 
 
 def command(changed: dict[str, Any], place: str, target: Target) -> str:
-    """Return the command that serves it: a rewritten file, or flags if they suffice."""
+    """Return the command that serves it: a rewritten file, or the same keys put over the file's.
+
+    Not the flags for rotary embeddings: sliding layers do not read them, and the server admits no
+    more tokens than the window in the file.
+    """
     if not is_gguf(target.place):
         return (
             f"llama-server -m NEW.gguf -c {target.length}, with NEW.gguf written by --out NEW.gguf "
@@ -95,12 +92,13 @@ def command(changed: dict[str, Any], place: str, target: Target) -> str:
     line = f"llama-server -m {shlex.quote(place)} -c {target.length}"
     if place != target.place:
         return line
-    if TENSOR in changed or changed.get(f"{SCALING}attn_factor", 1.0) != 1:
+    if TENSOR in changed:
         return (
             f"llama-server -m NEW.gguf -c {target.length}, with NEW.gguf written by --out NEW.gguf"
         )
-    flags = (f" {flag} {changed[key]}" for key, flag in FLAGS.items() if key in changed)
-    return line + "".join(flags)
+    arch = architecture(place)
+    keys = (f"{arch}.{name}={OVERRIDES[type(v)]}:{v}" for name, v in changed.items())
+    return f"{line} --override-kv {','.join(keys)}"
 
 
 def rewrite(source: Path, target: Path, changed: dict[str, Any]) -> None:

@@ -262,6 +262,27 @@ def test_a_gguf_file_is_rewritten(tmp_path):
         rw.export(file, scaling="pi", length="4x", to="gguf", out=tmp_path / "new.gguf")
 
 
+@pytest.mark.parametrize("scaling", ["ntk", "pi", "yarn:factor=4,attention_factor=1"])
+def test_a_command_of_llama_cpp_gives_all_the_keys_of_the_rewritten_file(scaling, tmp_path):
+    """Its flags would not: sliding layers read the file alone, and its window limits the server."""
+    from gguf import GGUFReader
+
+    file, new = save_gguf(tmp_path / "tiny.gguf"), tmp_path / "new.gguf"
+    line = shlex.split(rw.export(file, scaling=scaling, length="4x", to="gguf").command)
+    assert line[:6] == ["llama-server", "-m", str(file), "-c", str(LENGTH), "--override-kv"]
+    kinds = {"int": int, "float": float, "str": str}
+    given = dict(one.split("=") for one in line[6].split(","))
+    given = {name: kinds[v.partition(":")[0]](v.partition(":")[2]) for name, v in given.items()}
+    rw.export(file, scaling=scaling, length="4x", to="gguf", out=new)
+    before, after = (
+        {name: field.contents() for name, field in GGUFReader(one).fields.items()}
+        for one in (file, new)
+    )
+    changed = {name for name in after if before.get(name) != after[name]} - {"GGUF.kv_count"}
+    assert changed <= given.keys()
+    assert all(after[name] == pytest.approx(value) for name, value in given.items())
+
+
 @pytest.mark.slow
 def test_a_gguf_file_becomes_a_folder(tmp_path):
     """Its weights are written in float32, where they are exact; kept weights are the same."""
