@@ -36,11 +36,9 @@ FORMS = {
     "bands": "a modelling file",
 }
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
-NATIVE = (
-    "consolidated",
-    "params.json",
-)  # Mistral's own files, which vLLM reads instead of the config
-LEGACY = ("rope_scaling", "rope_theta")  # what transformers 4, mlx-lm and others read
+NATIVE = ("consolidated", "params.json")  # Mistral's files, which vLLM prefers to a config
+AT_THE_TOP = ("rope_theta", "partial_rotary_factor")  # for transformers 4, mlx-lm and others
+LEGACY = ("rope_scaling", "rope_theta")  # what they read
 MERGED = "MERGED"  # the folder of a model with its adapter's weights
 
 
@@ -296,7 +294,7 @@ def _changed_file(raw: dict[str, Any], changed: dict[str, Any], target: Target) 
     parameters = changed["rope_parameters"]
     if "rope_theta" in parameters:
         plain = parameters["rope_type"] == "default"
-        text["rope_theta"] = parameters["rope_theta"]
+        text |= {name: parameters[name] for name in AT_THE_TOP if name in parameters}
         text["rope_scaling"] = None if plain else parameters
     text |= {name: value for name, value in changed.items() if name not in LEGACY}
     text = {name: value for name, value in text.items() if changed.get(name, value) is not None}

@@ -27,6 +27,7 @@ LIMITS = (  # other names of the window: vLLM takes the smallest of all, SGLang 
     "max_seq_len", "max_seq_length", "max_sequence_length", "model_max_length", "n_positions",
     "seq_len", "seq_length",
 )  # fmt: skip
+SECTIONS = ("mrope_section", "mrope_interleaved")  # the channels of an image's rows and columns
 INTERLEAVED = (  # pairs are neighbouring channels, which the longrope classes of servers reject
     "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5", "llama4", "deepseek_v2",
 )  # fmt: skip
@@ -222,8 +223,8 @@ def changes(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     Raises ValueError for a scaling that the model's config class rejects: no engine could load it.
     """
     shipped, new = target.text.rope_parameters, dict(parameters)
-    if "partial_rotary_factor" in (own := full_attention(shipped)):  # of the embedding itself
-        new["partial_rotary_factor"] = own["partial_rotary_factor"]
+    own = full_attention(shipped)  # whose other keys are of the embedding itself
+    new |= {name: own[name] for name in ("partial_rotary_factor", *SECTIONS) if name in own}
     changed: dict[str, Any] = {"max_position_embeddings": target.length}
     given = target.text.to_dict()
     changed |= {k: target.length for k in LIMITS if (given.get(k) or target.length) < target.length}
@@ -239,6 +240,18 @@ def changes(parameters: RopeParameters, target: Target) -> dict[str, Any]:
         raise ValueError(
             f"transformers' {type(target.config).__name__} rejects it: {why}"
         ) from error
+    return changed
+
+
+def server_changes(parameters: RopeParameters, target: Target) -> dict[str, Any]:
+    """Return the changes for vLLM or SGLang, which rotate images by a base or yarn alone.
+
+    Without the sections the rotary class of a model of images is that of a model of text.
+    """
+    changed = changes(parameters, target)
+    if parameters["rope_type"] not in ("default", "yarn"):
+        for name in SECTIONS:
+            changed["rope_parameters"].pop(name, None)
     return changed
 
 
@@ -290,4 +303,6 @@ def overriding(line: str, flag: str, changed: dict[str, Any], place: str, target
     """Return a server's command, which overrides the config of a model where it lies."""
     words = ["--revision", target.revision] if target.revision else []
     words = [*words, flag, json.dumps(changed)] if place == target.place else []
+    if SECTIONS[0] in set(target.text.rope_parameters) - set(changed["rope_parameters"]):
+        words.append("--language-model-only")  # images would be rotated as text
     return " ".join([line, *map(shlex.quote, words)]) + " --trust-remote-code" * target.trusted

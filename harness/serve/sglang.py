@@ -10,10 +10,10 @@ from harness.patching.config import ORIGINAL
 from harness.serve._parameters import (
     RopeParameters,
     Target,
-    changes,
     check_one_embedding,
     check_read,
     overriding,
+    server_changes,
     torch_frequencies,
 )
 from scaling.types import Frequencies
@@ -31,6 +31,7 @@ ONLY = dict.fromkeys(
 # What else its yarn reads, with the values that change nothing: a command adds its keys to those of
 # the checkpoint.
 UNUSED = {"mscale": None, "mscale_all_dim": None, "extrapolation_factor": 1.0}
+PARTIAL = "partial_rotary_factor"
 WHOLE = ("granitemoe", "mixtral", "starcoder2")
 
 
@@ -47,10 +48,12 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
         shipped = target.text.rope_parameters
         unused = {name: value for name, value in UNUSED.items() if name in shipped}
         parameters = {**parameters, "attn_factor": extra, **unused}
-    changed = changes(parameters, target)
+    changed = server_changes(parameters, target)
     if parameters["rope_type"] == "longrope":
         for keys in (changed, changed["rope_parameters"]):
             keys |= {ORIGINAL: target.length} if ORIGINAL in keys else {}
+    if PARTIAL in changed["rope_parameters"]:  # its classes read it from the config itself
+        changed[PARTIAL] = changed["rope_parameters"][PARTIAL]
     return changed
 
 

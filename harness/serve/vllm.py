@@ -8,10 +8,10 @@ from typing import Any
 from harness.serve._parameters import (
     RopeParameters,
     Target,
-    changes,
     check_one_embedding,
     check_read,
     overriding,
+    server_changes,
     torch_frequencies,
 )
 from scaling.types import Frequencies
@@ -34,7 +34,7 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     )
     if parameters["rope_type"] == "yarn" and target.length > reach:
         raise ValueError(f"its yarn has angles for factor x window = {reach:,.0f} tokens only")
-    return changes(parameters, target)
+    return server_changes(parameters, target)
 
 
 def computed(changed: dict[str, Any], target: Target) -> Frequencies:

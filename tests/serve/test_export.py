@@ -385,6 +385,34 @@ def test_a_config_inside_of_another_is_changed_in_a_folder_alone(to, tmp_path):
     assert "rope_parameters" not in line
 
 
+@pytest.mark.parametrize("to", ["transformers", "vllm", "sglang"])
+def test_a_model_of_images_keeps_the_channels_of_their_rows_and_columns(to, tmp_path):
+    """Without them a server rotates an image as text; with them, it has no longrope, only yarn.
+
+    So do ``mrope.py`` of the wheels vllm 0.33.0 and sglang 0.5.23, and Qwen's own recipe has them.
+    """
+    sections = {"mrope_section": [3, 3, 2], "mrope_interleaved": True}
+    text = {**tiny_config("qwen3").to_dict(), "model_type": "qwen3_5_text"}
+    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4, **sections}
+    text["layer_types"] = ["full_attention"] * 2
+    AutoConfig.for_model("qwen3_5", text_config=text).save_pretrained(tmp_path)
+    for scaling in ("ntk", "yarn:factor=4", "pi", "mr_rope"):
+        found = rw.export(tmp_path, scaling=scaling, length=LENGTH, to=to)
+        kept = {name: found.changed["rope_parameters"].get(name) for name in sections} == sections
+        assert kept == (to == "transformers" or scaling in ("ntk", "yarn:factor=4"))
+        assert ("--language-model-only" in found.command) == (not kept)
+
+
+def test_sglang_is_told_which_part_of_a_head_is_rotated(tmp_path):
+    """Its classes of Llama, Phi and Phi 3 read it beside rope_parameters alone."""
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    model = save_tiny(tmp_path / "m", "llama", rope_parameters=rope)
+    out = tmp_path / "out"
+    found = rw.export(model, scaling="pi", length="4x", to="sglang", out=out)
+    assert found.changed["partial_rotary_factor"] == 0.5
+    assert json.loads((out / "config.json").read_text())["partial_rotary_factor"] == 0.5
+
+
 @pytest.mark.parametrize(("to", "flag"), [
     ("transformers", ", trust_remote_code=True)"), ("vllm", " --trust-remote-code"),
     ("sglang", " --trust-remote-code"), ("mlx", " --trust-remote-code"),
