@@ -26,7 +26,14 @@ from harness.names import resolved
 from harness.patching.config import is_rotary, rope_of
 from harness.plugins import Plugin, load
 from harness.serve import gguf, hf_code, transformers
-from harness.serve._parameters import Distance, RopeParameters, Target, longrope_form, plain_forms
+from harness.serve._parameters import (
+    AT_THE_TOP,
+    Distance,
+    RopeParameters,
+    Target,
+    longrope_form,
+    plain_forms,
+)
 from harness.sweep.spec import Spec
 from scaling.types import Rotation
 
@@ -37,8 +44,7 @@ FORMS = {
 }
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
 NATIVE = ("consolidated", "params.json")  # Mistral's files, which vLLM prefers to a config
-AT_THE_TOP = ("rope_theta", "partial_rotary_factor")  # for transformers 4, mlx-lm and others
-LEGACY = ("rope_scaling", "rope_theta")  # what they read
+LEGACY = ("rope_scaling", "rope_theta")  # what transformers 4, mlx-lm and others read
 MERGED = "MERGED"  # the folder of a model with its adapter's weights
 
 

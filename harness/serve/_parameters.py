@@ -27,9 +27,11 @@ LIMITS = (  # other names of the window: vLLM takes the smallest of all, SGLang 
     "max_seq_len", "max_seq_length", "max_sequence_length", "model_max_length", "n_positions",
     "seq_len", "seq_length",
 )  # fmt: skip
+AT_THE_TOP = ("rope_theta", "partial_rotary_factor")  # where older readers read them
 SECTIONS = ("mrope_section", "mrope_interleaved")  # the channels of an image's rows and columns
 INTERLEAVED = (  # pairs are neighbouring channels, which the longrope classes of servers reject
-    "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5", "llama4", "deepseek_v2",
+    "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5", "ernie4_5_moe", "llama4",
+    "deepseek_v2",
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.patching.config import ORIGINAL
 from harness.serve._parameters import (
+    AT_THE_TOP,
     RopeParameters,
     Target,
     check_one_embedding,
@@ -31,7 +32,6 @@ ONLY = dict.fromkeys(
 # What else its yarn reads, with the values that change nothing: a command adds its keys to those of
 # the checkpoint.
 UNUSED = {"mscale": None, "mscale_all_dim": None, "extrapolation_factor": 1.0}
-PARTIAL = "partial_rotary_factor"
 WHOLE = ("granitemoe", "mixtral", "starcoder2")
 
 
@@ -52,9 +52,9 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     if parameters["rope_type"] == "longrope":
         for keys in (changed, changed["rope_parameters"]):
             keys |= {ORIGINAL: target.length} if ORIGINAL in keys else {}
-    if PARTIAL in changed["rope_parameters"]:  # its classes read it from the config itself
-        changed[PARTIAL] = changed["rope_parameters"][PARTIAL]
-    return changed
+    # Its classes for exaone4 and qwen3_next read the base there, others the rotated part of a head.
+    new = changed["rope_parameters"]
+    return changed | {name: new[name] for name in AT_THE_TOP if name in new}
 
 
 def computed(changed: dict[str, Any], target: Target) -> Frequencies:

@@ -165,6 +165,7 @@ def test_what_an_engine_cannot_express_is_refused(
     ("gpt_oss", "sglang", "yarn:factor=4,attention_factor=1", ""),
     ("qwen2", "gguf", "mr_rope", "not for qwen2"),
     ("cohere", "vllm", "mr_rope", "cohere, whose pairs are neighbouring"),
+    ("ernie4_5_moe", "vllm", "mr_rope", "ernie4_5_moe, whose pairs are neighbouring"),
     ("gemma2", "mlx", "mr_rope", "not known to read"),
 ])  # fmt: skip
 def test_a_class_that_does_not_read_a_scaling_is_not_given_one(
@@ -403,14 +404,21 @@ def test_a_model_of_images_keeps_the_channels_of_their_rows_and_columns(to, tmp_
         assert ("--language-model-only" in found.command) == (not kept)
 
 
-def test_sglang_is_told_which_part_of_a_head_is_rotated(tmp_path):
-    """Its classes of Llama, Phi and Phi 3 read it beside rope_parameters alone."""
+def test_sglang_is_told_base_and_rotated_part_of_a_head_twice(tmp_path):
+    """Some of its classes read them beside rope_parameters alone.
+
+    So do those of sglang 0.5.23 for exaone4 and qwen3_next (the base), and for llama, phi and phi3
+    (the part).
+    """
     rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     model = save_tiny(tmp_path / "m", "llama", rope_parameters=rope)
     out = tmp_path / "out"
-    found = rw.export(model, scaling="pi", length="4x", to="sglang", out=out)
-    assert found.changed["partial_rotary_factor"] == 0.5
-    assert json.loads((out / "config.json").read_text())["partial_rotary_factor"] == 0.5
+    rw.export(model, scaling="ntk", length="4x", to="sglang", out=out)
+    line = shlex.split(rw.export(model, scaling="ntk", length="4x", to="sglang").command)
+    added = json.loads(line[line.index("--json-model-override-args") + 1])
+    for told in (added, json.loads((out / "config.json").read_text())):
+        assert told["rope_theta"] == told["rope_parameters"]["rope_theta"] != 1e4
+        assert told["partial_rotary_factor"] == 0.5
 
 
 @pytest.mark.parametrize(("to", "flag"), [
