@@ -334,7 +334,9 @@ def _read_options(
     passed: dict[str, Any] = {}
     digests = []
     for key in given.keys() - known.keys():
-        raise UserError(f"{name} has no option {key!r}; {nearest(key, known)}.")
+        inner = " In a name inside an option, write + for a comma."
+        hint = inner if any(":" in text for text in given.values()) else ""
+        raise UserError(f"{name} has no option {key!r}; {nearest(key, known)}.{hint}")
     for key, parameter in known.items():
         default = parameter.default
         if key not in given:

@@ -73,6 +73,7 @@ def test_options_are_typed_and_defaults_filled_in():
         ("method", "_types", "no method is called '_types'"),
         ("task", "pass_key", "no task is called 'pass_key'; did you mean 'passkey'?"),
         ("task", "passkey:seed=3", "passkey has no option 'seed'; known: chat, depths, filler"),
+        ("report", "differences:baseline=yarn:factor=4,beta=2", "write + for a comma."),
         ("method", "pi:facto=2", "pi has no option 'facto'; did you mean 'factor'?"),
         ("method", "none:factor=2", "none has no option 'factor'; known: none."),
         ("method", "pi:factor=two", "pi: factor=two should be a valid number"),

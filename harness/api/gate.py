@@ -30,6 +30,7 @@ from harness.stats.checkpoints import separated
 from harness.stats.decision import decisions, needed_of, truncations
 from harness.stats.measure import SHARES, difference, measure, units
 from harness.sweep.spec import tokens
+from tasks._intervals import MIN_DOCUMENTS
 
 if TYPE_CHECKING:
     from harness.sweep.plan import Plan
@@ -263,8 +264,9 @@ def _check_complete(one: _Cells, samples: pd.DataFrame) -> None:
         first = records(lacking.head(1))[0]
         status = str(first["status"]).replace("_", " ")
         reason = f": {first['reason']}" if first.get("reason") else ""
+        have = "has" if len(lacking) == 1 else "have"
         raise ValueError(
-            f"{sentences.counted(len(lacking), 'samples')} of {int(needed.sum())} have no number "
+            f"{sentences.counted(len(lacking), 'samples')} of {int(needed.sum())} {have} no number "
             f"({first['scaling']} at {first['length']:,} tokens, {status}{reason})"
         )
 
@@ -297,8 +299,8 @@ def _regret(one: _Cells, samples: pd.DataFrame) -> Number:
     regret = decision.regret(name) if decision and name else None
     if decision is None or regret is None or len(decision.family.names) < 2:
         raise ValueError(
-            f"{one.scaling} at {one.length:,} tokens is compared with no other method on the same "
-            "documents or trials"
+            f"{one.scaling} at {one.length:,} tokens has no bound: it needs another method on the "
+            f"same trials, or on the same {MIN_DOCUMENTS} documents"
         )
     how = decision.family.how
     worse = sentences.bound(regret, relative=how.relative, metric=how.metric)

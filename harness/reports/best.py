@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -165,9 +165,9 @@ def summary(table: pd.DataFrame) -> list[str]:
         start = sentences.at(facts[0]) + (f", {model}" if many else "")
         texts += [f"{start}: {sentence(row, sentences.named(row, table))}" for row in facts]
         first = facts[0]
-        if first["overall"] is not None:
+        if first["overall"] is not None and any(row["next"] for row in facts):
             texts.append(
-                f"{start}, on all {len(facts)} tasks: use `{first['overall']}`, {_overall(first)}."
+                f"{start}, on all {len(facts)} tasks: use `{first['overall']}`, {_overall(facts)}."
             )
     least = min(records(table), key=lambda row: row["n"])
     shown = sentences.rounded_up(min(100.0, 300 / max(1, least["n"])))
@@ -254,7 +254,7 @@ def _needed(row: Mapping[str, Any]) -> str:
     if needed > MOST_NEEDED * row["n"]:
         return ""
     unit = "percentage points" if row["metric"] in SHARES else "%"
-    return f"About {needed:,} {row['units']} would bound that by {row['margin']:g} {unit}."
+    return f"About {int(needed):,} {row['units']} would bound that by {row['margin']:g} {unit}."
 
 
 def _only(row: Mapping[str, Any]) -> str:
@@ -305,8 +305,8 @@ def answer(best: pd.DataFrame) -> list[dict[str, Any]]:
                 "length": int(first["length"]),
                 "relative": sentences.times(first),
                 "beyond": not sentences.inside(first),
-                "use": first["overall"] if len(tasks) > 1 else _used(first),
-                "bound": _overall(first) if len(tasks) > 1 else _verdict(first),
+                "use": first["overall"] if len(known) > 1 else _used(first),
+                "bound": _overall([*known.values()]) if len(known) > 1 else _verdict(first),
                 "tasks": [_task(known[task]) if task in known else None for task in tasks],
             }
             lengths.append(answer)
@@ -319,11 +319,16 @@ def answer(best: pd.DataFrame) -> list[dict[str, Any]]:
     return shown
 
 
-def _overall(row: dict[str, Any]) -> str:
+def _overall(rows: Sequence[dict[str, Any]]) -> str:
     """Return how much worse than the best of each task the method for all tasks is at most."""
-    regret = row["overall_regret"]
-    if not regret:
-        return "" if regret is None else "the best on every task"
+    first = rows[0]
+    regret = first["overall_regret"]
+    if regret is None:
+        return ""
+    if not any(row["next"] for row in rows):
+        return "" if first["same"] else _only(first)
+    if regret == 0:
+        return "the best on every task"
     size = sentences.bound(regret, relative=True, metric="")
     return f"at most {size} (or percentage points) worse than the best on every task (95 %)"
 

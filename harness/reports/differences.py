@@ -15,7 +15,7 @@ from harness.reports.plots.methods import methods
 from harness.reports.writing import sentences
 from harness.reports.writing.sentences import titles
 from harness.reports.writing.tables import across
-from harness.stats.cells import cells, records
+from harness.stats.cells import cells, in_option, records
 from harness.stats.checkpoints import labels, lengths
 from harness.stats.decision import Family, families, family
 from harness.stats.measure import SHARES, differences, measure, values_of, weights_of
@@ -64,8 +64,9 @@ def make(
     """Return one row per cell with its difference from the ``baseline`` at the same length.
 
     The baseline is ``none`` by default, else ``native``, or the first model where models are
-    compared as methods. Models with the same questions also have one row per cell with its
-    difference from the same method of the first of them, whose name is then the baseline.
+    compared as methods. Commas in its name are written as plus signs. Models with the same
+    questions also have one row per cell with its difference from the same method of the first of
+    them, whose name is then the baseline.
 
     With ``seeds``, the default if every model is one of several seeds, there is one row per model
     name without its ``ending``, scaling, task and length. The baseline is then a model, by default
@@ -76,6 +77,7 @@ def make(
     if over_seeds(frame, seeds, ending):
         return paired_seeds(frame, baseline, ending)
     known, models = list(frame["scaling"].unique()), checkpoints(frame)
+    baseline = baseline and in_option(baseline, known)
     table = pd.concat([against(frame, baseline), models], ignore_index=True)
     if table.empty:
         name = baseline or _baseline(known, None, models="of_model" in frame)

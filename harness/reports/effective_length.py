@@ -39,6 +39,8 @@ def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
     up to which that is significant, and ``high`` the one up to which it is not refuted. Empty:
     neither inside the window nor at the first length beyond.
     """
+    if not 0 < kept <= 1:
+        raise ValueError(f"kept={kept:g} is invalid: it is a share above 0 and at most 1, as 0.85")
     rows: list[dict[str, Any]] = []
     single = separated(frame)  # each model has a score of its own to keep
     table = cells(single)

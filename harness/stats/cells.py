@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
@@ -100,6 +100,11 @@ def coinciding(frame: pd.DataFrame) -> pd.DataFrame:
     labels = {names[0]: " = ".join(names) for names in alike.values()}
     kept = frame[frame["scaling"].isin(list(labels))]
     return kept.assign(scaling=kept["scaling"].map(labels))
+
+
+def in_option(given: str, names: Iterable[str]) -> str:
+    """Return the one of these names that an option gives, where commas are plus signs."""
+    return next((name for name in names if given in (name, name.replace(",", "+"))), given)
 
 
 def ranked(frame: pd.DataFrame) -> list[str]:

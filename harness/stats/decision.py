@@ -290,7 +290,12 @@ def decisions(frame: pd.DataFrame) -> dict[Place, Decision]:
 
 
 def decide(frame: pd.DataFrame, margin: float) -> dict[Place, Decision]:
-    """Return the decision of every model, task and length that has a score."""
+    """Return the decision of every model, task and length that has a score.
+
+    Raises ValueError for a negative margin, and where nothing has a score.
+    """
+    if margin < 0:
+        raise ValueError(f"margin={margin:g} is invalid: a margin is 0 percent or more")
     table = cells(frame).dropna(subset="score")
     facts = {tuple(row[name] for name in PLACE): row for row in records(table[::-1])}
     windows = table.groupby(PLACE)["trained_length"].nunique()

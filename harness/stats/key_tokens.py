@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from harness.stats.cells import CELL
+from harness.stats.cells import CELL, in_option
 from tasks._intervals import ratio
 
 DROP, MOST = 2.0, 2.0  # nats, of the rule as its authors have it
@@ -62,7 +62,7 @@ def measured(
         of = rule(judged, evaluator, drop, most)
         masks = key_masks(judged, of)
         if judge != model:
-            of = replace(of, evaluator=f"{evaluator} of {judge}")
+            of = replace(of, evaluator=f"{of.evaluator} of {judge}")
             masks = carried(samples, judged, masks)
         for scaling, known in samples.groupby("scaling", sort=False):
             by_length = {int(str(n)): losses(cell) for n, cell in known.groupby("length")}
@@ -103,6 +103,7 @@ def rule(samples: pd.DataFrame, evaluator: str, drop: float, most: float) -> Rul
         raise ValueError(
             "the evaluator's model has no losses of this task; see scores for the names"
         )
+    evaluator = in_option(evaluator, samples["scaling"].unique())
     known = samples[samples["scaling"] == evaluator]
     inside = known.loc[known["length"] <= known["trained_length"], "length"]
     if inside.nunique() < 2:

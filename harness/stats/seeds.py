@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from scipy.special import stdtr, stdtrit
 
-from harness.stats.cells import CELL
+from harness.stats.cells import CELL, in_option
 from harness.stats.checkpoints import labels, separated
 from harness.stats.decision import FAILED, requested_units
 from harness.stats.measure import Measure, Units, measure, scored, units
@@ -231,7 +231,7 @@ def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.D
     every = labels(named)
     names = pd.Series([*zip(named["model"], named["scaling"], strict=True)], named.index).map(every)
     named = named.assign(name=names)
-    baseline = baseline or str(names.iloc[0])
+    baseline = in_option(baseline or str(names.iloc[0]), every.values())
     if baseline not in every.values() or len(every) < 2:
         known = ", ".join(dict.fromkeys(every.values()))
         raise ValueError(

@@ -97,6 +97,16 @@ def test_a_number_that_is_not_known_is_no_pass(frame):
     assert one("score(mine, perplexity, 4x) < 1000", frame).holds
 
 
+def test_a_bound_that_two_documents_do_not_give_is_said_to_need_three(frame):
+    """Both methods have them: what lacks is documents, and no method."""
+    few = frame[
+        (frame["task"] != frames.PERPLEXITY) | frame["unit"].isin(["document 0", "document 1"])
+    ]
+    verdict = one("regret(yarn, perplexity, 4x) > 5%", few)
+    assert verdict.holds is None
+    assert "no bound: it needs another method on the same trials, or on the same 3" in verdict.text
+
+
 @pytest.mark.parametrize(
     ("condition", "told"),
     [

@@ -248,6 +248,10 @@ def test_differences_are_paired_and_corrected():
     shown = differences.display(table)["passkey, accuracy [95 % interval], m, less none"]
     assert shown["1024 (4×)"].tolist()[0].startswith("+45 pp [+")
     turned = differences.make(SWEEP, baseline="far")
+    listed = SWEEP.assign(scaling=SWEEP["scaling"].replace("far", "far:a=1,b=2"))
+    named = differences.make(listed, baseline="far:a=1+b=2")
+    assert set(named["baseline"]) == {"far:a=1,b=2"}
+    assert list(named["difference"]) == list(turned["difference"])
     [back] = rows(turned, task="perplexity", scaling="none", length=1024).to_dict("records")
     assert back["difference"] == pytest.approx(math.exp(2.2) - 1)
 
@@ -404,6 +408,52 @@ def test_the_documents_needed_for_the_margin_are_said():
         f"About {row['needed']:.0f} documents would bound that by 1 %."
         in best.summary(best.make(frame(*cells)))[0]
     )
+
+
+def test_the_documents_needed_are_a_whole_number_beside_a_length_of_two_documents():
+    """Two documents give no number; that of the other length is not "29.0"."""
+    cells = [documents("a", 1024, 0), documents("b", 1024, 0.01, noise=0.05)]
+    few = [documents("a", 2048, 0)[:2], documents("b", 2048, 0.01)[:2]]
+    for rows in few:
+        score = math.exp(sum(float(str(row["value"])) for row in rows) / (2 * TOKENS))
+        rows[:] = [{**row, "score": score} for row in rows]
+    far, farther, _ = best.summary(best.make(frame(*cells, *few)))
+    [row] = best.make(frame(*cells)).to_dict("records")
+    assert f"About {row['needed']} documents would" in far
+    assert "a bound on its regret needs at least 3 documents" in farther
+
+
+def test_one_method_is_not_called_the_best_of_all_tasks():
+    """It is the only one, even where it recovers nothing; two are compared."""
+    cells = [documents("none", 1024, 0), trials("none", 1024, 0)]
+    table = best.make(frame(*cells))
+    assert not [text for text in best.summary(table) if "on all 2 tasks" in text]
+    [length] = best.answer(table)[0]["lengths"]
+    assert (length["use"], length["bound"]) == ("none", "the only method measured")
+
+
+def test_a_task_that_ends_at_a_shorter_length_does_not_hide_the_answer_of_the_other():
+    """Keys to 1024 tokens, perplexity to 2048: there the method is that of perplexity."""
+    cells = [
+        [documents(name, n, more) for n in (1024, 2048)] for name, more in (("a", 0), ("b", 1))
+    ]
+    keys = [trials("a", 1024, 20), trials("b", 1024, 20)]
+    [shown] = best.answer(best.make(frame(*cells[0], *cells[1], *keys)))
+    assert [(one["use"], one["bound"][:6]) for one in shown["lengths"]] == [
+        ("a", "at mos"),
+        ("a", "winner"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "option"),
+    [(best.make, "margin"), (regret.make, "margin"), (effective_length.make, "kept")],
+)
+@pytest.mark.parametrize("value", [-1, 85])
+def test_a_margin_below_zero_and_a_share_above_one_are_errors(make, option, value):
+    if (option, value) != ("margin", 85):
+        with pytest.raises(ValueError, match=f"{option}={value} is invalid"):
+            make(SWEEP, **{option: value})
 
 
 def test_a_margin_of_nats_is_relative_to_the_score():
