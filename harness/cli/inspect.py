@@ -96,7 +96,9 @@ def _moved(inspection: Inspection) -> list[str]:
             f"{bands.reach:,.6g} of {reading.length - 1:,}"
         )
         share = bands.pairs / (reading.length * (reading.length + 1) / 2)
-        rest = f"; {1 - share:.0%} of the pairs are not attended to." if share < 1 else "."
+        rest = (
+            f"; {100 * (1 - share):.0f} % of the pairs are not attended to." if share < 1 else "."
+        )
         lines.append(line + rest)
     return lines
 

@@ -374,7 +374,7 @@ def _attended(trials: _Trials) -> Answer:
     if all(_share(trial) >= 1 for trial in trials.good):
         return None
     shares = [
-        f"{min(map(_share, some)):.0%} at {windows:g} windows"
+        f"{100 * min(map(_share, some)):.0f} % at {windows:g} windows"
         for windows, some in _beyond(trials).items()
     ]
     return "note", f"of all pairs {', '.join(shares)}"

@@ -134,8 +134,8 @@ def doc_warnings(documents: Sequence[Mapping[str, Any]]) -> list[str]:
         )
     if strange:
         lines.append(
-            f"More than {DOUBTFUL:.0%} of the tokens of {_listed(strange)} are unknown to the "
-            "tokenizer: their scores say little about the text."
+            f"More than {100 * DOUBTFUL:.0f} % of the tokens of {_listed(strange)} are unknown to "
+            "the tokenizer: their scores say little about the text."
         )
     return lines
 

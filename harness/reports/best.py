@@ -229,7 +229,7 @@ def _cost(row: Mapping[str, Any]) -> str:
         return f"What `{row['use']}` costs inside the window in this form was not measured."
     if row["cost"] == 0 and row["cost_low"] == 0:
         return f"Inside the window `{row['use']}` changes nothing."
-    unit = "%" if row["relative"] else " percentage points" if row["metric"] in SHARES else ""
+    unit = " %" if row["relative"] else " percentage points" if row["metric"] in SHARES else ""
     change = sentences.signed(row["cost"], row["cost_low"], row["cost_high"], unit)
     return f"In this form `{row['use']}` changes the score inside the window by {change}."
 

@@ -266,7 +266,7 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _text(row: dict[str, Any]) -> str:
-    """Return "−26.8% [−33, −20]", with "?" where it is not significant, "=" for the same.
+    """Return "−26.8 % [−33, −20]", with "?" where it is not significant, "=" for the same.
 
     "†" marks a method that failed on units left out. "(20 of 23)" counts the units, and "(3 of 5
     seeds)" the seeds, if some are missing.
@@ -284,7 +284,7 @@ def _text(row: dict[str, Any]) -> str:
     failed = " †" if row.get("failed") else ""
     if row["difference"] is None:
         return f"not compared{lacking}{failed}"
-    unit = "%" if row["relative"] else " pp" if row["metric"] in SHARES else ""
+    unit = " %" if row["relative"] else " pp" if row["metric"] in SHARES else ""
     text = sentences.signed(row["difference"], row["low"], row["high"], unit)
     unsure = row["verdict"] == NO_DIFFERENCE and ("seeds" not in row or row["difference"])
     return f"{text}{lacking}{' ?' if unsure else ''}{failed}"

@@ -38,7 +38,7 @@ MISSING = {"score": None, "low": None, "high": None, "n": 0, "status": "missing"
 NONE = "no task of retrieval was measured; add niah, ruler or passkey to the sweep"
 NO_DEPTH = "no task hides something at a depth"
 EFFECTIVE = (
-    "Effective length: the longest that, with all shorter ones measured, reaches {:.1%}; RULER's "
+    "Effective length: the longest that, with all shorter ones measured, reaches {:.1f} %; RULER's "
     "85.6 % is the score of Llama 2 7B at 4k in its thirteen tasks."
 )
 LACKING = (
@@ -94,7 +94,7 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         once = rows.drop_duplicates("scaling").set_index("scaling")
         mean = tables[heading(first, rows["metric"].iloc[0], str(model))]
         averages = [once.loc[name, "average"] for name in mean["scaling"]]
-        mean["average"] = ["" if pd.isna(share) else f"{share:.1%}" for share in averages]
+        mean["average"] = ["" if pd.isna(share) else f"{100 * share:.1f} %" for share in averages]
         mean["effective length"] = [_reach(once.loc[name], rows) for name in mean["scaling"]]
     order = sorted(tables, key=lambda title: not title.startswith(first))
     return {title: tables[title] for title in order}
@@ -106,7 +106,7 @@ def notes(table: pd.DataFrame) -> list[str]:
     alike = len(set(each.values())) == 1
     texts = list(each.values())[:1] if alike else [f"{name}: {of}" for name, of in each.items()]
     texts += [LACKING] if (table["status"] == "missing").any() else []
-    return [*texts, EFFECTIVE.format(table["threshold"].iloc[0])]
+    return [*texts, EFFECTIVE.format(100 * table["threshold"].iloc[0])]
 
 
 def _counted(rows: pd.DataFrame) -> str:

@@ -43,6 +43,6 @@ def notes(table: pd.DataFrame) -> list[str]:
         texts.append(
             f"{model}, {task}: answers with the right number in another format do not count; with "
             f"them (column lenient) `{row['scaling']}` at {row['length']} tokens has "
-            f"{row['lenient']:.0%} instead of {row['score']:.0%}."
+            f"{100 * row['lenient']:.0f} % instead of {100 * row['score']:.0f} %."
         )
     return texts

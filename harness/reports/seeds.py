@@ -78,8 +78,8 @@ def notes(table: pd.DataFrame) -> list[str]:
 
 
 def _change(row: dict[str, Any]) -> str:
-    """Return "+12% [+8.1, +17]", in percentage points "−23 pp", or the status without a score."""
+    """Return "+12 % [+8.1, +17]", in percentage points "−23 pp", or the status without a score."""
     if row["score"] is None:
         return str(row["status"])
-    unit = "%" if row["relative"] else " pp" if row["metric"] in SHARES else ""
+    unit = " %" if row["relative"] else " pp" if row["metric"] in SHARES else ""
     return sentences.signed(row["change"], row["low_change"], row["high_change"], unit)

@@ -92,7 +92,7 @@ def test_the_command_says_what_is_only_in_one_and_what_else_differs(before, tmp_
     assert "Only in before: perplexity:tail=16, pi at 256, 320 tokens;" in out
     assert "have different models (fingerprint)" in out
     assert "Differs: transformers: 5.0 (was " in out
-    assert "+2.0%" in out
+    assert "+2.0 %" in out
     assert len(pd.read_csv(tmp_path / "out" / "compare.csv")) == 4
 
 

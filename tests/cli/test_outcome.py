@@ -59,7 +59,7 @@ def test_the_last_screen_names_a_winner_or_a_bound():
     assert "Use pi at 2x (2,048 tokens): at most 13 percentage points worse" in text
     few = [row for name, hit in hits.items() for row in asked("passkey", name, 2048, hit * 4)]
     text = " ".join(" ".join(lines_of(pd.DataFrame(few))).split())
-    assert "accuracy: 100% [89, 100]; winner: 50 percentage points [" in text
+    assert "accuracy: 100 % [89, 100]; winner: 50 percentage points [" in text
 
 
 def test_the_last_screen_tells_two_tasks_of_one_measure_apart():
@@ -71,5 +71,5 @@ def test_the_last_screen_tells_two_tasks_of_one_measure_apart():
         for row in asked(task, name, 2048, [hit] * count)
     ]
     text = " ".join(" ".join(lines_of(pd.DataFrame(rows))).split())
-    assert "passkey accuracy (passkey:trials=8): 100%" in text
-    assert "passkey accuracy (passkey:trials=1): 100%" in text
+    assert "passkey accuracy (passkey:trials=8): 100 %" in text
+    assert "passkey accuracy (passkey:trials=1): 100 %" in text

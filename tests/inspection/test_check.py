@@ -187,7 +187,7 @@ def test_it_says_where_positions_go():
     assert moved["inside the window"][0] == "note"
     assert band_findings(self_extend.bands)["inside the window"][0] == "passed"
     assert band_findings(dual_chunk.bands)["order"][0] == "note"
-    assert band_findings(lm_infinite.bands)["attended to"][1].endswith("12% at 16 windows")
+    assert band_findings(lm_infinite.bands)["attended to"][1].endswith("12 % at 16 windows")
     assert "attended to" not in moved
     assert band_findings(log_n.bands)["queries"] == ("note", "scaled by their position")
 

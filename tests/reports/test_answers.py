@@ -88,7 +88,7 @@ def test_best_says_what_to_use_and_by_how_much_it_leads():
     assert read_there.startswith("At 4x the window (1024 tokens): use `far`. Its tail perplexity")
     assert "is the best of 3 methods: 39.3 % [" in read_there
     assert "below `near`, the next best (20 documents, better on 20)" in read_there
-    assert "Its passkey accuracy, 50% [30, 70], is at most" in keys
+    assert "Its passkey accuracy, 50 % [30, 70], is at most" in keys
     assert "percentage points below that of the best of 3 methods (95 %, 20 trials)" in keys
     assert "on all 2 tasks: use `far`, at most" in all_tasks
     assert rare.startswith(
@@ -135,14 +135,16 @@ def test_every_decision_says_what_truncation_gives():
     assert row["truncation_score"] == pytest.approx(math.exp(2.59), rel=0.01)
     assert row["gain"] == pytest.approx(math.exp(-0.2) - 1)
     assert (
-        "`far` is better than truncating the text to 256 tokens: −18% ["
+        "`far` is better than truncating the text to 256 tokens: −18 % ["
         in best.summary(best.make(SWEEP))[3]
     )
     worse = frame(
         documents("none", 256, 0), documents("none", 1024, 2), documents("far", 1024, 0.1)
     )
     table = best.make(worse)
-    assert "`far` is worse than truncating the text to 256 tokens: +11% [" in best.summary(table)[1]
+    assert (
+        "`far` is worse than truncating the text to 256 tokens: +11 % [" in best.summary(table)[1]
+    )
     assert any("gains nothing measurable" in text for text in best.notes(table))
 
 
@@ -156,7 +158,7 @@ def test_the_cost_inside_the_window_is_that_of_the_form_that_is_used():
     assert row["use"] == "yarn:factor=4"
     assert row["cost"] == pytest.approx(math.exp(0.05) - 1)
     said = best.summary(best.make(frame(*cells, *fixed)))[1]
-    assert "In this form `yarn:factor=4` changes the score inside the window by +5.1% [" in said
+    assert "In this form `yarn:factor=4` changes the score inside the window by +5.1 % [" in said
     follows = [documents("far", 256, 0.01), documents("far", 1024, 0)]
     [_, row] = best.make(frame(*cells, *follows)).to_dict("records")
     assert pd.isna(row["cost"])

@@ -149,7 +149,7 @@ def test_wide_puts_score_and_interval_in_one_text():
         "| none      | 20.0 [18.0, 22.5] | 40.5 (1 of 2) |\n"
         "| mine      |                   | out of memory |"
     )
-    assert passkey.to_dict("list") == {"scaling": ["none"], "512 (2×)": ["50% [10, 90]"]}
+    assert passkey.to_dict("list") == {"scaling": ["none"], "512 (2×)": ["50 % [10, 90]"]}
 
 
 # Curves.

@@ -83,7 +83,7 @@ def test_a_score_has_the_name_of_its_metric():
     shown = retrieval.display(table)
     assert "q of lm_eval:tasks=q, f1 [95 % interval], m" in shown
     mean = shown["mean of all tasks, score [95 % interval], m"].iloc[0]
-    assert mean["1024 (1×)"].startswith("75% [")
+    assert mean["1024 (1×)"].startswith("75 % [")
 
 
 def made(*cells: list[Row]) -> pd.DataFrame:

@@ -169,7 +169,7 @@ def test_a_lenient_score_stands_beside_the_strict_one():
     assert table["lenient"].tolist() == pytest.approx([2 / 3, 1])
     assert table["score"].tolist() == pytest.approx([2 / 3, 2 / 3])
     (note,) = scores.notes(table)
-    assert "`yarn` at 512 tokens has 100% instead of 67%" in note
+    assert "`yarn` at 512 tokens has 100 % instead of 67 %" in note
     assert "none" not in note
     old = frame.assign(found=None)
     assert scores.make(old)["lenient"].isna().all()

@@ -26,14 +26,14 @@ def score(row: Mapping[Any, Any], prefix: str = "") -> str:
 
 
 def text(cell: Mapping[Any, Any], digits: int | None = None) -> str:
-    """Return "12.3 [11.0, 13.9]", "85% [76, 91]", or the status where there is no score.
+    """Return "12.3 [11.0, 13.9]", "85 % [76, 91]", or the status where there is no score.
 
     Unset, ``digits`` after the point are as many as the size of the score calls for.
     """
     score, status = cell["score"], cell["status"]
     if pd.isna(score):
         return str(status).replace("_", " ")
-    scale, unit = (100, "%") if cell["metric"] in SHARES else (1, "")
+    scale, unit = (100, " %") if cell["metric"] in SHARES else (1, "")
     if digits is None:
         size = abs(score)
         digits = 0 if unit or size >= 100 else 1 if size >= 10 else 2 if size >= SMALL else 4
@@ -110,9 +110,9 @@ def method(row: Mapping[Any, Any], name: str) -> str:
 
 
 def signed(
-    value: float | None, low: float | None = None, high: float | None = None, unit: str = "%"
+    value: float | None, low: float | None = None, high: float | None = None, unit: str = " %"
 ) -> str:
-    """Return a difference as tables have it: "+1.2% [−0.3, +2.6]"; "" where it is not known.
+    """Return a difference as tables have it: "+1.2 % [−0.3, +2.6]"; "" where it is not known.
 
     With a ``unit``, % or percentage points, the numbers are shares.
     """
