@@ -22,6 +22,7 @@ WINDOWS = (  # names of the trained length in configs
     "n_ctx",
 )
 ORIGINAL = "original_max_position_embeddings"
+COHERE = ("cohere", "cohere2")
 FULL = "full_attention"  # the scaled slot of a rotary embedding per layer type
 DUAL_CHUNK = native.DUAL_CHUNK  # a key of the config itself, which transformers keeps unread
 
@@ -148,7 +149,8 @@ def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
     """Return the window of pretraining in tokens, before any shipped scaling.
 
     Only transformers' ``dynamic`` type scales from max_position_embeddings. In a checkpoint for
-    dual chunk attention (Qwen2.5-1M) this number is the length for serving, not for training.
+    dual chunk attention (Qwen2.5-1M) this number is the length for serving, not for training. In
+    Command R it saves memory: it was trained on 128k tokens, its model_max_length.
     """
     dual = getattr(config, DUAL_CHUNK, None)
     original = shipped.get(ORIGINAL) or (dual.get(ORIGINAL) if isinstance(dual, dict) else None)
@@ -158,6 +160,8 @@ def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
         original = getattr(config, ORIGINAL, None) or original
     if original is None or shipped.get("rope_type") == "dynamic":
         original = getattr(config, "max_position_embeddings", None)
+        if config.model_type in COHERE and shipped.get("rope_type") == "default":
+            original = getattr(config, "model_max_length", None) or original
     if not original:
         raise UserError(f"{config.model_type}: the config has no max_position_embeddings.")
     trained = int(_number(config.model_type, "the trained length", original))

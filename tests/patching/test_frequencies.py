@@ -183,6 +183,14 @@ def test_the_trained_length_is_the_original_window_of_a_stretched_checkpoint():
     assert rope_of(config).trained_length == WINDOW
 
 
+def test_the_trained_length_of_command_r_is_its_model_max_length():
+    """Its config gives 8192 as max_position_embeddings; llama.cpp and vLLM read the other key."""
+    windows = {"max_position_embeddings": 8192, "model_max_length": 131_072}
+    assert rope_of(tiny_config("cohere", **windows)).trained_length == 131_072
+    assert rope_of(tiny_config("llama", **windows)).trained_length == 8192
+    assert rope_of(tiny_config("cohere")).trained_length == WINDOW  # Aya 23 has one key
+
+
 Pair = tuple[torch.Tensor, torch.Tensor]
 Heads = Callable[[int, int], Pair]
 
