@@ -55,17 +55,20 @@ def public_run(
     ``frame`` is that of the run's own files. A copy is written below ``out`` and removed.
     """
     private = checked_run(run)
+    alike = UserError(
+        f"{run} cannot be published: without their folders, files that it names have the same "
+        "name; measure it with files of different names."
+    )
     record, samples = clean_record(private), clean_samples(checked_samples(run).values(), private)
+    if any(len(record[kind]) < len(private[kind]) for kind in ("methods", "tasks")):
+        raise alike
     copy = out / "run"
     _write_copy(record, samples, copy)
     public = make_frame([copy], tasks)
     shutil.rmtree(copy)
     numbers = [*SCORE, "status"]
     if not cells(frame)[numbers].equals(cells(public)[numbers]):
-        raise UserError(
-            f"{run} cannot be published: without their folders, files that it names have the same "
-            "name; measure it with files of different names."
-        )
+        raise alike
     cleaned = {entry(label): one for label, one in (requests or {}).items()}
     return PublicRun(record, samples, public, paper, " ".join(raw_text([record])), cleaned)
 

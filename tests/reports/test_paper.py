@@ -16,7 +16,9 @@ from harness.errors import UserError
 from harness.reports import _write as write
 from harness.reports import agreement, best, curves, differences, retrieval, scores
 from harness.reports._figures import COLUMN, PAGE, Paper, checked, requested_figures
+from harness.reports.plots import answer
 from harness.reports.plots.style import SIZE, drawing
+from harness.reports.writing.sentences import latex_sentence
 from harness.reports.writing.tables import latex, wide
 from tests.frames import PERPLEXITY, TWELVE, sweep
 
@@ -203,6 +205,14 @@ def test_the_flags_reach_the_figures(ropewalk, many, tmp_path, monkeypatch, reje
     text = (tmp_path / "retrieval.svg").read_text()
     assert f'width="{72 * COLUMN:.1f}pt"' in text
     assert "no method of these runs" in rejected("report", many, *words, "--only", "abf")
+
+
+def test_captions_have_no_sign_that_latex_lacks():
+    """LaTeX itself knows Latin-1, quotes, dashes, daggers and dots; all else is an error there."""
+    known = {*map(chr, range(256)), *"“”‘’–—†…"}
+    signs = [*curves.SIGNS.values()]
+    texts = [agreement.NOTE, answer.CAPTION, differences.FIGURE, differences.FAILED, *signs]
+    assert not {sign for text in texts for sign in latex_sentence(text)} - known
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")

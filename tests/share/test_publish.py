@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -197,6 +198,20 @@ def test_documents_that_differ_by_folder_alone_are_not_merged(run, tmp_path, rej
     put_lines(run, moved)
     assert "same name" in rejected("publish", run, "--to", "folder", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_methods_that_differ_by_folder_alone_are_not_merged(run, tmp_path, rejected):
+    """The sentence is about publishing, and not about two runs that were never given."""
+
+    def two(record: dict[str, Any]) -> None:
+        (method,) = record["methods"].values()
+        record["methods"] = {f"/{place}/mine.py": method for place in "ab"}
+        record["cells"] = [
+            {**cell, "scaling": name} for cell in record["cells"] for name in record["methods"]
+        ]
+
+    told = rejected("publish", changed(run, tmp_path / "two", two), "--to", "card")
+    assert "cannot be published: without their folders, files that it names have the same" in told
 
 
 def test_what_cannot_be_published_is_said_first(run, rejected):

@@ -191,8 +191,12 @@ def markdown_sentence(text: str) -> str:
 
 ESCAPES: dict[str, Any] = {**LATEX_ESCAPE_RULES}
 LATEX_SIGNS = str.maketrans(
-    {"−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "×": r"$\times$", "|": "$|$"}
-)
+    {
+        "−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "×": r"$\times$", "|": "$|$",
+        "ρ": r"$\rho$", "◂": r"$\triangleleft$", "▸": r"$\triangleright$",
+        "▾": r"$\bigtriangledown$",
+    }
+)  # fmt: skip
 
 
 def latex_sentence(text: str) -> str:
