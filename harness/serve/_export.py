@@ -303,7 +303,8 @@ def _changed_file(raw: dict[str, Any], changed: dict[str, Any], target: Target) 
         text |= {name: parameters[name] for name in AT_THE_TOP if name in parameters}
         text["rope_scaling"] = None if plain else parameters
     text |= {name: value for name, value in changed.items() if name not in LEGACY}
-    text = {name: value for name, value in text.items() if changed.get(name, value) is not None}
+    removed = {name for name, value in changed.items() if value is None}
+    text = {name: value for name, value in text.items() if name not in removed}
     return {**raw, "text_config": text} if inside else text
 
 

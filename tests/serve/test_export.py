@@ -352,6 +352,17 @@ def test_a_folder_has_none_of_the_files_that_vllm_reads_instead_of_its_config(ti
     assert left_out == {"params.json", "consolidated.safetensors", "consolidated-00001.safetensors"}
 
 
+def test_a_key_that_is_null_stays_null_in_a_folder(tmp_path):
+    """Without it Mistral's sliding window would be 4096 tokens, the default of its class."""
+    model = save_tiny(tmp_path / "m", "mistral")
+    before = json.loads((model / "config.json").read_text())
+    assert before["sliding_window"] is None
+    rw.export(model, scaling="yarn", length="4x", to="vllm", out=tmp_path / "out")
+    after = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert before.keys() <= after.keys()
+    assert AutoConfig.from_pretrained(tmp_path / "out").sliding_window is None
+
+
 def test_the_command_prints_config_distance_and_line(tiny, ropewalk):
     """What is printed can be pasted: JSON of the keys, and the line that serves it."""
     words = ("export", tiny, "--scaling", "yarn:factor=4", "--length", "4x", "--to", "vllm")
