@@ -253,7 +253,8 @@ def _needed(row: Mapping[str, Any]) -> str:
         return ""
     if needed > MOST_NEEDED * row["n"]:
         return ""
-    unit = "percentage points" if row["metric"] in SHARES else "%"
+    points = f"percentage point{'' if row['margin'] == 1 else 's'}"
+    unit = points if row["metric"] in SHARES else "%"
     return f"About {int(needed):,} {row['units']} would bound that by {row['margin']:g} {unit}."
 
 

@@ -425,6 +425,12 @@ def test_the_documents_needed_are_a_whole_number_beside_a_length_of_two_document
     assert "a bound on its regret needs at least 3 documents" in farther
 
 
+def test_a_margin_of_one_is_one_percentage_point():
+    cells = [trials("a", 1024, 20), trials("b", 1024, 8)]
+    found = best.make(frame(*cells)).assign(winner=False, needed=90.0)
+    assert "About 90 trials would bound that by 1 percentage point." in best.summary(found)[0]
+
+
 def test_one_method_is_not_called_the_best_of_all_tasks():
     """It is the only one, even where it recovers nothing; two are compared."""
     cells = [documents("none", 1024, 0), trials("none", 1024, 0)]

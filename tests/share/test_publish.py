@@ -200,12 +200,12 @@ def test_documents_that_differ_by_folder_alone_are_not_merged(run, tmp_path, rej
     assert not (tmp_path / "out").exists()
 
 
-def test_methods_that_differ_by_folder_alone_are_not_merged(run, tmp_path, rejected):
+def test_methods_whose_files_differ_by_folder_alone_are_not_merged(run, tmp_path, rejected):
     """The sentence is about publishing, and not about two runs that were never given."""
 
     def two(record: dict[str, Any]) -> None:
         (method,) = record["methods"].values()
-        record["methods"] = {f"/{place}/mine.py": method for place in "ab"}
+        record["methods"] = {f"longrope:factors=/{at}/f.json": method for at in "ab"}
         record["cells"] = [
             {**cell, "scaling": name} for cell in record["cells"] for name in record["methods"]
         ]
