@@ -27,7 +27,7 @@ from harness.reports import effective_length
 from harness.reports.writing import sentences
 from harness.stats.cells import cells, records
 from harness.stats.checkpoints import separated
-from harness.stats.decision import decisions, needed_of, truncations
+from harness.stats.decision import FAILED, decisions, needed_of, truncations
 from harness.stats.measure import SHARES, difference, measure, units
 from harness.sweep.spec import tokens
 from tasks._intervals import MIN_DOCUMENTS
@@ -252,8 +252,14 @@ def _verdict(one: _Cells, model: str, samples: pd.DataFrame) -> Verdict:
 
 
 def _check_complete(one: _Cells, samples: pd.DataFrame) -> None:
-    """Raise an error if samples are missing in a cell that decides the number."""
+    """Raise an error if samples are missing in a cell that decides the number.
+
+    A regret needs those of every method, because a missing one may be the best. One that failed
+    on its own is not.
+    """
     needed = samples["scaling"] == one.scaling
+    if one.condition.metric == "regret":
+        needed |= ~samples["status"].isin(FAILED)
     if one.length:
         needed &= samples["length"] == one.length
     if one.condition.metric in ("effective_length", "change"):

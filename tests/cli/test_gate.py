@@ -97,6 +97,23 @@ def test_a_number_that_is_not_known_is_no_pass(frame):
     assert one("score(mine, perplexity, 4x) < 1000", frame).holds
 
 
+@pytest.mark.parametrize(
+    ("status", "known"), [("out_of_memory", False), ("not_measured", False), ("failed", True)]
+)
+def test_a_regret_is_not_known_while_another_method_may_be_the_best(frame, status, known):
+    """YaRN is the best here: without it NTK would be within its bound. What fails is not best."""
+    here = (frame["task"] == frames.PERPLEXITY) & (frame["length"] == 1024)
+    of_all = one("regret(ntk, perplexity, 4x) > 5%", frame)
+    assert of_all.holds
+    best = here & frame["scaling"].isin(["yarn", "mine"])
+    lost = {"status": status, "value": math.nan, "score": math.nan}
+    verdict = one(
+        "regret(ntk, perplexity, 4x) > 5%",
+        frame.assign(**{name: frame[name].where(~best, value) for name, value in lost.items()}),
+    )
+    assert verdict.holds is (False if known else None), verdict.text
+
+
 def test_a_bound_that_two_documents_do_not_give_is_said_to_need_three(frame):
     """Both methods have them: what lacks is documents, and no method."""
     few = frame[
