@@ -54,6 +54,10 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def notes(table: pd.DataFrame) -> list[str]:
     """Return how much text a token is, by which perplexities of other tokenizers differ."""
-    sums = table.groupby("model", sort=False)[["bytes", "tokens"]].sum()
-    each = [f"{row.bytes / row.tokens:.2f} ({model})" for model, row in sums.iterrows()]
+    several = table.groupby("model")["task"].nunique().max() > 1  # tasks score other texts
+    sums = table.groupby(["model", "task"], sort=False)[["bytes", "tokens"]].sum()
+    each = [
+        f"{bytes_ / tokens:.2f} ({f'{model}, {task}' if several else model})"
+        for (model, task), bytes_, tokens in sums.itertuples(name=None)
+    ]
     return [f"Bytes of the scored text per token: {', '.join(each)}."]

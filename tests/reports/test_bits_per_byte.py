@@ -33,6 +33,18 @@ def test_bits_per_byte_by_hand():
     assert (row["tokens"], row["bytes"], row["n"]) == (200, 800, 2)
 
 
+def test_the_bytes_of_a_token_are_those_of_each_task():
+    """800 bytes over 200 tokens, and 500 over 200 in a task that scores another text."""
+    other = frame(bytes_a=200, bytes_b=300).assign(task="perplexity:protocol=prefix")
+    assert bits_per_byte.notes(bits_per_byte.make(frame())) == [
+        "Bytes of the scored text per token: 4.00 (m)."
+    ]
+    assert bits_per_byte.notes(bits_per_byte.make(pd.concat([frame(), other]))) == [
+        "Bytes of the scored text per token: 4.00 (m, perplexity), "
+        "2.50 (m, perplexity:protocol=prefix)."
+    ]
+
+
 def test_a_cell_of_which_a_sample_lacks_its_bytes_has_no_row():
     mixed = frame(bytes_b=math.nan).assign(scaling="yarn")
     table = bits_per_byte.make(pd.concat([frame(), mixed]))
