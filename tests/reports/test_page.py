@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from harness import plugins
+from harness.patching.config import rope_of
 from harness.reports import best, scores
 from harness.reports._write import write_reports
 from harness.reports.page import page
@@ -24,9 +25,10 @@ from harness.reports.writing.tables import RenderedTable, csv
 from harness.runs.frame import make_frame
 from harness.runs.provenance import command, documents, facts
 from harness.runs.store import read_run
-from scaling import native, yarn
-from scaling.types import Rope
+from scaling import native, pi, yarn
+from scaling.types import Frequencies, Rope
 from tests import ROOT
+from tests.families import SUPPORTED, tiny
 from tests.frames import PERPLEXITY, sweep
 
 HOSTILE = '</script><img src="http://away.test/x" onerror="document.title=1">'
@@ -159,6 +161,41 @@ def test_a_config_holds_the_frequencies_that_were_measured():
         )
         assert computed.attention_factor == pytest.approx(stored["attention_factor"])
     assert forms == {"default", "linear", "yarn", "longrope"}
+
+
+def recorded(frequencies: Frequencies, **model: Any) -> dict[str, Any]:
+    """Return what a record of the method "mine" has of a model and its frequencies."""
+    return {
+        "asked": {"model": "m"},
+        "model": {"base": 10000.0, "trained_length": 256, **model},
+        "methods": {"mine": {"given": "mine", "options": {}}},
+        "cells": [{"scaling": "mine", "length": 1024, "frequencies": "one"}],
+        "frequencies": {"one": frequencies.to_record()},
+    }
+
+
+@pytest.mark.parametrize("family", SUPPORTED)
+def test_a_config_has_no_keys_that_a_model_would_ignore(family):
+    """Keys at the top are read where the model has one table there, and keep the rotated part."""
+    config = tiny(family)
+    rope = rope_of(config)
+    run = recorded(pi.frequencies(rope, 192), type=family, shipped=dict(rope.shipped))
+    found = serving(run, "mine", 1024)
+    assert found is not None
+    flat = "rope_theta" in config.rope_parameters
+    assert bool(found.config) == flat
+    if flat:
+        told, name = json.loads(found.config)["rope_parameters"], "partial_rotary_factor"
+        assert told.get(name) == config.rope_parameters.get(name)
+
+
+def test_a_config_of_faster_frequencies_is_not_that_of_the_plain_ones():
+    faster = Frequencies(2 * Rope(32, 10000.0, 256).inv_freq())
+    found = serving(recorded(faster), "mine", 1024)
+    assert found is not None
+    parameters = json.loads(found.config)["rope_parameters"]
+    computed = native.frequencies(Rope(32, 10000.0, 256, parameters), 1024)
+    torch.testing.assert_close(computed.inv_freq, faster.inv_freq, rtol=2e-6, atol=0)
 
 
 def test_yarn_with_its_own_critical_channel_is_written_by_its_frequencies():

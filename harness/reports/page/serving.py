@@ -13,6 +13,13 @@ from typing import Any, NamedTuple
 
 EXACT = 1e-6  # relative: float32 holds no more of a frequency
 STILL = 1e30  # the factor of a pair that does not turn: JSON has no infinity
+# Model types with rope parameters inside of another config, or of each layer type: keys at the top
+# of config.json would have no effect.
+INSIDE = (
+    "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "laguna", "lfm3",
+    "llama4", "mellum", "modernbert-decoder", "olmo3", "qwen3_5", "qwen3_5_moe",
+)  # fmt: skip
+OWN = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")  # of the embedding itself
 
 
 class Serving(NamedTuple):
@@ -41,6 +48,8 @@ def serving(run: Mapping[str, Any], scaling: str, length: int) -> Serving | None
     command = shlex.join(words)
     if parameters is None:
         return Serving(command, "")
+    shipped = run["model"].get("shipped") or {}
+    parameters |= {name: shipped[name] for name in OWN if name in shipped}
     keys = {"max_position_embeddings": length, "rope_parameters": parameters}
     return Serving(command, json.dumps(keys, indent=1))
 
@@ -60,8 +69,10 @@ def _parameters(
 
     Named where all pairs have one factor, or where the method is YaRN as transformers computes it;
     else longrope, which holds any frequencies. None for positions that move and for frequencies of
-    each layer, which no config expresses.
+    each layer, which no config expresses, and where the keys are not at the top of the config.
     """
+    if run["model"].get("type") in INSIDE:
+        return None
     base, window = run["model"]["base"], run["model"]["trained_length"]
     if set(stored) != {"inv_freq", "attention_factor"} or not isinstance(base, float | int):
         return None
@@ -71,8 +82,8 @@ def _parameters(
     plain = [base ** (-2 * pair / (2 * len(inv_freq))) for pair in range(len(inv_freq))]
     factors = [own / one if one else STILL for own, one in zip(plain, inv_freq, strict=True)]
     alike = all(math.isclose(one, factors[0], rel_tol=EXACT) for one in factors)
-    if alike and scale == 1:
-        factor = round(factors[0], 6)
+    factor = round(factors[0], 6)
+    if alike and scale == 1 and factor >= 1:
         linear = {"rope_type": "linear", "factor": factor}
         return {"rope_theta": base} | (linear if factor > 1 else {"rope_type": "default"})
     options, extended = method.get("options") or {}, max(1.0, length / window)
