@@ -204,9 +204,9 @@ class Decision:
         best: the method with the best mean, ``recommended`` the one to use: the best that a
             server can run, of several as good as the best the one that costs least in the window.
         costs: each method inside the window less the plain model there; None where unknown.
-        truncation: the score of the plain model that reads only the trained window, for tasks
-            that score the same targets at every length. ``gain`` is the recommended method less
-            it, and ``truncated`` is it less the best method.
+        truncation: the score of the plain model that reads only the trained window, on the
+            compared documents, for tasks that score the same targets at every length. ``gain`` is
+            the recommended method less it, and ``truncated`` is it less the best method.
     """
 
     facts: Mapping[str, Any]
@@ -335,7 +335,14 @@ def _decision(
         return Decision(facts, of, order[0], recommended, margin)
     truncation = gain = truncated = None
     if own and own.truncation:
-        truncation = own.score
+        shared = of.shared[order[0]]
+        both = {
+            name: own.of[name]
+            for name, (_, weight) in shared.items()
+            if name in own.of and own.of[name][1] == weight
+        }
+        if both:
+            truncation = own.score if len(both) == len(own.of) else scored(both, of.how)
         gain = difference(of.shared[recommended], own.of, of.how)
         truncated = difference(own.of, of.shared[order[0]], of.how)
     return Decision(facts, of, order[0], recommended, margin, costs, truncation, gain, truncated)

@@ -425,6 +425,19 @@ def test_the_documents_needed_are_a_whole_number_beside_a_length_of_two_document
     assert "a bound on its regret needs at least 3 documents" in farther
 
 
+def test_truncation_is_scored_on_the_documents_that_are_compared():
+    """Three hard documents are not measured far out: the gain is the ratio of the two scores."""
+    far = [documents("none", 1024, 1), documents("far", 1024, -0.1)]
+    for rows in far:
+        for row in rows[:3]:
+            row |= {"status": "not_measured", "value": math.nan}
+        kept = [float(str(row["value"])) / TOKENS for row in rows[3:]]
+        rows[:] = [{**row, "score": math.exp(sum(kept) / len(kept))} for row in rows]
+    [_, row] = best.make(frame(documents("none", 256, 0), *far)).to_dict("records")
+    assert (row["use"], row["n"]) == ("far", 17)
+    assert row["gain"] == pytest.approx(row["score"] / row["truncation_score"] - 1)
+
+
 def test_a_margin_of_one_is_one_percentage_point():
     cells = [trials("a", 1024, 20), trials("b", 1024, 8)]
     found = best.make(frame(*cells)).assign(winner=False, needed=90.0)
