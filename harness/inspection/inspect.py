@@ -27,7 +27,9 @@ from harness.inspection.scores import MORE, Curve, frame, of_base, of_encoding, 
 from harness.methods.channels import Channel, channels, decay, shown
 from harness.methods.resolve import resolve
 from harness.models.config import read_config
+from harness.models.structure import built
 from harness.patching.config import rope_of
+from harness.patching.frequencies import check_described
 from harness.plugins import load
 from harness.reports._write import save_csv, save_figure
 from harness.reports.plots import style
@@ -36,6 +38,7 @@ from harness.reports.plots.panel import by_length, where_changed
 from harness.reports.writing.sentences import counted
 from harness.sweep.plan import distinct, once_each
 from harness.sweep.spec import Spec
+from scaling import native
 from scaling.types import Frequencies, Rope, Rotation
 
 BINS, SAMPLED = 3, 256  # per octave of distances in a decay curve; distances of each, at most
@@ -85,6 +88,9 @@ def inspect(
     model, config = read_config(spec.model, revision=spec.revision, trust_remote_code=trusted)
     check_rotary(spec.model, config)
     rope = rope_of(config)
+    if native.ships(rope):
+        own = built(config, config.get_text_config(), trust_remote_code=trusted)
+        check_described(config.model_type, own, rope)
     lengths = spec.lengths(rope.trained_length)
     readings = []
     for method in methods:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from harness.engine import NotShareableError, layers_of, trunk_name
 from harness.errors import UserError, reason
 from harness.patching.config import FULL
+from harness.plugins import call
 from scaling import native
 from scaling.types import Frequencies, PerLayerFrequencies, Rope
 
@@ -211,7 +212,7 @@ def check_geometry(model: Any, rope: Rope) -> None:
 
 def check_described(kind: str, theirs: Frequencies, rope: Rope, tolerance: float = 1e-6) -> None:
     """Check that the frequencies of a model's rotary module are those read from its config."""
-    ours = native.frequencies(rope, rope.trained_length)
+    ours = call("the checkpoint", lambda: native.frequencies(rope, rope.trained_length))
     same = len(theirs.inv_freq) == len(ours.inv_freq) and torch.allclose(
         theirs.inv_freq, ours.inv_freq, rtol=tolerance, atol=0.0
     )

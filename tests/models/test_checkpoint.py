@@ -89,6 +89,8 @@ def test_a_scaling_that_a_family_computes_by_its_own_rule_is_refused_before_its_
         check_scaling(opened(folder))
     with pytest.raises(UserError, match="not those its config describes"):
         rw.export(folder, scaling="yarn", length="4x", to="vllm")
+    with pytest.raises(UserError, match="not those its config describes"):
+        rw.inspect(folder, scaling="native", length="4x")
 
 
 def test_a_longrope_checkpoint_is_read_natively_at_every_length():
