@@ -269,7 +269,7 @@ def _check_complete(one: _Cells, samples: pd.DataFrame) -> None:
     if len(lacking):
         first = records(lacking.head(1))[0]
         status = str(first["status"]).replace("_", " ")
-        reason = f": {first['reason']}" if first.get("reason") else ""
+        reason = f": {first['reason'].removesuffix('.')}" if first.get("reason") else ""
         have = "has" if len(lacking) == 1 else "have"
         raise ValueError(
             f"{sentences.counted(len(lacking), 'samples')} of {int(needed.sum())} {have} no number "

@@ -89,6 +89,8 @@ def test_a_change_is_paired_with_truncation(frame):
 
 def test_a_number_that_is_not_known_is_no_pass(frame):
     """A method that ran out of memory has no reach and no score, whatever the bound is."""
+    raised = frame.assign(status="failed", reason="bad at 512: too long for me.")
+    assert one("score(yarn, passkey, 2x) < 1", raised).text.endswith("too long for me)")
     for sign in ("<", ">="):
         for number in ("effective_length(mine, perplexity)", "score(mine, perplexity, 8x)"):
             verdict = one(f"{number} {sign} 512", frame)
