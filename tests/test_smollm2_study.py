@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import ropewalk as rw
-from harness.reports import differences, regret, scores
+from harness.reports import best, differences, regret, scores
 from harness.stats.paired import Difference, of_means
 from harness.stats.selection import select_means
 from tasks._intervals import ratios
@@ -280,11 +280,42 @@ def test_intervals_of_the_newer_methods_are_those_of_the_reports(method):
 
 
 def test_the_table_of_the_newer_methods_is_that_of_the_samples():
-    """As far as they are measured: the page says on how many documents."""
-    status = frame("newer")["status"]
-    assert f"{(status == 'ok').sum()} of the {len(status)} samples are measured" in FLAT
-    assert f"{len(complete())} documents under all ten methods" in FLAT
+    assert (frame("newer")["status"] == "ok").sum() == 100
+    assert complete().shape == (10, 10)
     assert "\n".join(newer_rows()) in TEXT
+
+
+def test_the_verdicts_on_the_newer_methods_are_those_of_the_reports():
+    """The best, the bound of the one to use, and which differ from YaRN after correction."""
+    [decision] = best.make(frame("newer")).to_dict("records")
+    assert (decision["best"], decision["winner"]) == ("dpe:heads=heads.json", True)
+    assert decision["use"] == "yarn"
+    assert f"It is at most {bound(decision['regret'])} worse than the best" in FLAT
+    table = complete()
+    every = differences.make(frame("newer"), baseline="yarn").set_index("scaling")
+    surely = set(every.index[every["verdict"].isin(["better", "worse"])])
+    assert set(every.index) - surely == {"self_logistic", "mesa", "lampe"}
+    assert (table["dpe:heads=heads.json"] < table["yarn"]).all()
+    assert f"is {below(every.loc['dpe:heads=heads.json'])} below that of YaRN" in FLAT
+    assert (table["self_logistic"] < table["yarn"]).all()
+    assert f"below YaRN on each document, by {below(every.loc['self_logistic'])}" in FLAT
+    worse = ["info_scale:on=yarn", "dual_chunk:form=qwen", "gali"]
+    assert table[worse].gt(table["yarn"], axis=0).all(axis=None)
+    shares = [f"{100 * every.loc[name, 'difference']:.1f} %" for name in worse]
+    assert f"by {shares[0]}, {shares[1]} and {shares[2]}, and on each document" in FLAT
+    own = frame("newer").groupby("scaling")["needs_code"].any()
+    assert set(own.index[~own]) == {"none", "yarn"}
+
+
+def below(row: pd.Series) -> str:
+    """Return "2.0 % [1.3, 2.9]" for a method that is lower than the baseline."""
+    value, low, high = (abs(100 * row[end]) for end in ("difference", "low", "high"))
+    return f"{value:.1f} % [{high:.1f}, {low:.1f}]"
+
+
+def test_the_time_of_the_newer_methods_is_that_of_the_samples():
+    minutes = frame("newer")["seconds"].median() / 60
+    assert f"The median of the 100 samples is {minutes:.1f} minutes of one core" in FLAT
 
 
 CODE = {"leaky_rerope:factor=2", "jet_long", "dual_chunk", "self_extend", "lm_infinite", "rerope"}
