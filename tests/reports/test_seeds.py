@@ -62,7 +62,7 @@ def test_a_change_from_the_window_is_paired_by_seed(frame):
     assert table.loc[(PERPLEXITY, 256), ["change", "low_change"]].isna().all()
     shown = seeds.display(table.reset_index())
     (texts,) = (of for title, of in shown.items() if "change" in title and PERPLEXITY in title)
-    assert texts.iloc[0, -1].startswith(f"{100 * math.expm1(logs.mean()):+,.0f}% [")
+    assert texts.iloc[0, -1].startswith(f"{100 * math.expm1(logs.mean()):+,.0f} % [")
     lost = (mine.unit == "document 3") & (mine.length == 2048) & (mine.model == "rope-seed2")
     less = seeds.make(mine.assign(status=mine.status.mask(lost, "out_of_memory")))
     less = less.set_index(["task", "length"])
