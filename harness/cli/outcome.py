@@ -80,9 +80,8 @@ def _details(model: dict[str, Any], console: Console) -> None:
     known = [pair for pair in zip(model["tasks"], last["tasks"], strict=True) if pair[1]]
     for head, cell in known[:MOST_TASKS]:
         label = f" ({head['task']})" if measures.count(head["measure"]) > 1 else ""
-        other = f"{cell['use']} " if cell["use"] else ""
-        if cell["use"].partition(" ")[0] == last["use"]:
-            other = ""
+        use = cell["use"]
+        other = "" if use.partition(" ")[0] in ("", last["use"]) else f"{use} "
         parts = [f"  {head['measure']}{label}: {other}{cell['score']}", cell["told"]]
         _line("; ".join(filter(None, parts)).partition(" than the best")[0], console)
     if len(known) > MOST_TASKS:

@@ -34,7 +34,7 @@ RETRIEVAL = (
 MOST_NEEDED = 20  # times the documents measured: more are not suggested
 FAILED = "†: it failed on documents or trials, which are left out for all methods."
 RARE = (
-    "{counted} without a failure of a method {leave} failures on up to {share} % of all {units} "
+    "{counted} without a failure of a method {leave} failures on up to {share} of all {units} "
     "possible (95 %)."
 )
 
@@ -170,10 +170,10 @@ def summary(table: pd.DataFrame) -> list[str]:
                 f"{start}, on all {len(facts)} tasks: use `{first['overall']}`, {_overall(facts)}."
             )
     least = min(records(table), key=lambda row: row["n"])
-    shown = sentences.rounded_up(min(100.0, 300 / max(1, least["n"])))
+    share = sentences.at_most(min(1.0, 3 / max(1, least["n"])))
     leave = "leaves" if least["n"] == 1 else "leave"
     counted, units = _counted(least), least["units"]
-    return [*texts, RARE.format(counted=counted, leave=leave, units=units, share=shown)]
+    return [*texts, RARE.format(counted=counted, leave=leave, units=units, share=share)]
 
 
 def sentence(row: Mapping[str, Any], measured: str) -> str:
@@ -330,7 +330,7 @@ def _overall(rows: Sequence[dict[str, Any]]) -> str:
         return "" if first["same"] else _only(first)
     if regret == 0:
         return "the best on every task"
-    size = sentences.bound(regret, relative=True, metric="")
+    size = sentences.at_most(regret)
     return f"at most {size} (or percentage points) worse than the best on every task (95 %)"
 
 

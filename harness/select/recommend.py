@@ -27,7 +27,7 @@ from harness.reports.plots.style import (
     sheet,
     tidy,
 )
-from harness.reports.writing.sentences import counted, listed, rounded_up, signed
+from harness.reports.writing.sentences import at_most, counted, listed, signed
 from harness.runs.store import reports_of
 from harness.select.measuring import CODE, OWN, RaceField
 from harness.select.race import BUDGET, CUT, DOCUMENTS, FAR, WINNER, Array, Race, Standing
@@ -284,7 +284,7 @@ class FinishedRace:
         if count >= MIN_DOCUMENTS:
             rare.append(
                 f"{counted(count, 'documents')} without a failure of a method leave failures on up "
-                f"to {100 * min(1, 3 / count):.0f} % of documents possible (95 %)."
+                f"to {at_most(min(1, 3 / count))} of documents possible (95 %)."
             )
         if standing.ended in (BUDGET, DOCUMENTS) and len(self.served) > 1:
             if standing.ended == BUDGET:
@@ -333,11 +333,6 @@ def percent(value: float) -> str:
     """Return a share without its sign: "2.1 %"."""
     number = abs(100 * value)
     return f"{number:.1f}".removesuffix(".0") + " %" if number < 10 else f"{number:,.0f} %"
-
-
-def at_most(bound: float) -> str:
-    """Return a bound, a share, rounded up: "2.2 %"."""
-    return f"{rounded_up(100 * bound)} %"
 
 
 def spread(one: Difference) -> str:

@@ -19,7 +19,7 @@ from harness.errors import UserError
 from harness.files import replacing
 from harness.methods.resolve import depends_on_length, resolve
 from harness.plugins import load
-from harness.reports.writing.sentences import counted, listed, rounded_up, signed
+from harness.reports.writing.sentences import at_most, counted, listed, signed
 from harness.reports.writing.tables import page
 from harness.select.measuring import Measure, Measurements
 from harness.select.space import Space
@@ -426,7 +426,7 @@ def summary(tuning: Tuning, trial: Trial, table: Sequence[Row], trials: int) -> 
     text.append(f"Held out, the found method is {verdict}: use {use.scaling}.")
     if use.regret is not None:
         text[-1] += (
-            f" On what was held out its perplexity is at most {rounded_up(100 * use.regret)} % "
+            f" On what was held out its perplexity is at most {at_most(use.regret)} "
             f"above that of the best of {len(table)} methods (95 %)."
         )
     return text

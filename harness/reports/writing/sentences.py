@@ -85,11 +85,16 @@ def bound(regret: float | None, *, relative: bool, metric: str) -> str:
     if regret is None:
         return ""
     if relative:
-        return f"{rounded_up(100 * regret)} %"
+        return at_most(regret)
     if metric in SHARES:
         points = rounded_up(100 * regret)
         return f"{points} percentage point{'' if points == '1' else 's'}"
     return rounded_up(regret)
+
+
+def at_most(share: float) -> str:
+    """Return a bound that is a share, rounded up: "2.2 %"."""
+    return f"{rounded_up(100 * share)} %"
 
 
 def rounded_up(value: float) -> str:
