@@ -52,9 +52,9 @@ def notes(table: pd.DataFrame) -> list[str]:
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
         first = max(rows.to_dict("records"), key=lambda row: row["keys"])
         texts.append(
-            f"{model}, {task}: {first['keys']} of {first['tokens']} scored tokens in "
-            f"{counted(first['n'], 'documents')} are key: the loss of `{first['evaluator']}` falls "
-            f"by more than {first['drop']:g} nats from a context of {first['short']} tokens to "
+            f"{model}, {task}: {first['keys']} of {first['tokens']} scored tokens are key, in "
+            f"{counted(first['n'], 'documents')}: the loss of `{first['evaluator']}` falls by more "
+            f"than {first['drop']:g} nats from a context of {first['short']} tokens to "
             f"{first['long']}, to less than {first['most']:g}."
         )
         if first["evaluator"] in set(rows["scaling"]):
