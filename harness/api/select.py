@@ -206,7 +206,7 @@ class Tuned:
         method: the best method of the search, or the file that holds its factors.
         text: what it is worth on the held-out documents.
         table: one row per method, the best one of the search first.
-        next: what to type next: to measure the in-window cost, and to serve the better method.
+        next: what to type next: to measure the in-window cost, and to serve the method to use.
         files: ``found.json``, which ``scaling`` reads, and the page.
     """
 
@@ -361,7 +361,7 @@ def _cost(tuning: Tuning, trials: int, machine: str) -> tuple[int, str, bool]:
 
 
 def _next(tuning: Tuning, method: str, table: Sequence[searching.Row], path: Path) -> Iterator[str]:
-    """Say how to measure the in-window cost of a method, and how to serve the better one."""
+    """Say how to measure the in-window cost of a method, and how to serve the one to use."""
     spec = tuning.plan.spec
     closed = {method.label: method.given for method in tuning.plan.methods}[table[1].scaling]
     rope, length = tuning.plan.checkpoint.rope, tuning.length
@@ -374,10 +374,11 @@ def _next(tuning: Tuning, method: str, table: Sequence[searching.Row], path: Pat
         f"{tuning.length} --task {shlex.quote(cost_task(tuning))}"
     )
     yield from searching.cost_notes(served, tuning)
-    better = str(path if table[0].held < table[1].held else closed)
-    rotation = resolve(load("method", better), tuning.plan.checkpoint.rope, tuning.length)
-    line = serving_command(spec, better, rotation, tuning.length)[1]
-    yield f"To serve what was better held out: {line}"
+    use = searching.to_use(table)
+    given = str(path if use is table[0] else closed)
+    rotation = resolve(load("method", given), rope, length)
+    line = serving_command(spec, given, rotation, length)[1]
+    yield f"To serve {use.scaling}: {line}"
 
 
 def cost_task(tuning: Tuning) -> str:

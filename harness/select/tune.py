@@ -19,7 +19,7 @@ from harness.errors import UserError
 from harness.files import replacing
 from harness.methods.resolve import depends_on_length, resolve
 from harness.plugins import load
-from harness.reports.writing.sentences import at_most, counted, listed, signed
+from harness.reports.writing.sentences import are, at_most, counted, listed, signed
 from harness.reports.writing.tables import page
 from harness.select.measuring import Measure, Measurements
 from harness.select.space import Space
@@ -365,6 +365,19 @@ def compare(tuning: Tuning, label: str) -> list[Row]:
     return [row(name) for name in order]
 
 
+def to_use(table: Sequence[Row]) -> Row:
+    """Return the method to use, of the found one and the best closed-form one.
+
+    The closed-form one is used unless the other is significantly better on what was held out. If
+    nothing is compared, it is the one that has a number.
+    """
+    found, closed = table[:2]
+    if found.on_held is None or found.on_search is None:
+        return found if found.held < closed.held else closed
+    high = found.on_held.high
+    return found if high is not None and high < 0 else closed
+
+
 def write_found(tuning: Tuning, trial: Trial, table: Sequence[Row], trials: int) -> Path:
     """Write found.json, which ``--scaling`` reads, and return its path."""
     path, inner = tuning.folder / FOUND, Path(trial.method)
@@ -405,9 +418,8 @@ def summary(tuning: Tuning, trial: Trial, table: Sequence[Row], trials: int) -> 
     first, best = table[0], table[1].scaling
     other = "other " * (first.scaling in tuning.closed)
     units = "trials" if tuning.kind == "answers" else "documents"
-    searched, held = (
-        counted(len(half), units) for half in (tuning.split.search, tuning.split.held)
-    )
+    count = len(tuning.split.held)
+    searched, held = counted(len(tuning.split.search), units), counted(count, units)
     tried = f"{counted(trials, 'points')}, number {trial.number}"
     text = [f"{trial.method} is the best of {tried}, on {searched}."]
     if first.on_held is None or first.on_search is None:
@@ -420,8 +432,8 @@ def summary(tuning: Tuning, trial: Trial, table: Sequence[Row], trials: int) -> 
         f"between the two is {100 * abs(gain_held - gain):.1f} percentage points."
     )
     if low is None or high is None:
-        return [*text, f"Use {best}: {held} held out are too few for an interval."]
-    use = first if high < 0 else table[1]
+        return [*text, f"Use {best}: {held} held out {are(count)} too few for an interval."]
+    use = to_use(table)
     verdict = "lower" if high < 0 else "higher" if low > 0 else "not significantly different"
     text.append(f"Held out, the found method is {verdict}: use {use.scaling}.")
     if use.regret is not None:

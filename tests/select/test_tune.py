@@ -13,7 +13,8 @@ import pytest
 from harness.errors import UserError
 from harness.plugins import ROOT, load
 from harness.runs.store import read_run
-from harness.select.tune import Split, Trial, compare, key_masks, kind_of, summary
+from harness.select.tune import Row, Split, Trial, compare, key_masks, kind_of, summary, to_use
+from harness.stats.paired import Difference
 from harness.sweep import measure
 from harness.sweep.plan import Item, Plan, make_plan
 from harness.sweep.spec import parse
@@ -83,7 +84,8 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(tune, ropewalk, tiny
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scaling", ["layerwise:first=0,last=1..2", "self_extend:window=4..8"])
-def test_the_next_line_serves_what_was_found(scaling, tune, ropewalk, tmp_path):
+def test_the_next_line_serves_what_was_found(scaling, tune, ropewalk, tmp_path, monkeypatch):
+    monkeypatch.setattr("harness.select.tune.to_use", lambda table: table[0])
     done = tune(tmp_path / "out", scaling=scaling, trials="2", against="p_rope:p=0.1")
     (line,) = (line for line in done.out.splitlines() if line.startswith("To serve"))
     assert line.endswith("--to hf-code")
@@ -236,6 +238,18 @@ def test_a_found_method_among_the_closed_form_ones_is_compared_with_another():
     assert "no number" not in text
 
 
+def test_the_last_line_serves_the_method_that_the_text_says_to_use():
+    """A lower mean on what was held out, without significance, is no reason for the found one."""
+    closed = Row("pi", 2.0, 2.0)
+    lower = Difference(-0.02, -0.4, 0.6, None, 4)
+    better = Difference(-0.02, -0.03, -0.01, None, 4)
+    found = Row("found", 1.9, 1.98, lower, lower)
+    assert to_use([found, closed]) is closed
+    found = Row("found", 1.9, 1.98, lower, better)
+    assert to_use([found, closed]) is found
+    assert to_use([Row("found", 1.9, 1.9), Row("pi", 2.0, math.inf)]).scaling == "found"
+
+
 def test_a_dry_run_measures_nothing(tune, tmp_path):
     done = tune(tmp_path / "out", "--dry-run")
     assert (done.status, (tmp_path / "out").exists()) == (0, False)
@@ -263,5 +277,3 @@ def test_the_base_that_a_model_was_trained_with_is_found(ropewalk, tmp_path):
     assert done.status == 0, done.err
     found = load("method", str(tmp_path / "out/found.json")).options["base"]
     assert 10_000 / 1.6 < found < 10_000 * 1.6
-    better = done.out.splitlines()[-1]  # held out, too, as the last line says
-    assert better.endswith("found.json --length 256 --to transformers")
