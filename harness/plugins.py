@@ -57,6 +57,7 @@ CONTRACTS = {
     "encoding": ("Encoding",),
     "tracker": ("begin",),
 }
+POSITIONAL = {"method": 2, "task": 2, "report": 1, "encoding": 1}  # arguments before the options
 FUNCTION = "function"  # the digest of a method that is a function of Python
 IN_PYTHON = "given in Python"  # the end of the name of documents that are objects of Python
 RAISED = BaseException  # of a user's code: an exit there must not end the sweep
@@ -291,6 +292,20 @@ def parameters(module: ModuleType, kind: str) -> dict[str, inspect.Parameter]:
     }
 
 
+def _check_keyword_only(name: str, module: ModuleType, kind: str, given: Mapping[str, str]) -> None:
+    """Raise UserError for an option that would be positional, so that no value could reach it."""
+    if kind not in POSITIONAL:
+        return
+    every = inspect.signature(entry(module, kind)).parameters.values()
+    both = [one for one in every if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    for one in both[POSITIONAL[kind] :]:
+        if one.name in given or one.default is inspect.Parameter.empty:
+            raise UserError(
+                f"{name}: options are keyword-only, and {one.name!r} is positional; write * before "
+                f"it, as in (…, *, {one.name})."
+            )
+
+
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the types of a function's parameters, or of a class's."""
     named: Any = function
@@ -329,6 +344,7 @@ def _read_options(
     options; the third value holds the digests of the users' files so named. Raises UserError for
     an option that is unknown, missing, or of another type, and for a value that no record can hold.
     """
+    _check_keyword_only(name, module, kind, given)
     known, hints = parameters(module, kind), hints_of(entry(module, kind))
     recorded: dict[str, Any] = {}
     passed: dict[str, Any] = {}

@@ -91,6 +91,14 @@ def test_a_mistake_is_answered_with_what_there_is(kind, given, words):
     assert words in refused(lambda: load(kind, given))
 
 
+@pytest.mark.parametrize(("factor", "option"), [("factor", ""), ("factor=2.0", ":factor=4")])
+def test_an_option_that_is_positional_is_a_mistake(factor, option, write):
+    """It would be missing in every call, or could not be given a value."""
+    file = write(f"def frequencies(rope, length, {factor}): return rope.inv_freq() / factor\n")
+    words = "'factor' is positional; write * before it, as in (…, *, factor)"
+    assert words in refused(lambda: load("method", f"{file}{option}"))
+
+
 def test_a_users_file_is_a_plugin_labelled_by_its_stem(write):
     path = write(MINE)
     plugin = load("method", f"{path}:factor=4")
