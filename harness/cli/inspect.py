@@ -46,6 +46,8 @@ def inspect(
     )
     print_channels(result, screen)
     print_identities(result, screen)
+    if result.curves and not result.files:
+        screen.print("Scores of other bases and encodings are drawn in a figure: add --out FOLDER.")
     for file in result.files:
         screen.print(f"  {file}", soft_wrap=True)
     return Done(result)

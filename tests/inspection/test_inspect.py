@@ -220,7 +220,13 @@ class TestCommand:
             ["yarn", "2048", "(8x)", "1.208", "1", "12", "19", "0", "0", "376,938"],
             ["p_rope:p=0.75", "2048", "(8x)", "1", "24", "0", "0", "8", "11", "(13–23)", "∞"],
         ]
+        assert "--out" not in out
         assert list(tmp_path.iterdir()) == []
+
+    def test_a_base_without_a_figure_is_said_to_need_one(self, ropewalk):
+        """It is drawn in the figure alone: the table would be the same without a word."""
+        out = ropewalk("inspect", "--scaling", "none", "--length", "2x", "--base", "500").out
+        assert "drawn in a figure: add --out FOLDER." in " ".join(out.split())
 
     @pytest.mark.parametrize(
         ("words", "told"),
