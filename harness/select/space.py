@@ -103,6 +103,8 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
         else:
             continue
         axes.append(_axis(name, key, searched, hints[key], known[key]))
+    if not known:
+        raise UserError(f"{name} has no options to search; name another method, such as yarn.")
     if not axes:
         raise UserError(
             f"{name} has no option with a range to search; write {name}:OPTION=LOW..HIGH."

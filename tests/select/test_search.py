@@ -111,7 +111,7 @@ def test_a_users_method_declares_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("none", "no option with a range"),
+        ("none", "none has no options to search"),
         ("yarn:factor=4,beta_fast=32,beta_slow=1", "no option with a range"),
         ("yarn:beta=1..2", "has no option 'beta'"),
         ("yarn:beta_fast=64..8", "is no range"),
