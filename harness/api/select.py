@@ -163,9 +163,10 @@ def _candidates(
     every = coinciding(field.plan, field.names)
     left_out = unserved(field.plan, every, to)
     names = {name: same for name, same in every.items() if to is None or name not in left_out}
-    if not names:
+    if left_out and not names.keys() - {OWN}:
         raise UserError(
-            f"--to {to} can express none of the candidates; leave it out, or name others."
+            f"--to {to} can express none of these methods; name others, or leave --to out. "
+            f"`{next(iter(left_out))}`: {next(iter(left_out.values()))}"
         )
     if to and left_out:
         name, reason = next(iter(left_out.items()))

@@ -105,6 +105,14 @@ def test_an_engine_has_the_candidates_that_it_expresses(recommend, tmp_path):
     assert recommend("--to", "vlm", "--dry-run").status == 2
 
 
+def test_an_engine_that_expresses_none_of_the_named_methods_ends_the_race(ropewalk, tiny, docs):
+    """Else the plain model would be measured and recommended, which nobody asked about."""
+    asked = ["--model", tiny, "--docs", docs, "--scaling", "rerope", "--length", "4x"]
+    done = ropewalk("recommend", *asked, "--to", "vllm", "--dry-run")
+    assert done.status == 2
+    assert "--to vllm can express none of these methods" in done.err
+
+
 def test_a_method_is_measured_in_the_form_that_the_engine_serves(ropewalk, tiny, docs):
     """Every engine keeps YaRN's factor at all lengths, also that of YaRN under another method."""
     named = ["--scaling", "yarn", "resonance:on=yarn", "ntk:factor=4"]
