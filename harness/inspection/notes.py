@@ -13,7 +13,7 @@ from harness.models.structure import Layers, layers_of
 from harness.patching.config import is_rotary, rope_of
 from harness.plugins import Plugin, call, parameters
 from harness.sweep.measure import records
-from harness.sweep.plan import Plan
+from harness.sweep.plan import Plan, calibrations
 from scaling import native
 from scaling.types import Rope
 
@@ -25,7 +25,7 @@ def plan_notes(plan: Plan) -> list[str]:
     """Return a sentence on each thing that a plan leaves out, changes, or takes from its model."""
     failures = dict.fromkeys(cell.failed for cell in plan.cells if cell.failed)
     lines = [f"Its cells fail: {reason}" for reason in failures]
-    lines += [*_short(plan), *doc_notes(plan.documents, plan.left_out)]
+    lines += [*_other_heads(plan), *_short(plan), *doc_notes(plan.documents, plan.left_out)]
     model = plan.checkpoint
     if getattr(model.tokenizer, "chat_template", None):
         raw = [task.label for task in plan.tasks if not task.options.get("chat")]
@@ -38,6 +38,20 @@ def plan_notes(plan: Plan) -> list[str]:
     return lines + notes(
         model.label, model.config, plan.methods, plan.lengths, trust_remote_code=trusted
     )
+
+
+def _other_heads(plan: Plan) -> list[str]:
+    """Name the files whose heads were measured on another checkpoint of the same shape."""
+    checkpoint = plan.checkpoint
+    own = checkpoint.fingerprint.partition("+")[0]  # without that of an adapter
+    if checkpoint.loaded is not None:  # its fingerprint is of another kind than that of a file
+        return []
+    return [
+        f"{file} was measured on another checkpoint ({table.get('model', 'unnamed')}, fingerprint "
+        f"{table['fingerprint']}; this one has {own}): ropewalk calibrate measures this one."
+        for file, table in calibrations(plan.methods).items()
+        if table.get("fingerprint", own) != own
+    ]
 
 
 def _short(plan: Plan) -> list[str]:

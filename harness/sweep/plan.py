@@ -234,8 +234,8 @@ def with_methods(plan: Plan, scaling: Sequence[str]) -> Plan:
     return replace(plan, spec=spec, methods=methods, cells=cells)
 
 
-def calibrated_on(methods: Iterable[Plugin]) -> frozenset[str]:
-    """Return the hashes of the documents on which a method's heads were measured."""
+def calibrations(methods: Iterable[Plugin]) -> dict[str, Mapping[str, Any]]:
+    """Return what is in the files of measured heads that methods name, by path."""
 
     def files(module: str, options: Mapping[str, Any]) -> Iterator[str]:
         for name, value in options.items():
@@ -244,13 +244,18 @@ def calibrated_on(methods: Iterable[Plugin]) -> frozenset[str]:
             elif name == "heads" and value and module.startswith("scaling."):
                 yield value  # an option of a user's own method may mean anything
 
-    hashes: set[str] = set()
+    tables: dict[str, Mapping[str, Any]] = {}
     for method in methods:
         for file in files(method.module.__name__, method.arguments):
             with suppress(ValueError):  # the method's own cells say why
-                documents: Any = read_table(file, "heads").get("documents", ())
-                hashes |= {one["sha256"] for one in documents}
-    return frozenset(hashes)
+                tables[file] = read_table(file, "heads")
+    return tables
+
+
+def calibrated_on(methods: Iterable[Plugin]) -> frozenset[str]:
+    """Return the hashes of the documents on which a method's heads were measured."""
+    documents = (table.get("documents", ()) for table in calibrations(methods).values())
+    return frozenset(one["sha256"] for some in documents for one in some)
 
 
 def check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:

@@ -85,6 +85,20 @@ def test_a_calibration_is_a_file_that_methods_read(tmp_path, ropewalk, docs):
     assert "has only documents that a method was calibrated on" in only.err
 
 
+def test_heads_of_another_checkpoint_are_named(tmp_path, ropewalk, docs):
+    """Those of a model of the same shape would rank the heads of this one without a word."""
+    models = [save_tiny(tmp_path / name, seed=seed) for name, seed in (("one", 0), ("other", 1))]
+    file = tmp_path / "heads.json"
+    ropewalk("calibrate", models[0], "--docs", docs, "--documents", "1", "--out", file)
+    words = ("--docs", docs, "--task", "perplexity:tail=8", "--length", "1x", "--dry-run")
+    notes = [
+        ropewalk("run", "--model", model, *words, "--scaling", f"ms_poe:heads={file}").out
+        for model in models
+    ]
+    text = "heads.json was measured on another checkpoint (one, fingerprint "
+    assert [text in " ".join(note.split()) for note in notes] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
