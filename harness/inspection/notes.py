@@ -55,21 +55,30 @@ def _other_heads(plan: Plan) -> list[str]:
 
 
 def _short(plan: Plan) -> list[str]:
-    """Name the documents that are too short for the longest length."""
-    questions = [question for cell in plan.cells for question in cell.questions]
-    # All documents of a stream are read, though no window may begin in the last of them.
-    units = {q.doc_id for q in questions if q.metadata.get("protocol") != "overlap"}
-    # Documents that no request is named after are filler, not too short.
-    named = {d.get("docs") for d in plan.documents if d["name"] in units}
-    read = [d["name"] for d in plan.documents if d.get("docs") in named]
-    short = [name for name in read if name not in units]
-    if not short:
-        return []
-    some = ", ".join(short[:5]) + (", …" if len(short) > 5 else "")
-    return [
-        f"{len(short)} of {len(read)} documents hold no window of {max(plan.lengths)} tokens and "
-        f"are left out: {some}"
-    ]
+    """Name the documents that are too short for the longest length of a task."""
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    texts = {document["name"] for document in plan.documents}
+    for task in plan.tasks:
+        cells = [cell for cell in plan.cells if cell.task == task.label and cell.questions]
+        questions = [question for cell in cells for question in cell.questions]
+        units = {question.doc_id for question in questions}
+        if texts.isdisjoint(units):  # it reads no documents, or only hides something in them
+            continue
+        read = [document.name for document in plan.sources[task.label].documents()]
+        # All documents of a stream are read, though no window may begin in the last of them.
+        stream = any(question.metadata.get("protocol") == "overlap" for question in questions)
+        short = [] if stream else [name for name in read if name not in units]
+        longest = max(cell.length for cell in cells)
+        alike.setdefault((len(read), longest, *short), []).append(task.label)
+    lines = []
+    for (count, longest, *short), tasks in alike.items():
+        of = f" of {', '.join(tasks)}" if len(alike) > 1 else ""
+        if short:
+            lines.append(
+                f"{len(short)} of {count} documents hold no window of {longest} tokens and are left"
+                f" out{of}: {_listed(short)}"
+            )
+    return lines
 
 
 def unnamed_cells(plan: Plan, folder: Path) -> str | None:

@@ -205,6 +205,26 @@ class TestRun:
         )
         assert len(samples(tmp_path / "run")) == 2 * 3
 
+    def test_documents_too_short_are_told_of_each_task(self, tiny, docs, tmp_path, ropewalk):
+        """A document that one task measures and another leaves out is named with the other."""
+        folder = shutil.copytree(docs, tmp_path / "docs")
+        (folder / "note.txt").write_text("too short for the longest length " * 3)
+        cells = {
+            "task": [
+                "perplexity:tail=16",
+                "window_kl:tail=16",
+                "perplexity:protocol=overlap,stride=16",
+            ],
+            "length": ["1x", "5x"],
+            "scaling": ["none"],
+        }
+        done = ropewalk(*sweep(tiny, folder, tmp_path / "run", **cells), "--dry-run")
+        told = [line for line in done.out.splitlines() if "hold no" in line]
+        assert told == [
+            "1 of 4 documents hold no window of 320 tokens and are left out of perplexity:tail=16: "
+            "note.txt"
+        ]
+
     @pytest.mark.slow
     def test_a_users_method_may_give_any_number_as_its_factor(self, tiny, docs, tmp_path, ropewalk):
         """An attention factor from numpy or torch is recorded as the number it is."""
