@@ -114,6 +114,7 @@ ASKS = "Loglikelihood(window.tokens, window.start, doc_id=window.doc_id, metadat
     (ASKS, ASKS.replace("window.tokens", "(1.5,) * length"), "failed: TypeError: 'float' obj"),
     (ASKS, "Loglikelihood((1,) * 9, 1, doc_id='a')",
      "a: its 9 tokens are not a length of the sweep."),
+    (f"yield {ASKS}", "yield from ()", "ask yields no request, at no length of the sweep."),
     ('METRIC = "perplexity"', 'METRIC = "a\\n"', "VERSION must be a whole number and METRIC a"),
     ("VERSION = 1", "VERSION = 'a'", "VERSION must be a whole number and METRIC a printable "),
 ])  # fmt: skip

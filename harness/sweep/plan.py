@@ -303,6 +303,8 @@ def ask(
             by_length[question.cell or question.length].append(question)
 
     call(f"task {task.label}", questions)
+    if not any(by_length.values()):
+        raise UserError(f"task {task.label}: ask yields no request, at no length of the sweep.")
     return by_length
 
 
