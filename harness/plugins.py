@@ -156,8 +156,17 @@ def _of_function(function: Callable[..., Any]) -> Plugin:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Return the name of a function's results."""
-    return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
+    """Return the name of a function's results, with the options of a ``functools.partial``.
+
+    A method's own function, as ``ropewalk.methods`` has it, has the name of its file.
+    """
+    if isinstance(function, partial):
+        values = function.keywords.items()
+        options = [f"{key}={function_name(of) if callable(of) else of}" for key, of in values]
+        return ":".join(filter(None, (function_name(function.func), ",".join(options))))
+    name = str(getattr(function, "__name__", type(function).__name__)).strip("<>")
+    module = str(getattr(function, "__module__", None) or "__main__")
+    return module.rpartition(".")[2] if name in METHOD and module != "__main__" else name
 
 
 def names_code(kind: str, given: str | Callable[..., Any]) -> bool:
@@ -345,7 +354,8 @@ def _read_options(
     an option that is unknown, missing, or of another type, and for a value that no record can hold.
     """
     _check_keyword_only(name, module, kind, given)
-    known, hints = parameters(module, kind), hints_of(entry(module, kind))
+    known = parameters(module, kind)
+    hints = hints_of(entry(module, kind)) if given else {}
     recorded: dict[str, Any] = {}
     passed: dict[str, Any] = {}
     digests = []
@@ -358,9 +368,8 @@ def _read_options(
         if key not in given:
             if default is inspect.Parameter.empty:
                 raise UserError(f"{name} needs the option {key!r}: write {name}:{key}=…")
-            is_method = inspect.isfunction(default)
             passed[key] = default
-            recorded[key] = default.__module__.rpartition(".")[2] if is_method else default
+            recorded[key] = function_name(default) if callable(default) else default
         elif names_method(hints.get(key)):
             method = load("method", inner_method(given[key]))
             recorded[key] = given[key]
