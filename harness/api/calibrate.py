@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.api.observer import LOG, Observer
-from harness.api.settings import read_spec
+from harness.api.settings import name_of, read_spec
 from harness.data.corpus import Corpus
 from harness.data.documents import open_documents
 from harness.errors import UserError
@@ -49,7 +49,7 @@ def calibrate(
     dtype, device, revision, offline and trust_remote_code. Raises UserError before any weight is
     read for documents that are too short and for what is no model.
     """
-    spec = read_spec({"model": str(model), **settings}, DEFAULTS)
+    spec = read_spec({"model": name_of(model), **settings}, DEFAULTS)
     if documents < 1:
         raise UserError(f"--documents {documents} is invalid: calibrate reads 1 or more.")
     file = Path(out)

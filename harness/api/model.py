@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from harness.api.describe import kinds_of
 from harness.api.observer import LOG, Observer
-from harness.api.settings import read_spec
+from harness.api.settings import name_of, read_spec
 from harness.errors import UserError
 from harness.inspection.check import BAND_WINDOWS, OWN, Geometry, check_encoding, check_method
 from harness.inspection.inspect import Inspection
@@ -38,6 +38,11 @@ def patched(model: Any, rotation: Rotation) -> Iterator[Any]:
     Raises UserError, naming the model, where its rotary embedding cannot be replaced as a whole,
     and for a rotation that is the library's own stateful type.
     """
+    if not isinstance(rotation, Rotation):
+        raise UserError(
+            f"patched takes what a method returns, not {type(rotation).__name__}: "
+            "methods.yarn(rope_of(model.config), length, factor=4)."
+        )
     if rotation.stateful:
         raise UserError(
             "this rotation is transformers' own stateful type: load the model with it instead."
@@ -72,7 +77,7 @@ def findings(
     **settings: Any,
 ) -> Iterator[Finding]:
     """Yield the findings of ``doctor`` one by one; ``say`` receives each step."""
-    spec = read_spec({"model": str(model), **settings}, {"scaling": "native", "length": "1x"})
+    spec = read_spec({"model": name_of(model), **settings}, {"scaling": "native", "length": "1x"})
     other = Server(server, quick=quick) if server else None
     return examine(spec, other, quick=quick, say=say)
 
@@ -95,7 +100,7 @@ def export(
     the keys, ``result.distance`` the numerical error relative to the frequencies that were
     measured. Raises UserError for what the engine cannot express.
     """
-    given = {"model": str(model), "scaling": [scaling], "length": [str(length)], **settings}
+    given = {"model": name_of(model), "scaling": [scaling], "length": [str(length)], **settings}
     return written_export(read_spec(given), to, out, copy=copy, observer=observer)
 
 
@@ -130,12 +135,12 @@ def check(
     (default: 16x); ``settings`` are length, revision, offline and trust_remote_code. Raises
     UserError for what is neither.
     """
-    name = plugin.partition(":")[0]
-    kinds = ["method"] if name.endswith(".json") else kinds_of(name, ("method", "encoding"))
+    own = plugin.partition(":")[0]
+    kinds = ["method"] if own.endswith(".json") else kinds_of(own, ("method", "encoding"))
     given = {key: value for key, value in settings.items() if value is not None}
     if given and model is None:
         raise UserError(f"--{next(iter(given))} is for a model; give --model too.")
-    geometries = _geometries(str(model), given) if model else None
+    geometries = _geometries(name, given) if (name := name_of(model)) else None
     if geometries:
         kinds = ["method"]
     results = []
@@ -179,6 +184,6 @@ def inspect(
     tables is written into ``out``; ``settings`` are scaling, length, revision, offline and
     trust_remote_code. Raises UserError as a sweep would.
     """
-    spec = read_spec({"model": None if model is None else str(model), **settings})
+    spec = read_spec({"model": name_of(model), **settings})
     with observer.status("Reading config"):
         return compute(spec, base, encoding, Path(out) if out else None)

@@ -26,7 +26,8 @@ from harness.backends.workers import Cluster, Workers
 from harness.errors import UserError
 from harness.inspection.notes import doc_warnings, plan_notes, unnamed_cells
 from harness.models.checkpoint import Checkpoint
-from harness.plugins import load, names_code
+from harness.names import nearest
+from harness.plugins import load, names_code, parameters
 from harness.reports import best
 from harness.reports.plots.style import drawing, lay_out
 from harness.runs.frame import make_frame
@@ -162,7 +163,13 @@ class Run:
         Raises UserError for a name or an option that is unknown, and ValueError for a report that
         does not apply to what was measured. ``figure``: that of a report that has a table too.
         """
-        report, frame = load("report", name), self.frame()
+        report = load("report", name)
+        known = parameters(report.module, "report")
+        for option in options.keys() - known.keys():
+            raise UserError(
+                f"the report {name} has no option {option!r}; {nearest(option, known)}."
+            )
+        frame = self.frame()
         with drawing():
             result: pd.DataFrame | Figure = report.module.make(
                 frame, **{**report.arguments, **options}

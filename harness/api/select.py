@@ -13,7 +13,7 @@ import pandas as pd
 
 from harness.api.observer import LOG, Observer
 from harness.api.run import keeping, machine_of, measurer, note_plan
-from harness.api.settings import open_loaded, read_spec
+from harness.api.settings import name_of, open_loaded, read_spec
 from harness.backends.connect import connected
 from harness.backends.workers import Cluster
 from harness.data.documents import Documents
@@ -235,7 +235,7 @@ def tune(
     --help``): ``scaling``, what is searched, ``task``, ``length``, ``docs``, ``out``, … Raises
     UserError before any weight is read.
     """
-    given = {"model": None if model is None else str(model), **settings}
+    given = {"model": name_of(model), **settings}
     result = search(given, against, trials, key_tokens=key_tokens, observer=observer)
     assert result is not None  # it is no dry run
     return result

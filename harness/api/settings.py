@@ -73,6 +73,16 @@ def _documents(given: Any) -> Any:
     return str(given) if isinstance(given, Path) else of_python(given)
 
 
+def name_of(model: Any) -> str | None:
+    """Return the name of a model that is opened by it; raise UserError for a loaded model."""
+    if model is not None and not isinstance(model, str | Path):
+        raise UserError(
+            f"model is a {type(model).__name__}; give a folder or a hub name. Only run and"
+            " recommend take a loaded model."
+        )
+    return None if model is None else str(model)
+
+
 def open_loaded(
     model: Any, tokenizer: Any, settings: Mapping[str, Any]
 ) -> tuple[Any, Checkpoint | None]:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import ropewalk as rw
 from harness.api.settings import open_loaded
 from harness.errors import UserError
+from harness.methods.resolve import resolve
 from harness.models.checkpoint import hold
-from harness.plugins import names
+from harness.plugins import load, names
 from harness.runs.provenance import command
 from harness.select import race
 from tests import ROOT
@@ -102,6 +104,31 @@ def test_a_loaded_model_gives_the_samples_of_its_folder(loaded, tiny, docs, tmp_
     assert isinstance(one.report("curves"), Figure)
     assert one.report("differences", baseline="none")["baseline"].eq("none").all()
     assert rw.frame(tmp_path / "a").equals(one.frame())
+
+
+def test_a_method_with_options_is_named_as_on_the_command_line():
+    """Every method's function is called frequencies or bands, and a partial has no name."""
+    assert load("method", rw.methods.self_extend).label == "self_extend"
+    method = load("method", partial(rw.methods.resonance, on=partial(rw.methods.yarn, factor=4.0)))
+    assert method.label == "resonance:on=yarn:factor=4.0"
+    assert method.options == {"on": "yarn:factor=4.0"}
+    rope = rw.Rope(16, 10_000.0, 64)
+    given = load("method", "resonance:on=yarn:factor=4")
+    assert resolve(method, rope, 256).fingerprint == resolve(given, rope, 256).fingerprint
+
+
+def test_what_is_given_in_python_by_mistake_is_one_sentence(loaded, tmp_path):
+    model, _ = loaded
+    run = rw.Run((tmp_path,))
+    for words, call in (
+        ("patched takes what a method returns, not str", rw.patched(model, "yarn").__enter__),
+        ("not function", rw.patched(model, rw.methods.yarn).__enter__),
+        ("Only run and recommend take a loaded model", lambda: rw.tune(model)),
+        ("Only run and recommend take a loaded model", lambda: rw.inspect(model)),
+        ("the report best has no option 'baselin'", lambda: run.report("best", baselin="none")),
+    ):
+        with pytest.raises(rw.UserError, match=words):
+            call()
 
 
 @pytest.mark.slow
