@@ -410,15 +410,19 @@ def truncations(frame: pd.DataFrame) -> dict[tuple[str, str], tuple[int, float]]
 def overall(tasks: Sequence[Decision]) -> tuple[str, float] | None:
     """Return one method for several tasks at one length, and the largest of its regrets.
 
-    It is the servable method whose largest regret is least; percent of perplexity and percentage
-    points count alike. None where no method has a bound on every task.
+    It is the servable method whose largest regret is least; of equal ones the next largest decides,
+    as a task in which all methods score alike has one bound for all. Percent of perplexity and
+    percentage points count alike. None where no method has a bound on every task, or no method
+    scores above 0 on any.
     """
-    largest = {}
+    if all(one.all_zero for one in tasks):
+        return None
+    of: dict[str, list[float]] = {}
     for name in tasks[0].family.own:
         known = [one.regret(first) for one in tasks if (first := one.family.compared(name))]
         regrets = [regret for regret in known if regret is not None]
         if len(regrets) == len(tasks):
-            largest[name] = max(regrets)
-    names = [name for name in largest if all(name not in one.family.code for one in tasks)]
-    best = min(names or largest, key=lambda name: (largest[name], *plainness(name)), default=None)
-    return None if best is None else (best, largest[best])
+            of[name] = sorted(regrets, reverse=True)
+    names = [name for name in of if all(name not in one.family.code for one in tasks)]
+    best = min(names or of, key=lambda name: (of[name], *plainness(name)), default=None)
+    return None if best is None else (best, of[best][0])

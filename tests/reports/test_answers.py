@@ -444,6 +444,25 @@ def test_a_margin_of_one_is_one_percentage_point():
     assert "About 90 trials would bound that by 1 percentage point." in best.summary(found)[0]
 
 
+def test_a_task_without_a_winner_leaves_the_choice_to_the_others():
+    """Where passkeys tell no method from another, the method for both is that of perplexity."""
+    losses = {"near": 0.1, "far": 0.2}
+    texts = [documents(name, 1024, loss) for name, loss in losses.items()]
+    for share in (0, 20):
+        keys = [trials(name, 1024, share) for name in losses]
+        [length] = best.answer(best.make(frame(*texts, *keys)))[0]["lengths"]
+        assert length["use"] == "near"
+
+
+def test_where_no_task_scores_no_method_is_for_all_of_them():
+    keys = [trials(name, 1024, 0) for name in ("none", "far")]
+    others = [[{**row, "task": "niah"} for row in rows] for rows in keys]
+    table = best.make(frame(*keys, *others))
+    [length] = best.answer(table)[0]["lengths"]
+    assert (length["use"], length["bound"]) == (None, "")
+    assert not [text for text in best.summary(table) if "on all 2 tasks" in text]
+
+
 def test_one_method_is_not_called_the_best_of_all_tasks():
     """It is the only one, even where it recovers nothing; two are compared."""
     cells = [documents("none", 1024, 0), trials("none", 1024, 0)]
