@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Literal
 
 from tasks._intervals import macro_average, proportion
-from tasks._prompt import Frame
+from tasks._prompt import Frame, continued
 from tasks.types import (
     Fact,
     Generate,
@@ -49,6 +49,16 @@ def check_trials(trials: int, depths: int | None = None, *, new: int = 1, tasks:
         )
     if new < 1:
         raise ValueError(f"new={new} is not 1 or more")
+
+
+def check_new(context: TaskContext, new: int, answers: Sequence[str]) -> None:
+    """Raise ValueError where ``new`` tokens cannot hold all of several answers."""
+    least = len(continued(context, f" {' '.join(answers)}"))
+    if new < least:
+        raise ValueError(
+            f"new={new} tokens cannot hold {len(answers)} answers, which take {least} or more: give"
+            f" new={2 * least}"
+        )
 
 
 def grid(depths: int, trials: int) -> Iterator[tuple[float, int, str]]:

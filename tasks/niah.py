@@ -32,6 +32,7 @@ from tasks._retrieval import (
     BETWEEN,
     FACTS,
     Form,
+    check_new,
     check_trials,
     grade,
     grid,
@@ -120,7 +121,8 @@ def ask(
     RULER.
 
     Raises ValueError for a preset with other options, for more keys in turn than a haystack hides,
-    and when a prompt cannot fit, naming the least length.
+    when a prompt cannot fit, naming the least length, and when ``new`` tokens cannot hold several
+    values.
     """
     check_trials(trials, depths or None, new=new)
     new = new if form == "text" else 0
@@ -137,6 +139,8 @@ def ask(
         for depth, trial, doc_id in grid(depths or 1, trials):
             draw = Random(f"{seed}/{depth}/{trial}")
             hidden = hide(setting, draw)
+            if setting.answers > 1:
+                check_new(context, new, hidden.answer.split(BETWEEN))
             drawn = [draw.random() for _ in range(len(hidden.pairs) * setting.values)]
             one = setting.answers == in_turn == 1
             placed = one and depths > 0

@@ -12,7 +12,16 @@ from random import Random
 from string import ascii_uppercase
 
 from tasks._prompt import FILLER, around, continued, inserted
-from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, make_request, room, score
+from tasks._retrieval import (
+    BETWEEN,
+    FACTS,
+    check_new,
+    check_trials,
+    grade,
+    make_request,
+    room,
+    score,
+)
 from tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
@@ -43,7 +52,7 @@ def ask(
     """Yield ``trials`` prompts of every length; they ask about the first of ``chains`` of ``hops``.
 
     Names, values and depths depend only on seed and trial. Raises ValueError if a prompt cannot
-    fit, naming the least length.
+    fit, naming the least length, and if ``new`` tokens cannot hold the names of a chain.
     """
     check_trials(trials, new=new)
     if chains < 1 or not 1 <= hops < NAMES:
@@ -55,6 +64,7 @@ def ask(
             shot = example(context, hops, draw)
             every = [chain(hops, 5, draw) for _ in range(chains)]
             (value, names, _) = every[0]
+            check_new(context, new, names)
             answer = {"value": value, "count": len(names)}
             frame = around(
                 context, shot + BEFORE, AFTER.format(**answer), REPLY.format(**answer), chat=chat

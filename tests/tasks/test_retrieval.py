@@ -250,6 +250,19 @@ def test_argmax_and_generation_agree_on_every_trial(reference):
     assert len(scored) == 2
 
 
+@pytest.mark.parametrize(
+    ("task", "options"), [(variable_tracking, {"hops": 10}), (niah, {"values": 30})]
+)
+def test_a_text_has_room_for_all_answers(source, task, options):
+    """A model that knows them all is not scored by how many of them fit into the text."""
+    with pytest.raises(ValueError, match=r"new=\d+ tokens cannot hold \d+ answers"):
+        next(task.ask(source, [4000], **options))
+    (one, *_) = task.ask(source, [4000], trials=1, new=300, **options)
+    said = " " + one.metadata["answer"].replace(", ", " ")
+    text = source.decode(source.encode(said)[: one.max_new_tokens])
+    assert task.grade(one, Generated(text, (0,), (0.0,)), source).value == 1
+
+
 def test_a_chain_has_no_more_names_than_there_are(source):
     told = "chains is 1 or more and hops 1 to 17575, got 1 and 17576"
     with pytest.raises(ValueError, match=told):
