@@ -31,6 +31,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from harness.cli.settings import whole
 from harness.data.embedded import training
 from harness.encodings._config import EncodingConfig, config_of
 from harness.encodings._model import EncodingForCausalLM
@@ -47,6 +48,7 @@ HEAD, EVERY = 32, 100  # channels of a head; steps between checkpoints
 TIMED, WATCHING = 3, 1.1  # steps of a trial; what checkpoints and the curve take beside the steps
 FOUND = 0.95  # the share of passkeys from which they count as learned
 LONG = 8  # windows of the long forward that is timed
+Count = Annotated[int, Parameter(converter=whole, validator=Number(gte=1))]
 app = App(help=__doc__)
 
 
@@ -158,8 +160,8 @@ def recipe_for(
 def main(
     *,
     encodings: Annotated[Sequence[str] | None, Parameter(consume_multiple=True)] = None,
-    seeds: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
-    steps: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    seeds: Count = 1,
+    steps: Count | None = None,
     minutes: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     passkeys: bool = True,
     out: Path = Path("training/encodings"),
@@ -247,7 +249,7 @@ def timed(models: dict[str, dict[str, Callable[[], Any]]], rounds: int) -> pd.Da
 
 
 @app.command
-def table(models: Path, out: Path, *, rounds: int = 5) -> None:
+def table(models: Path, out: Path, *, rounds: Count = 5, trust_remote_code: bool = False) -> None:
     """Write what trainings took and came to, and how fast each encoding is beside rope.
 
     The folder gets ``training.csv`` and the record of each model.
@@ -256,14 +258,20 @@ def table(models: Path, out: Path, *, rounds: int = 5) -> None:
         models: Folder of the trained models.
         out: Where training.csv and the folder of records go.
         rounds: How often each work is timed.
+        trust_remote_code: Run encodings of your own, whose code is beside the weights.
     """
     torch.set_num_threads(1)
     files = sorted(models.glob("*/training.json"))
+    if not files:
+        raise UserError(f"{models} has no trained models; name the folder that --out named.")
     records = {file.parent.name: json.loads(file.read_text()) for file in files}
     rows = {name: fact_row(record) for name, record in records.items()}
     rows_of = pd.DataFrame.from_dict(rows, orient="index").convert_dtypes()
     loaded = {
-        name: works(AutoModelForCausalLM.from_pretrained(models / name), record["recipe"])
+        name: works(
+            AutoModelForCausalLM.from_pretrained(models / name, run_code=trust_remote_code),
+            record["recipe"],
+        )
         for name, record in records.items()
     }
     seconds = timed(loaded, rounds)

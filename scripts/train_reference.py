@@ -23,6 +23,7 @@ from cyclopts import App
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from harness.cli.settings import Whole
 from harness.data.embedded import training
 from harness.files import make_folder
 from tasks._prompt import FILLER
@@ -104,8 +105,8 @@ def config(recipe: Recipe, tokenizer: Any) -> LlamaConfig:
 def main(
     out: Path = Path("training/reference"),
     *,
-    steps: int = Recipe.steps,
-    seed: int = Recipe.seed,
+    steps: Whole = Recipe.steps,
+    seed: Whole = Recipe.seed,
     device: str = "cpu",
 ) -> None:
     """Train the reference model into a folder of its own."""
