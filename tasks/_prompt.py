@@ -80,10 +80,10 @@ def inserted(
 ) -> tuple[list[int], list[int]]:
     """Return ``room`` tokens of needles between pieces, and where each needle begins.
 
-    A needle lies between the two pieces that are nearest to its depth (0 before all, 1 after all).
-    Only the last piece is cut, and then ends with ``end``. ``more`` changes only the end: the
-    needles keep the places that they would have in a text shorter by ``more`` tokens. Raises
-    ValueError if needles or pieces do not fill the room.
+    A needle lies between the two pieces that are nearest to its depth (0 before all, 1 after all
+    that are whole). Only the last piece is cut, and then ends with ``end``. ``more`` changes only
+    the end: the needles keep the places that they would have in a text shorter by ``more`` tokens.
+    Raises ValueError if needles or pieces do not fill the room.
     """
     free = room - sum(len(needle) for _, needle in needles)
     tokens: list[int] = []

@@ -87,7 +87,8 @@ def prompt(
     """Return a prompt of exactly ``length`` tokens.
 
     ``depth`` 0 puts the needle before all filler, and 1 after it. The needle lies between whole
-    sentences of the standard filler, so only the last sentence before the question may be cut.
+    sentences of the standard filler. Only the last sentence before the question may be cut, and
+    then it follows the needle of depth 1 too.
     """
     frame, needle = framed(context, key, chat=chat)
     least = frame.taken(0) + len(needle)
