@@ -20,6 +20,7 @@ STUDY = Path(__file__).parents[1] / "results" / "encodings"
 TEXT = (STUDY / "README.md").read_text(encoding="utf-8")
 WHERE = ["model", "method", "task", "length", "seed"]
 TAIL, PREFIX, KEYS = "perplexity:tail=48", "perplexity:protocol=prefix", "passkey:depths=5,trials=5"
+WITHOUT = " without passkey prompts"  # ends the name of a model that was trained so
 LEARNED = 0.5  # the share of passkeys inside the window; no seed is between 4 % and 88 %
 ROTARY = ("none", "yarn", "self_extend", "rerope", "lm_infinite")
 ROWS = [("rope", method) for method in ROTARY] + [
@@ -46,8 +47,9 @@ def samples() -> pd.DataFrame:
 
 
 def _samples() -> Iterator[tuple[Any, ...]]:
-    for folder in [*(STUDY / "passkey").iterdir(), *(STUDY / "perplexity").iterdir()]:
+    for folder in sorted(STUDY.glob("**/*-seed?/")):
         model, _, seed = folder.name.rpartition("-seed")
+        model += WITHOUT * ("no_passkeys" in folder.parts)
         record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         cells: dict[str, list[dict[str, Any]]] = {}
         for cell in record["cells"]:

@@ -217,9 +217,20 @@ def check_described(kind: str, theirs: Frequencies, rope: Rope, tolerance: float
         theirs.inv_freq, ours.inv_freq, rtol=tolerance, atol=0.0
     )
     if not same or abs(theirs.attention_factor - ours.attention_factor) > tolerance:
+        form = rope.shipped.get("rope_type", "default")
         raise UserError(
-            f"{kind}: its rotary frequencies are not those its config describes ({rope})."
+            f"{kind}: its rotary frequencies are not those its config describes (rope_type {form!r}:"
+            f" {_told(ours)}); the model's own are {_told(theirs)}. No scaling of it can be measured."
         )
+
+
+def _told(frequencies: Frequencies) -> str:
+    """Name frequencies in a sentence by their number, ends and attention factor."""
+    values = frequencies.inv_freq
+    return (
+        f"{len(values)} from {values.min():.3g} to {values.max():.3g} radians per token, attention"
+        f" factor {frequencies.attention_factor:.4g}"
+    )
 
 
 @contextmanager
