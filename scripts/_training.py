@@ -200,8 +200,8 @@ def held_out_loss(model: Any, source: TaskContext, window: int) -> dict[str, flo
     tokens: Any = torch.tensor(rows, device=model.device)
     logits = torch.cat([model(input_ids=part).logits[:, :-1] for part in tokens.split(16)])
     nll = torch.nn.functional.cross_entropy(
-        logits.transpose(1, 2).float(), tokens[:, 1:], reduction="none"
-    )
+        logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="none"
+    ).view_as(tokens[:, 1:])
     quarter = window // 4
     parts = {"all": nll, "first_quarter": nll[:, :quarter], "last_quarter": nll[:, -quarter:]}
     return {name: round(float(part.mean()), 4) for name, part in parts.items()}
