@@ -178,9 +178,12 @@ class Frequencies(Rotation):
         if self.inv_freq.dtype != torch.float32 or self.inv_freq.dim() != 1:
             kind = f"{self.inv_freq.dtype} {tuple(self.inv_freq.shape)}"
             raise ValueError(f"inv_freq must be one row of float32, got {kind}")
-        if not bool(torch.isfinite(self.inv_freq).all()) or bool((self.inv_freq < 0).any()):
+        wrong = ~torch.isfinite(self.inv_freq) | (self.inv_freq < 0)
+        if bool(wrong.any()):
+            first = int(wrong.nonzero()[0])
             raise ValueError(
-                f"inv_freq must be finite and not negative, got {self.inv_freq.tolist()}"
+                f"inv_freq must be finite and not negative, got {float(self.inv_freq[first]):g} for"
+                f" channel pair {first}"
             )
         if not (math.isfinite(self.attention_factor) and self.attention_factor > 0):
             raise ValueError(f"attention_factor must be positive, got {self.attention_factor}")

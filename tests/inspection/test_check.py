@@ -100,7 +100,7 @@ def test_a_method_is_checked_at_the_geometry_of_a_model(method, tiny, ropewalk):
     (lambda f: Frequencies(f.double()), "numbers",
      "inv_freq must be one row of float32, got torch.float64 (2,)"),
     (lambda f: Frequencies(-f / f), "numbers",
-     "inv_freq must be finite and not negative, got [-1.0, -1.0]"),
+     "inv_freq must be finite and not negative, got -1 for channel pair 0"),
     (lambda f: Frequencies(f, 0.0), "numbers", "attention_factor must be positive, got 0.0"),
 ])  # fmt: skip
 def test_a_result_that_is_none_fails(returned, about, text):
