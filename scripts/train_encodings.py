@@ -96,7 +96,8 @@ def train(encoding: str, recipe: Recipe, texts: Texts, tokenizer: Any, out: Path
     with (out / "model.safetensors").open("rb") as file:
         digest = file_digest(file, "sha256").hexdigest()
     record |= {"parameters": whole, "of_the_encoding": added, "weights": f"sha256:{digest}"}
-    (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    with replacing(out / "training.json") as file:
+        file.write(json.dumps(record, indent=1).encode() + b"\n")
     (out / "checkpoint.pt").unlink()
     console.print(f"written to {out}: {whole:,} parameters, {added:,} of the encoding's")
 
