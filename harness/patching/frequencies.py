@@ -219,8 +219,9 @@ def check_described(kind: str, theirs: Frequencies, rope: Rope, tolerance: float
     if not same or abs(theirs.attention_factor - ours.attention_factor) > tolerance:
         form = rope.shipped.get("rope_type", "default")
         raise UserError(
-            f"{kind}: its rotary frequencies are not those its config describes (rope_type {form!r}:"
-            f" {_told(ours)}); the model's own are {_told(theirs)}. No scaling of it can be measured."
+            f"{kind}: its rotary frequencies are not those its config describes (rope_type"
+            f" {form!r}: {_told(ours)}); the model's own are {_told(theirs)}. No scaling of it can"
+            " be measured."
         )
 
 
