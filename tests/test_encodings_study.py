@@ -41,8 +41,12 @@ NAMES = {
 
 @cache
 def samples() -> pd.DataFrame:
-    """Return one row per sample; ``digits`` says whether the key is in the answer's most likely."""
-    columns = [*WHERE, "unit", "value", "weight", "digits"]
+    """Return one row per sample.
+
+    ``digits`` says whether the key is in the answer's most likely, and ``placed`` how many of its
+    digits are the most likely ones at their places.
+    """
+    columns = [*WHERE, "unit", "value", "weight", "digits", "placed"]
     return pd.DataFrame(_samples(), columns=columns).set_index([*WHERE, "unit"]).sort_index()
 
 
@@ -60,7 +64,9 @@ def _samples() -> Iterator[tuple[Any, ...]]:
                     continue
                 facts = sample["facts"]
                 any_format = facts.get("found") in ("exact", "format")
-                measured = sample["unit"], sample["value"], sample.get("weight") or 1, any_format
+                said = zip(facts.get("key", ""), facts.get("argmax", "")[-5:], strict=False)
+                extra = any_format, sum(digit == given for digit, given in said)
+                measured = sample["unit"], sample["value"], sample.get("weight") or 1, *extra
                 for cell in cells[sample["cell"]]:
                     where = model, cell["scaling"], cell["task"], int(cell["length"]), int(seed)
                     yield *where, *measured
@@ -142,6 +148,30 @@ def row(model: str, method: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def right(model: str, method: str, length: int) -> pd.Series[float]:
+    """Return the share of the keys' digits that are the most likely at their places, by seed."""
+    rows = samples().loc[(model, method, KEYS, length), "placed"]
+    return rows.groupby(level="seed").mean() / 5
+
+
+def row_without(model: str, method: str) -> str:
+    """Return a row of the table of models that were trained without passkey prompts."""
+    name = model + WITHOUT
+    own, with_prompts = lengths(TAIL, name, method), lengths(TAIL, model, method)
+    cells = [
+        NAMES.get(f"{model} {method}", f"`{model}`"),
+        perplexity(name, method, 256),
+        perplexity(name, method, 2048),
+        ", ".join(percent(ratio) for ratio in np.exp(own)),
+        ", ".join(percent(ratio) for ratio in np.exp(with_prompts[own.index])),
+        *(
+            ", ".join(f"{100 * share:.0f}" for share in right(name, method, length))
+            for length in (128, 256, 512, 2048)
+        ),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
 def against_self_extend(model: str, task: str, length: int, method: str = "none") -> str:
     """Return the change of perplexity from rotary with Self-Extend of the same seed."""
     return change(
@@ -162,6 +192,56 @@ def at_2048(model: str, method: str = "none") -> pd.Series[float]:
 @pytest.mark.parametrize(("model", "method"), ROWS)
 def test_a_row_of_the_table_is_that_of_the_samples(model, method):
     assert row(model, method) in TEXT
+
+
+WITHOUT_ROWS = [("rope", method) for method in ROTARY] + [
+    (name, "none") for name in ("transformer_xl", "t5", "kerple", "alibi")
+]
+
+
+@pytest.mark.parametrize(("model", "method"), WITHOUT_ROWS)
+def test_a_row_without_passkey_prompts_is_that_of_the_samples(model, method):
+    assert row_without(model, method) in TEXT
+
+
+def test_perplexity_without_passkey_prompts_is_that_of_the_text():
+    """What does not depend on the prompts, and that Transformer-XL's lead depends on copying."""
+    flat = " ".join(TEXT.split())
+    rise = np.exp(lengths(TAIL, "rope" + WITHOUT))
+    assert f"at eight windows is {rise.min():.1f} to {rise.max():.1f} times that at one" in flat
+    kept = [("transformer_xl", "none"), ("kerple", "none"), ("alibi", "none")]
+    kept += [("rope", "self_extend"), ("rope", "lm_infinite")]
+    most = max(np.exp(lengths(TAIL, model + WITHOUT, method)).max() for model, method in kept)
+    assert f"no seed rises by more than {math.ceil(100 * (most - 1))} %" in flat
+    worst = np.exp(lengths(TAIL, "t5" + WITHOUT)).max()
+    assert f"one seed of T5 rises by {percent(worst).lstrip('+')} %" in flat
+    read = pd.DataFrame({name: of("rope" + WITHOUT, name, PREFIX, 2048) for name in ROTARY})
+    order = read[["lm_infinite", "self_extend", "rerope", "yarn", "none"]]
+    assert (order.rank(axis=1).to_numpy() == np.arange(1, 6)).all()
+    base = of("rope" + WITHOUT, "self_extend", PREFIX, 2048)
+    ratios = np.exp(of("transformer_xl" + WITHOUT, "none", PREFIX, 2048) - base)
+    first, second, third = (percent(ratio).lstrip("+−") for ratio in ratios)
+    assert (ratios < 1).tolist() == [True, False, True]
+    assert f"Transformer-XL is {first} and {third} % below rotary under Self-Extend" in flat
+    assert f"and {second} % above it in the one that does not" in flat
+
+
+def test_copying_without_passkey_prompts_is_that_of_the_text():
+    """Keys and their digits, and the rank correlation of digits with perplexity."""
+    flat = " ".join(TEXT.split())
+    keys = scores().xs(KEYS, level="task")
+    keys = keys[[model.endswith(WITHOUT) for model in keys.index.get_level_values("model")]]
+    found = 25 * keys[keys > 0]
+    assert set(found.index) == {("t5" + WITHOUT, "none", 128, 2)}
+    assert f"recovers {found.iloc[0]:.0f} of 25 keys at 128 tokens" in flat
+    models = [model + WITHOUT for model, method in WITHOUT_ROWS if method == "none"]
+    digits = {length: pd.concat([right(model, "none", length) for model in models])
+              for length in (128, 256, 512, 2048)}  # fmt: skip
+    assert f"At 2048 tokens it is at most {100 * digits[2048].max():.0f} %" in flat
+    losses = pd.concat([of(model, "none", TAIL, 256) for model in models])
+    correlation = stats.spearmanr(digits[128], losses).statistic
+    assert f"rank correlation of −{abs(correlation):.2f}" in flat
+    assert correlation < 0
 
 
 def test_changes_from_self_extend_are_those_of_the_samples():
@@ -185,6 +265,7 @@ def test_changes_from_self_extend_are_those_of_the_samples():
 def test_a_seed_either_learned_to_copy_or_did_not():
     """No share of passkeys inside the window is between 4 and 88 %."""
     inside = scores().xs(KEYS, level="task").xs(256, level="length")
+    inside = inside[[WITHOUT not in model for model in inside.index.get_level_values("model")]]
     assert set(inside.round(2)) == {0.0, 0.04, 0.88, 0.96, 1.0}
 
 
@@ -262,6 +343,8 @@ def test_transformer_xl_is_significantly_better_only_without_pairing():
     known = scores().index.droplevel("seed").unique()
     for model, method, task, length in known:
         if (task, length) != (PREFIX, 2048) or (model, method) == ("rope", "self_extend"):
+            continue
+        if WITHOUT in model:
             continue
         own = of(model, method, PREFIX, 2048)
         base = of("rope", "self_extend", PREFIX, 2048)
