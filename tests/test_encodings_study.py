@@ -235,11 +235,11 @@ def test_copying_without_passkey_prompts_is_that_of_the_text():
     assert set(found.index) == {("t5" + WITHOUT, "none", 128, 2)}
     assert f"recovers {found.iloc[0]:.0f} of 25 keys at 128 tokens" in flat
     models = [model + WITHOUT for model, method in WITHOUT_ROWS if method == "none"]
-    digits = {length: pd.concat([right(model, "none", length) for model in models])
-              for length in (128, 256, 512, 2048)}  # fmt: skip
-    assert f"At 2048 tokens it is at most {100 * digits[2048].max():.0f} %" in flat
+    far = pd.concat([right(model, "none", 2048) for model in models])
+    assert f"At 2048 tokens it is at most {100 * far.max():.0f} %" in flat
+    digits = pd.concat([right(model, "none", 128) for model in models])
     losses = pd.concat([of(model, "none", TAIL, 256) for model in models])
-    correlation = stats.spearmanr(digits[128], losses).statistic
+    correlation = stats.spearmanr(digits, losses).statistic
     assert f"rank correlation of −{abs(correlation):.2f}" in flat
     assert correlation < 0
 
@@ -342,9 +342,8 @@ def test_transformer_xl_is_significantly_better_only_without_pairing():
     paired, apart = {}, {}
     known = scores().index.droplevel("seed").unique()
     for model, method, task, length in known:
-        if (task, length) != (PREFIX, 2048) or (model, method) == ("rope", "self_extend"):
-            continue
-        if WITHOUT in model:
+        here = (task, length) == (PREFIX, 2048) and WITHOUT not in model
+        if not here or (model, method) == ("rope", "self_extend"):
             continue
         own = of(model, method, PREFIX, 2048)
         base = of("rope", "self_extend", PREFIX, 2048)
