@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from tasks._tokens import Tokens
 from tasks.types import Document
 
+TAIL, STRIDE = 128, 256  # the options' defaults, in tokens
 SLIDE = 8  # windows that slide move on by one part of their length in so many
 MOST = 300_000  # windows of a task; a plan has no room for more questions
 Protocol = Literal["tail", "prefix", "sliding", "disjoint", "overlapping", "press", "overlap"]
@@ -27,8 +28,8 @@ class Layout:
     """
 
     opening: tuple[int, ...]
-    tail: int
-    stride: int
+    tail: int = TAIL
+    stride: int = STRIDE
     windows: int = 1
     longest: int = 0
     slide: bool = False
@@ -192,19 +193,35 @@ PROTOCOLS: dict[Protocol, Windows] = {  # by the recorded names
     "disjoint": disjoint,
     "overlap": overlapping,
 }
+# The protocols that read an option; the others leave it at its default.
+READ: dict[str, tuple[Protocol, ...]] = {
+    "tail": ("tail",),
+    "windows": ("tail",),
+    "slide": ("tail",),
+    "stride": ("press", "overlap"),
+}
+
+
+def _given(recorded: Protocol) -> Protocol:
+    """Return the name by which a protocol is given."""
+    return next((given for given, one in RECORDED.items() if one == recorded), recorded)
 
 
 def check(protocol: Protocol, layout: Layout, length: int) -> None:
-    """Raise ValueError for options that leave the shortest window without targets or context."""
+    """Raise ValueError for an option that the protocol does not read, or that leaves no target."""
+    default = Layout(())
+    for option, protocols in READ.items():
+        if protocol not in protocols and getattr(layout, option) != getattr(default, option):
+            own = " and ".join(_given(one) for one in protocols)
+            raise ValueError(
+                f"{option} is an option of protocol={own}; leave it out with "
+                f"protocol={_given(protocol)}"
+            )
     if layout.windows < 1:
         raise ValueError(f"windows={layout.windows} is not 1 or more")
     shortest = layout.longest if layout.slide else length
     if protocol == "tail" and not 0 < layout.tail < shortest - len(layout.opening):
         raise ValueError(f"tail={layout.tail} leaves no context in a window of {shortest} tokens")
-    if layout.slide and protocol != "tail":
-        raise ValueError(
-            f"slide is an option of protocol=tail alone; leave it out with protocol={protocol}"
-        )
     if layout.room(length) < 1:
         raise ValueError(f"a window of {length} token has no target")
     most = length if protocol == "overlap" else layout.room(length)

@@ -19,7 +19,17 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from tasks._intervals import per_weight
-from tasks._protocols import PROTOCOLS, RECORDED, Layout, Protocol, check, check_count, fitting
+from tasks._protocols import (
+    PROTOCOLS,
+    RECORDED,
+    STRIDE,
+    TAIL,
+    Layout,
+    Protocol,
+    check,
+    check_count,
+    fitting,
+)
 from tasks.types import Fact, Loglikelihood, LoglikelihoodResponse, Sample, Score, TaskContext
 
 VERSION = 1
@@ -38,9 +48,9 @@ def ask(
     *,
     seed: int = 0,
     protocol: Protocol = "tail",
-    tail: int = 128,
+    tail: int = TAIL,
     windows: int = 1,
-    stride: int = 256,
+    stride: int = STRIDE,
     slide: bool = False,
 ) -> Iterator[Loglikelihood]:
     """Yield the windows of a protocol, from the documents with room for the longest length.

@@ -26,9 +26,9 @@ from harness.data.readers import (
     is_saved,
     is_set,
     kind,
+    not_read,
     read_file,
     read_set,
-    rows_beside,
     text_of,
 )
 from harness.errors import UserError
@@ -104,7 +104,7 @@ def open_documents(given: str | Documents) -> Documents:
 
     def left_out() -> Mapping[str, int]:
         path = place(name)
-        return rows_beside(path) if path.is_dir() and _files(path, chosen) else {}
+        return not_read(path) if path.is_dir() and _files(path, chosen) else {}
 
     return Documents(given, read, chosen.count, chosen.min_tokens, left_out)
 

@@ -131,10 +131,11 @@ def in_folder(folder: Path) -> list[Path]:
     return texts
 
 
-def rows_beside(folder: Path) -> Counter[str]:
-    """Return how many files of rows lie in a folder of texts, which are not read, by their kind."""
+def not_read(folder: Path) -> Counter[str]:
+    """Return how many files in a folder of texts are not read, by their kind."""
     kinds = (kind(path) for path in below(folder) if path.is_file())
-    return Counter(f"{suffix} files" for suffix in kinds if suffix in {*ROWS, ".csv"})
+    others = (suffix for suffix in kinds if suffix not in {*TEXT, ".zip"})
+    return Counter(f"{suffix or 'other'} files" for suffix in others)
 
 
 def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterator[RawDocument]:

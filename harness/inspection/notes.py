@@ -12,6 +12,7 @@ from harness.errors import UserError
 from harness.models.structure import Layers, layers_of
 from harness.patching.config import is_rotary, rope_of
 from harness.plugins import Plugin, call, parameters
+from harness.reports.writing.sentences import counted
 from harness.sweep.measure import records
 from harness.sweep.plan import Plan, calibrations
 from scaling import native
@@ -19,6 +20,11 @@ from scaling.types import Rope
 
 DOUBTFUL = 0.1  # share of a document's tokens that are unknown
 NAMED = 3  # documents that a warning names
+LEFT_OUT = {  # by the record's word: what is left out, and why; other words are kinds of files
+    "repeated": ("documents", "the same text as another one"),
+    "null": ("rows", "null instead of a text"),
+    "calibrated": ("documents", "a method was calibrated on them"),
+}
 
 
 def plan_notes(plan: Plan) -> list[str]:
@@ -116,20 +122,15 @@ def doc_notes(documents: Sequence[Mapping[str, Any]], left_out: Mapping[str, int
     ended = sum(document.get("line_ends") == "normalized" for document in documents)
     if ended:
         lines.append(f"{ended:,} of {len(documents):,} documents: line ends CRLF or CR read as LF.")
-    if left_out.get("repeated"):
-        lines.append(f"{left_out['repeated']:,} documents repeat another one and are left out.")
-    if left_out.get("null"):
-        lines.append(f"{left_out['null']:,} rows have null instead of a text and are left out.")
-    if left_out.get("calibrated"):
+    for word, (nouns, reason) in LEFT_OUT.items():
+        if count := left_out.get(word):
+            lines.append(f"{counted(count, nouns)} left out: {reason}.")
+    files = [counted(count, kind) for kind, count in left_out.items() if kind not in LEFT_OUT]
+    if files:
+        many = ", ".join(files)
         lines.append(
-            f"{left_out['calibrated']:,} documents are left out, because a method was calibrated on"
-            " them."
+            f"Not read in the folder of texts: {many}. To read them, name a glob (FOLDER/*.log)."
         )
-    lines += [
-        f"{count:,} {files} in a folder of texts are left out; a glob (FOLDER/*) reads both."
-        for files, count in left_out.items()
-        if files not in ("repeated", "null", "calibrated")
-    ]
     unknown = sum(document["unknown"] for document in documents)
     if unknown:
         total = sum(document["tokens"] for document in documents)

@@ -49,6 +49,16 @@ def test_line_ends_are_those_of_unix_and_that_is_said(end, tmp_path):
     assert "line_ends" not in as_written
 
 
+def test_files_of_a_folder_that_are_not_read_are_counted_by_their_kind(tmp_path):
+    (tmp_path / "a.txt").write_text(PROSE)
+    for name in ("a.c", "b.c.gz", "c.csv", "LICENSE"):
+        (tmp_path / name).write_bytes(PROSE.encode())
+    found = read(tmp_path)
+    assert len(found.entries()) == 1
+    (note,) = doc_notes(found.entries(), found.left_out())
+    assert "1 other file, 2 .c files, 1 .csv file." in note
+
+
 @pytest.mark.parametrize("longest", [1, 2, 7, 30, 139, 140, 141, 9999])
 def test_the_beginning_of_a_text_is_the_same_whatever_its_line_ends(longest, tmp_path):
     """Characters are counted after line ends are those of Unix, in files and in rows."""
@@ -104,7 +114,7 @@ def test_a_null_row_is_left_out_and_counted(tmp_path):
         found = read(tmp_path / name)
         assert len(found.entries()) == 2
         assert found.left_out() == {"null": 2}
-        assert any(note.startswith("2 rows have null") for note in doc_notes((), found.left_out()))
+        assert doc_notes((), found.left_out()) == ["2 rows left out: null instead of a text."]
     (tmp_path / "b.jsonl").write_text('{"text": null}\n')
     assert "has no text" in refused(tmp_path / "b.jsonl")
 

@@ -19,7 +19,7 @@ from harness.sweep.spec import parse
 
 GIVEN: dict[str, Any] = {
     "scaling": ["none", "rerope"],
-    "task": ["perplexity:tail=16,protocol=prefix", "passkey:depths=2,trials=2"],
+    "task": ["perplexity:protocol=prefix", "passkey:depths=2,trials=2"],
     "length": ["5x", "8x"],
 }
 

@@ -135,6 +135,11 @@ def test_a_target_needs_context():
 
 
 LENGTH, STRIDE = 48, 16
+OPTIONS: dict[str, dict[str, Any]] = {  # by the protocols that read them
+    "tail": {"tail": 9},
+    "press": {"stride": STRIDE},
+    "overlap": {"stride": STRIDE},
+}
 DRAW = Random(3)
 # 97 and 160 tokens; one is a window and whole strides, the other leaves a rest.
 TEXTS = {name: "".join(DRAW.choices("abcdefghij ", k=k)) for name, k in (("a", 95), ("b", 161))}
@@ -151,10 +156,10 @@ def model(tiny: Path) -> Any:
 
 
 def measured(
-    model: Any, source: TaskContext, protocol: str, length: int = LENGTH, stride: int = STRIDE
+    model: Any, source: TaskContext, protocol: str, length: int = LENGTH, **options: Any
 ) -> list[Sample]:
     """Return the samples of a protocol, by the engine."""
-    questions = list(perplexity.ask(source, [length], protocol=protocol, stride=stride))
+    questions = list(perplexity.ask(source, [length], protocol=protocol, **options))
     samples = []
     for index, answer in answers(model, questions):
         assert answer is not None
@@ -204,7 +209,7 @@ def test_a_protocol_is_recorded_by_its_old_name(source, name, recorded):
 
 @pytest.mark.parametrize(("protocol", "stride"), [("press", STRIDE), ("disjoint", LENGTH - 1)])
 def test_windows_are_those_of_the_sliding_loop(protocol, stride, model, source):
-    score = perplexity.score(measured(model, source, protocol))
+    score = perplexity.score(measured(model, source, protocol, **OPTIONS.get(protocol, {})))
     assert score.value == pytest.approx(perplexity_of(slid(model, source, stride)), rel=1e-5)
     assert score.n == 2
 
@@ -220,7 +225,7 @@ def test_overlap_is_the_loop_over_one_stream(model, source, length, stride):
     if stride < length:
         starts.pop()
     parts = [loss(model, stream[start : start + length], length - 1) for start in starts]
-    samples = measured(model, source, "overlap", length, stride)
+    samples = measured(model, source, "overlap", length, stride=stride)
     assert len(samples) == len(parts)
     assert perplexity.score(samples).value == pytest.approx(perplexity_of(parts), rel=1e-5)
     assert {sample.doc_id for sample in samples} == {"a", "b"}
@@ -320,7 +325,9 @@ def test_a_window_knows_the_bytes_it_scores(source):
     """In ASCII and one token a byte, the bytes are its targets; an empty row has none."""
     beside: TaskContext = make_context(tiny_tokenizer(), {"empty": "", **TEXTS}.items, 64)
     for protocol, context in (*((one, source) for one in PROTOCOLS), ("overlap", beside)):
-        for question in perplexity.ask(context, [LENGTH], protocol=protocol, tail=9, stride=STRIDE):
+        for question in perplexity.ask(
+            context, [LENGTH], protocol=protocol, **OPTIONS.get(protocol, {})
+        ):
             scored = question.tokens[question.start :]
             assert question.metadata["bytes"] == len(scored) - scored.count(source.bos or 0)
 
@@ -353,6 +360,9 @@ def test_documents_are_the_unit_of_the_interval():
         ({"protocol": "overlap", "stride": 0}, 48, "stride=0 is not 1 to 48"),
         ({"protocol": "overlap", "stride": 16}, 250, "the longest that fits is 241"),
         ({"protocol": "press", "slide": True}, 48, "slide is an option of protocol=tail"),
+        ({"stride": 16}, 48, "stride is an option of protocol=sliding and overlapping; leave it"),
+        ({"protocol": "disjoint", "tail": 9}, 48, "tail is an option of protocol=tail; leave it"),
+        ({"protocol": "prefix", "windows": 2}, 48, "windows is an option of protocol=tail"),
         ({"windows": 0}, 200, "windows=0 is not 1 or more"),
         ({"tail": 47, "slide": True}, 48, "tail=47 leaves no context in a window of 48 tokens"),
     ],
@@ -376,7 +386,9 @@ def test_a_uniform_model_scores_the_vocabulary_in_every_protocol(source):
     """ln(300) nats a token is a perplexity of 300, however tokens are counted."""
     for protocol in PROTOCOLS:
         samples = []
-        for question in perplexity.ask(source, [LENGTH], protocol=protocol, tail=9, stride=STRIDE):
+        for question in perplexity.ask(
+            source, [LENGTH], protocol=protocol, **OPTIONS.get(protocol, {})
+        ):
             n = LENGTH - question.start
             answer = LoglikelihoodResponse((math.log(300),) * n, (0,) * (n + 1))
             samples.append(perplexity.grade(question, answer, source))
