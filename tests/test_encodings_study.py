@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from functools import cache
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,10 @@ NAMES = {
 def samples() -> pd.DataFrame:
     """Return one row per sample.
 
-    ``digits`` says whether the key is in the answer's most likely, and ``placed`` how many of its
-    digits are the most likely ones at their places.
+    ``digits`` says whether the key is in the answer's most likely, ``placed`` how many of its
+    digits are the most likely ones at their places, and ``guesses`` how many of these are digits.
     """
-    columns = [*WHERE, "unit", "value", "weight", "digits", "placed"]
+    columns = [*WHERE, "unit", "value", "weight", "digits", "placed", "guesses"]
     return pd.DataFrame(_samples(), columns=columns).set_index([*WHERE, "unit"]).sort_index()
 
 
@@ -64,8 +64,9 @@ def _samples() -> Iterator[tuple[Any, ...]]:
                     continue
                 facts = sample["facts"]
                 any_format = facts.get("found") in ("exact", "format")
-                said = zip(facts.get("key", ""), facts.get("argmax", "")[-5:], strict=False)
-                extra = any_format, sum(digit == given for digit, given in said)
+                likely = facts.get("argmax", "")[-5:]
+                placed = sum(map(str.__eq__, facts.get("key", ""), likely))
+                extra = any_format, placed, sum(map(str.isdigit, likely))
                 measured = sample["unit"], sample["value"], sample.get("weight") or 1, *extra
                 for cell in cells[sample["cell"]]:
                     where = model, cell["scaling"], cell["task"], int(cell["length"]), int(seed)
@@ -179,9 +180,9 @@ def row(model: str, method: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def right(model: str, method: str, length: int) -> pd.Series[float]:
+def right(model: str, method: str, length: int, what: str = "placed") -> pd.Series[float]:
     """Return the share of the keys' digits that are the most likely at their places, by seed."""
-    rows = samples().loc[(model, method, KEYS, length), "placed"]
+    rows = samples().loc[(model, method, KEYS, length), what]
     return rows.groupby(level="seed").mean() / 5
 
 
@@ -203,11 +204,10 @@ def row_without(model: str, method: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def against_self_extend(model: str, task: str, length: int, method: str = "none") -> str:
-    """Return the change of perplexity from rotary with Self-Extend of the same seed."""
-    return change(
-        (of(model, method, task, length) - of("rope", "self_extend", task, length)).dropna()
-    )
+def against(baseline: str, model: str, length: int, method: str = "none") -> pd.Series[float]:
+    """Return how much higher each seed's loss is than that of rotary under a method."""
+    base = of("rope", baseline, PREFIX, length)
+    return (of(model, method, PREFIX, length) - base).dropna()
 
 
 def lengths(task: str, model: str, method: str = "none") -> pd.Series[float]:
@@ -218,6 +218,52 @@ def lengths(task: str, model: str, method: str = "none") -> pd.Series[float]:
 def at_2048(model: str, method: str = "none") -> pd.Series[float]:
     """Return the share of passkeys at 2048 tokens of each seed that learned to copy."""
     return of(model, method, KEYS, 2048)[learned(model)]
+
+
+def test_what_was_trained_and_measured_is_that_of_the_text():
+    """Models, documents and passkeys, as the page introduces them."""
+    flat, table = " ".join(TEXT.split()), pd.read_csv(STUDY / "training.csv")
+    seeds = table["model"].str.replace(r"-seed\d", "", regex=True).value_counts()
+    encodings = seeds.drop("rope_linear-rotated=false")
+    assert len(encodings) == 14
+    assert encodings.value_counts().to_dict() == {3: 8, 5: 6}
+    assert table["parameters"].max() / table["parameters"].min() < 1.02
+    assert table["parameters"].div(1e6).round(1).eq(1.1).all()
+    recipes = [json.loads(file.read_text())["recipe"] for file in STUDY.glob("**/training/*.json")]
+    assert {(of["steps"], of["rows"], of["answer_weight"]) for of in recipes} == {(3000, 8, 8)}
+    documents = by_document("rope", "none", TAIL, 256).columns
+    modules = documents.str.endswith(".py").sum()
+    chapters = documents.str.startswith("topics/").sum()
+    assert f"{len(documents)} documents that were not trained on: {modules} modules" in flat
+    assert f"and {chapters} chapters" in flat
+    low, high = stats.binomtest(23, 25).proportion_ci(method="wilson")
+    assert f"interval from {100 * low:.0f} to {100 * high:.0f} %" in flat
+
+
+def by_depth(model: str, method: str, length: int) -> pd.DataFrame:
+    """Return how many of the five keys of each depth are recovered, by seed that learned."""
+    rows = samples().loc[(model, method, KEYS, length), "value"].unstack().loc[learned(model)]
+    return rows.T.groupby(lambda unit: float(unit.split()[1])).sum().T
+
+
+def test_depths_at_which_keys_are_found_are_those_of_the_text():
+    """Finding 4, and the observation about DeBERTa."""
+    alibi, masked = by_depth("alibi", "none", 2048), by_depth("rope", "lm_infinite", 2048)
+    assert not masked.drop(columns=1.0).any(axis=None)
+    assert alibi.drop(columns=1.0).any(axis=1).sum() == 1
+    assert (alibi[1.0] == 5).all()
+    assert by_depth("deberta", "none", 1024).to_numpy().tolist() == [[5, 5, 0, 0, 1]]
+
+
+def test_linear_attention_inside_the_window_is_that_of_the_text():
+    flat, rotated = " ".join(TEXT.split()), of("rope_linear", "none", TAIL, 256)
+    plain, nothing = (
+        of("rope_linear-rotated=false", "none", TAIL, 256),
+        of("none", "none", TAIL, 256),
+    )
+    worse, better = 100 * np.expm1(plain - nothing), -100 * np.expm1(rotated - plain)
+    assert f"is {worse.min():.0f} to {worse.max():.0f} % worse than no encoding" in flat
+    assert f"is {better.min():.0f} to {better.max():.0f} % better than without" in flat
 
 
 @pytest.mark.parametrize(("model", "method"), ROWS)
@@ -236,7 +282,7 @@ def test_a_row_without_passkey_prompts_is_that_of_the_samples(model, method):
 
 
 def test_perplexity_without_passkey_prompts_is_that_of_the_text():
-    """What does not depend on the prompts, and that Transformer-XL's lead depends on copying."""
+    """How far the change depends on the prompts, and where Transformer-XL leads."""
     flat = " ".join(TEXT.split())
     rise = np.exp(lengths(TAIL, "rope" + WITHOUT))
     assert f"at eight windows is {rise.min():.1f} to {rise.max():.1f} times that at one" in flat
@@ -246,6 +292,12 @@ def test_perplexity_without_passkey_prompts_is_that_of_the_text():
     assert f"no seed rises by more than {math.ceil(100 * (most - 1))} %" in flat
     worst = np.exp(lengths(TAIL, "t5" + WITHOUT)).max()
     assert f"one seed of T5 rises by {percent(worst).lstrip('+')} %" in flat
+    for model, method, name in (
+        ("rope", "none", "rotary"), ("rope", "yarn", "YaRN"), ("t5", "none", "T5"),
+        ("transformer_xl", "none", "Transformer-XL"),
+    ):  # fmt: skip
+        ratio = lengths(TAIL, model + WITHOUT, method) - lengths(TAIL, model, method)
+        assert f"{change(ratio.dropna())} for {name}" in flat
     read = pd.DataFrame({name: of("rope" + WITHOUT, name, PREFIX, 2048) for name in ROTARY})
     order = read[["lm_infinite", "self_extend", "rerope", "yarn", "none"]]
     assert (order.rank(axis=1).to_numpy() == np.arange(1, 6)).all()
@@ -253,7 +305,9 @@ def test_perplexity_without_passkey_prompts_is_that_of_the_text():
     ratios = np.exp(of("transformer_xl" + WITHOUT, "none", PREFIX, 2048) - base)
     first, second, third = (percent(ratio).lstrip("+−") for ratio in ratios)
     assert (ratios < 1).tolist() == [True, False, True]
-    assert f"Transformer-XL is {first} and {third} % below rotary under Self-Extend" in flat
+    assert f"it is {first} and {third} % below rotary under Self-Extend" in flat
+    copies = right("transformer_xl" + WITHOUT, "none", 128) > 0.5
+    assert copies.tolist() == [True, False, True]
     assert f"and {second} % above it in the one that does not" in flat
 
 
@@ -273,6 +327,13 @@ def test_copying_without_passkey_prompts_is_that_of_the_text():
     correlation = stats.spearmanr(digits, losses).statistic
     assert f"rank correlation of −{abs(correlation):.2f}" in flat
     assert correlation < 0
+    assert f"Over the {len(digits)} models of five encodings" in flat
+    t5 = right("t5" + WITHOUT, "none", 128), of("t5" + WITHOUT, "none", TAIL, 256)
+    assert stats.spearmanr(*t5).statistic > 0
+    cells = [(m + WITHOUT, how, n) for m, how in WITHOUT_ROWS for n in (128, 256, 512, 2048)]
+    shares = pd.concat([right(*cell) for cell in cells])
+    guesses = pd.concat([right(*cell, "guesses") for cell in cells])[shares.to_numpy() < 0.1]
+    assert f"only {100 * guesses.mean():.0f} % of the most likely tokens are digits" in flat
 
 
 def test_changes_from_self_extend_are_those_of_the_samples():
@@ -282,14 +343,22 @@ def test_changes_from_self_extend_are_those_of_the_samples():
         ("transformer_xl", "Transformer-XL"), ("t5", "T5"), ("kerple", "KERPLE"),
         ("alibi", "ALiBi"), ("fire", "FIRE"),
     ):  # fmt: skip
-        assert f"{against_self_extend(model, PREFIX, 2048)} for {name}" in flat
-    inside = against_self_extend("transformer_xl", PREFIX, 256)
-    assert f"the change for Transformer-XL is {inside}" in flat
+        assert f"{change(against('self_extend', model, 2048))} for {name}" in flat
+        if model not in ("kerple", "alibi"):
+            assert f"{change(against('lm_infinite', model, 2048))} for {name}" in flat
+    first = against("self_extend", "transformer_xl", 2048)
+    assert f"the change for Transformer-XL is {change(first.drop(3))}" in flat
+    inside = against("self_extend", "transformer_xl", 256)
+    assert f"the change for Transformer-XL is {change(inside)}" in flat
+    every = scores().drop([name for name in scores().index.levels[0] if WITHOUT in name])
+    for task, length in product((TAIL, PREFIX), (256, 2048)):
+        least = every.xs((task, length), level=("task", "length")).groupby("seed").idxmin()
+        assert {model for model, *_ in least} == {"transformer_xl"}
     for method, name in (
         ("lm_infinite", "LM-Infinite"), ("rerope", "ReRoPE"), ("yarn", "YaRN"),
         ("ntk_by_parts", "NTK-by-parts"), ("ntk", "NTK-aware"), ("pi", "PI"),
     ):  # fmt: skip
-        assert f"{against_self_extend('rope', PREFIX, 2048, method)} for {name}" in flat
+        assert f"{change(against('self_extend', 'rope', 2048, method))} for {name}" in flat
     assert f"recover {keys('rope', 'self_extend', 2048)} % of the keys" in flat
 
 
@@ -359,6 +428,17 @@ def test_training_steps_and_costs_are_those_of_the_table():
     fire = forward[[f"fire-seed{seed}" for seed in (1, 2, 3, 4, 5)]]
     assert round(fire.median()) == 7
     assert forward.idxmax().startswith("fire")
+    flat, minutes = " ".join(TEXT.split()), table["minutes of training"]
+    assert f"{minutes.min():.0f} to {minutes.max():.0f} minutes each" in flat
+    step = table["step, times rope-seed1"]
+    slower = step[step.index.str.startswith("transformer_xl")].median()
+    assert f"step of Transformer-XL takes {slower:.2f} times" in flat
+    later = pd.read_csv(STUDY / "no_passkeys" / "training.csv").set_index("model")
+    names = [f"{name}-seed1" for name in ("alibi", "kerple", "t5")]
+    one, two, three = later[forward.name][names].map("{:.1f}".format)
+    assert f"[{one}, {two} and {three}](no_passkeys" in flat
+    one, two, three = forward[names].map("{:.1f}".format)
+    assert f"instead of {one}, {two} and {three}" in flat
 
 
 NAMED = {
@@ -382,7 +462,7 @@ def holm(values: dict[str, float]) -> dict[str, float]:
 
 
 def test_transformer_xl_is_significantly_better_only_without_pairing():
-    """Finding 6: 20 comparisons, paired by seed and not; methods on rotary are always paired."""
+    """Finding 6: 20 comparisons, all paired by seed or none."""
     flat = " ".join(TEXT.split())
     paired, apart = {}, {}
     known = scores().index.droplevel("seed").unique()
@@ -394,12 +474,7 @@ def test_transformer_xl_is_significantly_better_only_without_pairing():
         base = of("rope", "self_extend", PREFIX, 2048)
         both = own.index.intersection(base.index)
         paired[f"{model} {method}"] = stats.ttest_rel(own[both], base[both]).pvalue
-        same = model == "rope"
-        apart[f"{model} {method}"] = (
-            paired[f"{model} {method}"]
-            if same
-            else stats.ttest_ind(own, base, equal_var=False).pvalue
-        )
+        apart[f"{model} {method}"] = stats.ttest_ind(own, base, equal_var=False).pvalue
     assert len(paired) == 20
     corrected, unpaired = holm(paired), holm(apart)
     assert (pairs("transformer_xl")[0] < pairs("transformer_xl")[1]).all()
@@ -410,17 +485,18 @@ def test_transformer_xl_is_significantly_better_only_without_pairing():
 
 
 def test_change_from_a_models_own_window_is_that_of_the_samples():
-    """Finding 6: how much more a model changes from 256 to 2048 tokens than Self-Extend does."""
+    """Finding 6: how much more a model changes from 256 to 2048 tokens than rotary extended."""
     flat, p = " ".join(TEXT.split()), {}
-    for model, name in NAMED.items():
-        (far, base), (near, near_base) = pairs(model), pairs(model, 256)
-        more = (far - near) - (base - near_base)
-        p[model] = stats.ttest_1samp(more, 0).pvalue
-        if model == "transformer_xl":
-            assert f"{name} changes by {change(more)} against Self-Extend" in flat
-        if model == "fire":
-            assert f"and {name} by {change(more)}. Neither" in flat
-    assert min(holm(p).values()) > 0.05
+    for method in ("self_extend", "lm_infinite"):
+        more = {m: against(method, m, 2048) - against(method, m, 256) for m in NAMED}
+        values = holm({m: stats.ttest_1samp(more[m], 0).pvalue for m in NAMED})
+        p |= {(m, method): value for m, value in values.items()}
+        first, fire = change(more["transformer_xl"]), change(more["fire"])
+        assert (
+            f"by {first} against {'LM-Infinite' if method == 'lm_infinite' else 'Self-E'}" in flat
+        )
+        assert f"{fire}. Only" in flat if method == "lm_infinite" else f"by {fire} and" in flat
+    assert [of for of in p if p[of] < 0.05] == [("fire", "lm_infinite")]
 
 
 def test_what_five_seeds_can_find_is_computed_from_their_spread():
@@ -443,16 +519,12 @@ def test_seeds_that_learned_late_have_the_highest_perplexities():
     assert set(losses.nlargest(2).index) == {3, 4}
 
 
-def test_keys_of_kerple_and_of_self_extend_are_told_apart_without_pairing_alone():
-    """Finding 7: an exact permutation test, and Student's t of the seeds that both learned."""
+def test_keys_of_kerple_and_of_self_extend_differ_significantly_only_without_pairing():
+    """Finding 7: an exact rank test, and Student's t of the seeds that both learned."""
     own, base = at_2048("kerple"), at_2048("rope", "self_extend")
     assert own.min() > base.max()
-    everything = np.concatenate([own, base])
-    gap = abs(own.mean() - base.mean())
-    draws = [list(chosen) for chosen in combinations(range(len(everything)), len(own))]
-    gaps = [abs(everything[d].mean() - np.delete(everything, d).mean()) for d in draws]
-    p = np.mean([found >= gap - 1e-12 for found in gaps])
-    assert f"(p = {p:.3f}, exact permutation test" in " ".join(TEXT.split())
+    p = 2 / math.comb(len(own) + len(base), len(own))  # the ranks are the most extreme
+    assert f"(p = {p:.3f}, two-sided exact rank test" in " ".join(TEXT.split())
     assert stats.ttest_1samp((own - base).dropna(), 0).pvalue > 0.05
 
 
@@ -483,14 +555,19 @@ def parts(told: str) -> tuple[str, str, str]:
 
 
 @pytest.mark.parametrize(
-    ("model", "method"),
-    [*((model, "none") for model in NAMED),
-     *(("rope", m) for m in ("lm_infinite", "rerope", "yarn", "ntk_by_parts", "ntk", "pi"))],
+    ("model", "method", "baseline", "from_own"),
+    [*product(NAMED, ["none"], ["self_extend", "lm_infinite"], [False, True]),
+     *(("rope", m, "self_extend", False)
+       for m in ("lm_infinite", "rerope", "yarn", "ntk_by_parts", "ntk", "pi"))],
 )  # fmt: skip
-def test_random_documents_move_no_interval_by_two_points(model, method):
+def test_random_documents_move_no_interval_by_two_points(model, method, baseline, from_own):
     """Findings 6 and 9 with seeds and documents both random."""
-    base = by_document("rope", "self_extend", PREFIX, 2048)
-    differences = (by_document(model, method, PREFIX, 2048) - base).dropna()
+
+    def less(length: int) -> pd.DataFrame:
+        base = by_document("rope", baseline, PREFIX, length)
+        return (by_document(model, method, PREFIX, length) - base).dropna()
+
+    differences = less(2048) - less(256) if from_own else less(2048)
     seeds = differences.mean(axis=1)
     half = stats.t.ppf(0.975, len(seeds) - 1) * seeds.std(ddof=1) / math.sqrt(len(seeds))
     own = np.exp([seeds.mean() - half, seeds.mean() + half])
