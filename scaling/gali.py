@@ -28,13 +28,16 @@ def bands(
     A query at a fractional position is rotated to the next whole one. A score with a key between
     two whole positions is the linear blend of the scores with the key at both. One blended key
     gives exactly this score. ``window`` is by default 128 tokens and ``chunk`` 3000, at most a 64th
-    and three eighths of the trained window. ``on`` is the method whose frequencies are used.
-    Inside the trained window the model is unchanged.
+    and three eighths of the trained window. The first queries of a chunk may be at fractional
+    positions. With a ``window`` of at least ``chunk`` tokens, all queries are at whole ones.
+    ``on`` is the method whose frequencies are used. Inside the trained window the model is
+    unchanged.
 
     Differs from the authors' code (adlnlp/Gali): no noise is added to interpolated scores. There it
     is Gaussian, unseeded, with a standard deviation of distance / T; and since positions are
-    bfloat16, fractions and noise are lost from position 128 on. A generated token is a chunk of its
-    own there; here it is in the last chunk, which ends with the whole context.
+    bfloat16, fractions and noise are lost from position 128 on. A chunk has 3000 tokens there for
+    smaller windows too. A generated token is a chunk of its own there; here it is in the last
+    chunk, which ends with the whole context.
     """
     trained = rope.trained_length
     local = min(128, trained // 64) if window is None else window

@@ -196,6 +196,28 @@ def test_gali_blends_the_scores_of_two_whole_positions(length, window, chunk):
         assert abs(relative - low - float(share)) < 1e-9
 
 
+def test_gali_has_the_fractional_queries_of_the_authors():
+    """A window of 8192 and 16,384 tokens: 11,192 to 11,999 are at halves, later ones are whole.
+
+    A chunk ends at 14,192. Its last 2192 tokens are at 6000 to 8191, those before at 0, 0.5, 1, ….
+    """
+    found = gali.bands(Rope(16, 1e4, 8192), 16_384)
+    assert isinstance(found, Bands)
+    starts = [band.start for band in found.bands]
+    fractional = [int((band.key[band.start :] % 1 > 0).sum()) for band in found.bands]
+    assert (starts, fractional) == ([0, 8192, 11_192, 14_192], [0, 0, 404, 0])
+    assert found.bands[2].key[11_999:12_001].tolist() == [5999.5, 6000]
+
+
+@pytest.mark.parametrize("length", [49, 70, 110, 200])
+@pytest.mark.parametrize(("window", "chunk"), [(1, 1), (13, 13), (20, 13)])
+def test_gali_has_whole_queries_if_the_window_covers_a_chunk(length, window, chunk):
+    """Every query is then among the last tokens, whose positions are not interpolated."""
+    found = gali.bands(ROPE, length, window=window, chunk=chunk)
+    assert isinstance(found, Bands)
+    assert all((band.key[band.start :] % 1 == 0).all() for band in found.bands)
+
+
 def test_dpe_groups_each_eighth_of_the_channels():
     """Every pair of tokens and channels; of a head's channels only those with the largest norms."""
     groups, length = (2, 3, 4, 1, 5, 2, 7, 8), 60
