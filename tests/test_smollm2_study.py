@@ -445,7 +445,8 @@ def test_perplexity_inside_the_window_is_that_of_the_samples():
     text = "is {:.0f} to {:.0f} on the English books and {:.0f} to {:.0f} on the books in the four"
     ends = [end for books in (each[english], each[~english]) for end in (books.min(), books.max())]
     assert text.format(*ends) in FLAT
-    assert f"the last 8192 tokens ({perplexity('none', WINDOW):.1f})" in FLAT
+    low, high = (f"{end:.1f}" for end in interval("perplexity", "none", WINDOW))
+    assert f"| truncation | {perplexity('none', WINDOW):.1f} [{low}, {high}] |" in TEXT
     assert f"at most {bound(worst('perplexity', 'ntk_by_parts'))} above that of the best" in FLAT
 
 
@@ -458,6 +459,9 @@ def test_perplexity_and_passkeys_agree_as_the_page_says():
         f"have a rank correlation of {strict.corr(cost, method='spearman'):.2f} [".replace("-", "−")
         in FLAT
     )
+    lenient = cell["found"].ne("wrong").groupby(cell["scaling"]).sum()
+    digits = lenient.corr(cost, method="spearman")
+    assert f"By digits, the first is {digits:.2f}".replace("-", "−") in FLAT
     assert "of the seven methods have a rank correlation" in FLAT
     assert len(strict) == 7
 
@@ -512,7 +516,96 @@ def test_english_books_alone_have_the_opposite_sign():
         change(difference(costs.loc[books, "ntk_by_parts"], tokens("perplexity")))
         for books in (english, ~english)
     ]
-    assert f"`ntk_by_parts` is {told[0]} there, and {told[1]} on the other four" in FLAT
+    assert f"`ntk_by_parts` is {told[0]} in English and {told[1]} in the other languages" in FLAT
+    assert (costs.loc[english, works] > 0).all(axis=None)
+    shares = np.exp(costs[works] / tokens("perplexity")).groupby(english).apply(geometric)
+    near, far = 100 * (shares.loc[True] - 1), 100 * (shares.loc[False] - 1)
+    assert f"by {near.min():.0f} to {near.max():.0f} % on average" in FLAT
+    assert f"averages are −{-far.min():.1f} to +{far.max():.1f} %" in FLAT
+    reach = [100 * (between(name, FAR, "none", WINDOW).high or 0) for name in works]
+    assert f"the intervals reach {min(reach):.1f} to {max(reach):.0f} %" in FLAT
+    gains = {name: -100 * (between(name, FAR, "none", WINDOW).low or 0) for name in works}
+    assert f"a gain of {gains['ntk_by_parts']:.0f} % possible" in FLAT
+    assert f"and of {gains.pop('dual_chunk'):.0f} % for `dual_chunk`" in FLAT
+    assert max(gains.values()) < 5.5
+    assert 21.5 < perplexity("none", FAR) / perplexity("yarn", FAR) < 22.5
+
+
+def geometric(table: pd.DataFrame) -> pd.Series:
+    """Return the geometric mean of every column."""
+    return np.exp(np.log(table).mean())
+
+
+def test_bfloat16_differs_from_float32_as_the_page_says():
+    """The same last 1024 targets in both dtypes; methods whose factor at this length is 2."""
+    gaps = {}
+    for name in METHODS:
+        whole = f"{name}:factor=2" if name in ("yarn", "ntk_by_parts", "ntk", "pi") else name
+        half, single = (
+            frame(part)
+            .query("scaling == @method and length == @FAR and status == 'ok'")
+            .set_index("unit")["losses"]
+            for part, method in (("recommend", whole), ("perplexity", name))
+        )
+        gaps[name] = pd.Series({u: sum(half[u][-1024:]) - sum(single[u]) for u in half.index})
+    each = 100 * (np.exp(pd.DataFrame(gaps) / 1024) - 1).abs()
+    mean = 100 * (np.exp(pd.DataFrame(gaps).mean() / 1024) - 1).abs()
+    assert len(each) == 6
+    assert mean.max() < 0.5
+    assert each["none"].max().round(1) == 1.9
+    assert each.drop(columns="none").max().max() < 1
+
+
+def test_key_tokens_are_those_of_the_samples():
+    """The rule's tokens, by hand, and what each method makes of them."""
+    each = {
+        (name, length): frame("perplexity")
+        .query("scaling == @name and length == @length")
+        .set_index("unit")["losses"]
+        .map(np.array)
+        for name, length in [*((name, FAR) for name in METHODS), ("none", 4096), ("none", WINDOW)]
+    }
+    short, long = each["none", 4096], each["none", WINDOW]
+    masks = {u: (short[u] - long[u] > 2) & (long[u] < 2) for u in long.index}
+    counts = [mask.sum() for mask in masks.values()]
+    assert f"These are {sum(counts)} of the {1024 * len(masks)} scored tokens" in FLAT
+    assert np.count_nonzero(counts) == 5
+    assert "in five of the books" in FLAT
+    score = {
+        key: math.exp(np.concatenate([losses[u][masks[u]] for u in masks]).mean())
+        for key, losses in each.items()
+    }
+    assert f"is {score['none', WINDOW]:.1f} under truncation" in FLAT
+    better = ["dual_chunk", "self_extend", "yarn", "ntk_by_parts", "lm_infinite"]
+    ordered = [score[name, FAR] for name in better]
+    assert ordered == sorted(ordered)
+    assert f"{ordered[0]:.1f} to {ordered[-1]:.1f} under `dual_chunk`" in FLAT
+    assert f"{score['ntk', FAR]:.1f} and {score['rerope', FAR]:.1f} under `ntk` and" in FLAT
+    assert f"{score['pi', FAR]:.0f} under `pi` and {score['none', FAR]:.0f} under `none`" in FLAT
+
+
+def test_truncation_would_cut_off_the_keys_and_needles_that_the_page_names():
+    """Keys and needles by their place; what is recovered of those before the last window."""
+    keys = frame("passkey").query("length == @FAR and scaling == 'none'").set_index("depth")
+    assert (keys["needle"] < FAR - WINDOW).tolist() == [True, True, True, False, False]
+    far = frame("ruler").query("length == @FAR")
+    single = far[far["found"].notna()]
+    cut = single[single["needle"] < FAR - WINDOW]
+    named = ("yarn", "self_extend", "dual_chunk")
+    assert single.groupby("scaling").size().eq(12).all()
+    assert cut.groupby("scaling").size().eq(6).all()
+    assert [cut.query("scaling == @name")["value"].sum() for name in named] == [3, 2, 2]
+    exact = (single["found"] == "exact").groupby(single["scaling"]).sum()
+    recall = single.groupby("scaling")["value"].sum()
+    assert (exact["yarn"], recall["yarn"]) == (3, 5)
+    assert exact[["self_extend", "dual_chunk"]].eq(4).all()
+    assert recall[["self_extend", "dual_chunk"]].eq(4).all()
+
+
+def test_windows_took_the_time_that_the_page_says():
+    minutes = frame("perplexity").query("length == @FAR")["seconds"] / 60
+    low, high = minutes.quantile([0.25, 0.75])
+    assert f"in `perplexity/` took {low:.1f} to {high:.1f} minutes of one core" in FLAT
 
 
 def test_the_loss_falls_little_inside_the_window():
