@@ -1,4 +1,4 @@
-"""Mean over models that differ by their seed, with intervals over documents and over seeds."""
+"""Mean over models that differ by their seed, with intervals for random seeds and documents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.stats.measure import SHARES
 from harness.stats.seeds import ENDING, of_seeds
 
 OTHER = "Models with other questions, as other tokens are, cannot be compared with each other."
-CHANGE = "change from the trained window, over seeds"
+CHANGE = "mean change from the trained window"
 CHANGES = (
     "A change is the difference from the model's own score at the trained window under the same "
     "scaling. Changes of perplexity are relative, and “pp” means percentage points."
@@ -25,14 +25,15 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
     """Return one row per model without its ``ending``, a seed, and per task, scaling and length.
 
     - ``score`` is the mean of the seeds; for perplexity the geometric mean.
-    - ``low`` and ``high`` are its interval over documents or trials, with these seeds.
-    - ``low_seeds`` and ``high_seeds`` are its interval over seeds, with these documents
-      (Student's t).
+    - ``low`` and ``high`` are its 95 % interval for random seeds and random documents or trials.
+      It combines Student's interval over seeds with the interval over documents or trials, and is
+      conservative. Where all seeds have the same score, it is the interval over documents or
+      trials.
     - ``single`` lists the scores of the seeds, ``least`` and ``most`` their range.
     - ``questions`` is equal if models have the same questions.
     - ``change`` is the mean of the seeds' changes from their own scores at the trained window under
-      the same scaling, with its interval over seeds. It is relative for perplexity, and given only
-      for tasks whose scores of different lengths may be compared.
+      the same scaling, with such an interval. It is relative for perplexity, and given only for
+      tasks whose scores of different lengths may be compared.
 
     A cell without one of the seeds has no score. A model without an ending is no seed, and neither
     are models of different windows. Raises ValueError if no model has two seeds.
@@ -41,21 +42,15 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return one table per task by length: intervals over documents and over seeds, changes."""
+    """Return one table of means per task by length, and one of changes."""
     many = table["scaling"].nunique() > 1
     label = [
         f"{row['model']}, {row['scaling']}" if many else str(row["model"]) for row in records(table)
     ]
     windows = table["trained_length"].map(", window of {:,} tokens".format)
     window = windows if windows.nunique() > 1 else ""
-    shown = table.assign(
-        scaling=label, model="over documents or trials, mean of the seeds" + window
-    )
+    shown = table.assign(scaling=label, model="mean of the seeds" + window)
     tables = across(shown, text)
-    over_seeds = shown.assign(
-        low=table.get("low_seeds"), high=table.get("high_seeds"), model="over seeds" + window
-    )
-    tables |= across(over_seeds, text)
     past = shown[shown["length"] > shown["trained_length"]].assign(model=CHANGE + window)
     if "change" in past:
         past = past[past["task"].isin(past["task"][past["change"].notna()])]
@@ -64,14 +59,15 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Return what the two intervals hold for."""
+    """Return what the intervals hold for."""
     counts = sentences.listed([str(n) for n in sorted(set(table["seeds"]))]).replace("`", "")
     questions = table[table["score"].notna()].groupby(["task", "trained_length", "length"])[
         "questions"
     ]
     return [
-        f"Means of {counts} seeds. Intervals over documents or trials are for these seeds, those "
-        "over seeds (Student's t) for these documents: neither includes the other's variance.",
+        f"Means of {counts} seeds. Intervals are for random seeds and random documents or trials. "
+        "They are conservative. Where all seeds are equal, they show the variance of documents or "
+        "trials alone.",
         *([CHANGES] if "change" in table else []),
         *([OTHER] if (questions.nunique() > 1).any() else []),
     ]

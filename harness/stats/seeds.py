@@ -1,9 +1,10 @@
-"""The mean of one cell over seeds, with an interval over its units and one over the seeds."""
+"""The mean of one cell over seeds, with an interval for random seeds and random units."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from re import finditer
 from statistics import fmean, stdev
@@ -15,10 +16,11 @@ from scipy.special import stdtr, stdtrit
 from harness.stats.cells import CELL, in_option
 from harness.stats.checkpoints import labels, separated
 from harness.stats.decision import FAILED, requested_units
-from harness.stats.measure import Measure, Units, measure, scored, units
+from harness.stats.measure import Measure, Units, differences, measure, scored, units
 from harness.stats.paired import ALPHA, NO_DIFFERENCE, holm_once
 from tasks._intervals import CONFIDENCE
 
+Interval = tuple[float | None, float | None]  # lower and upper end; None where there is none
 COPIED = ("metric", "trained_length", "length", "protocol")
 ENDING = r"-seed\d+$"  # of the name of a model that is one seed
 ROUNDING = 1e-12  # numbers that are nearer than this are equal
@@ -93,7 +95,7 @@ def seeded(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
 
 
 def averaged(cell: pd.DataFrame, how: Measure, requested: int) -> dict[str, Any]:
-    """Return the mean of the seeds of one cell, with both of its intervals.
+    """Return the mean of the seeds of one cell, with its interval for random seeds and units.
 
     ``cell`` has the samples of all seeds, named in its column ``seed``; ``requested`` seeds must be
     there, with the same questions. The units are those that all have with the same weight.
@@ -114,13 +116,10 @@ def averaged(cell: pd.DataFrame, how: Measure, requested: int) -> dict[str, Any]
         return {**row, "lower": how.lower, "n": len(shared), "status": ", ".join(bad) or "missing"}
     most = max(requested_units(rows) for _, rows in cell.groupby("seed", sort=False))
     single = [scored({name: of[name] for name in shared}, how).score for of in every]
-    mean = {name: (fmean(of[name][0] for of in every), shared[name]) for name in shared}
-    low, high = _over_seeds(single, how)
-    result = scored(mean, how)
+    score, low, high = mean_over_seeds(every, shared, how)
     return {
-        **row, "lower": how.lower, "score": result.score, "low": result.low, "high": result.high,
-        "low_seeds": low, "high_seeds": high, "least": min(single), "most": max(single),
-        "single": tuple(single), "n": len(shared),
+        **row, "lower": how.lower, "score": score, "low": low, "high": high,
+        "least": min(single), "most": max(single), "single": tuple(single), "n": len(shared),
         "status": "ok" if len(shared) == most else f"{len(shared)} of {most} ok",
     }  # fmt: skip
 
@@ -136,7 +135,9 @@ def from_window(cell: pd.DataFrame, window: pd.DataFrame, how: Measure) -> dict[
     if one.keys() != other.keys() or any(of.keys() != shared.keys() for of in every):
         return {}
     changes = less(one, other, shared, how)
-    low, high, _ = student(changes)
+    before, after = (_means(of.values(), shared) for of in (other, one))
+    (documents,) = differences([after], before, _linear(how))  # paired
+    low, high = combined(fmean(changes), (documents.low, documents.high), student(changes)[:2])
     return {
         "relative": how.relative, "change": difference(fmean(changes), how),
         "low_change": difference(low, how), "high_change": difference(high, how),
@@ -185,17 +186,57 @@ def questions(cell: pd.DataFrame) -> str:
     return sha256("\n".join(named).encode()).hexdigest()[:16]
 
 
-def _over_seeds(single: list[float], how: Measure) -> tuple[float | None, float | None]:
-    """Return Student's interval of the mean of the seeds' scores, of perplexity that of the log.
+def mean_over_seeds(
+    every: Collection[Units], shared: Mapping[str, float], how: Measure
+) -> tuple[float, float | None, float | None]:
+    """Return the mean score of seeds with its interval for random seeds and random units.
 
-    Scores that are all equal show no spread, and have none.
+    Args:
+        every: the units of each seed.
+        shared: the weights of the units that count; all seeds have them with these weights.
+        how: how the task measures. The mean of perplexities is geometric.
     """
-    low, high, _ = student([math.log(one) for one in single] if how.form == "exp" else single)
+    linear, mean = _linear(how), _means(every, shared)
+    single = [scored({name: of[name] for name in shared}, linear).score for of in every]
+    result = scored(mean, linear)
+    low, high = combined(result.score, (result.low, result.high), student(single)[:2])
+    score = scored(mean, how).score
     if low is None or high is None:
-        return None, None
+        return score, None, None
     if how.form == "exp":
-        return math.exp(min(low, 700.0)), math.exp(min(high, 700.0))
-    return (max(low, 0.0), min(high, 1.0)) if how.share else (low, high)
+        return score, math.exp(min(low, 700.0)), math.exp(min(high, 700.0))
+    return score, *((max(low, 0.0), min(high, 1.0)) if how.share else (low, high))
+
+
+def combined(mean: float, documents: Interval, seeds: Interval) -> Interval:
+    """Return the 95 % interval of a mean for random seeds and random documents or trials.
+
+    The distances from the mean to the ends add up as squares do, each side by itself (MOVER; Zou
+    and Donner, Statistics in Medicine 27, 2008, doi:10.1002/sim.3095), as for the sum of two
+    independent effects. Variance that one seed shows on one document alone is part of both
+    intervals and counts twice, so the result is conservative and never narrower than either.
+
+    Args:
+        mean: in a unit in which effects add up: nats for perplexity, else that of the score.
+        documents: its interval over documents or trials, with these seeds, in the same unit.
+            Fewer than 3 documents have none, and neither has the result then.
+        seeds: its interval over seeds, with these documents. Seeds that show no spread have none;
+            then the result is ``documents``.
+    """
+    (low, high), (least, most) = documents, seeds
+    if low is None or high is None or least is None or most is None:
+        return documents
+    return mean - math.hypot(mean - low, mean - least), mean + math.hypot(high - mean, most - mean)
+
+
+def _means(every: Collection[Units], shared: Mapping[str, float]) -> Units:
+    """Return every unit's mean over the seeds."""
+    return {name: (fmean(of[name][0] for of in every), shared[name]) for name in shared}
+
+
+def _linear(how: Measure) -> Measure:
+    """Return the measure whose effects add up: of perplexity the mean loss in nats."""
+    return replace(how, form="mean") if how.form == "exp" else how
 
 
 def student(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:

@@ -1,15 +1,21 @@
-"""Means over seeds: each interval against a value worked by hand."""
+"""Means over seeds: intervals against values worked by hand, and their coverage."""
 
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import t, ttest_1samp
 
 from harness.reports import curves, differences, seeds
 from harness.reports._figures import Paper, checked
 from harness.reports.plots.style import drawing
+from harness.stats.measure import Measure
+from harness.stats.paired import of_shares
+from harness.stats.seeds import combined, mean_over_seeds, student
+from tasks._intervals import ratio
 from tests.frames import PERPLEXITY, asked, sweep
 
 MODELS = ("rope-seed1", "rope-seed2", "rope-seed3", "alibi-seed1", "alibi-seed2", "alibi-seed3")
@@ -27,7 +33,7 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_the_two_intervals_are_those_of_documents_and_of_seeds(frame, table):
+def test_the_interval_is_for_random_seeds_and_random_documents(frame, table):
     """Perplexity: the mean is geometric, over seeds Student's t of logarithms, worked by hand."""
     row = table.set_index(["model", "task", "scaling", "length"]).loc[
         ("rope", PERPLEXITY, "yarn", 1024)
@@ -36,29 +42,76 @@ def test_the_two_intervals_are_those_of_documents_and_of_seeds(frame, table):
     logs = np.log([cell[cell.model == f"rope-seed{seed}"].score.iloc[0] for seed in (1, 2, 3)])
     half = t.ppf(0.975, 2) * logs.std(ddof=1) / math.sqrt(3)
     assert row.score == pytest.approx(math.exp(logs.mean()))
-    assert (row.low_seeds, row.high_seeds) == pytest.approx(
-        (math.exp(logs.mean() - half), math.exp(logs.mean() + half))
+    documents = cell[cell.model.str.startswith("rope")].groupby("unit").value.mean() / 64
+    low, high = ratio(documents.tolist(), [1] * len(documents)).interval()
+    assert (math.log(row.low), math.log(row.high)) == pytest.approx(
+        (
+            logs.mean() - math.hypot(logs.mean() - low, half),
+            logs.mean() + math.hypot(high - logs.mean(), half),
+        )
     )
     assert (row.least, row.most) == pytest.approx((math.exp(logs.min()), math.exp(logs.max())))
-    # Documents differ by 0.2 nats, seeds by chance alone: the first interval is the wider of them.
-    spread = math.log(row.high / row.low)
-    assert spread == pytest.approx(2 * t.ppf(0.975, 23) * 0.2 / math.sqrt(24), rel=0.35)
 
 
-def test_a_change_from_the_window_is_paired_by_seed(frame):
-    """Of perplexity the mean log ratio with Student's interval, of keys percentage points."""
+def test_combined_limits_are_distances_added_as_squares():
+    """Each side by itself; without an interval over seeds, the documents' alone."""
+    assert combined(10, (7, 16), (6, 18)) == (5, 20)
+    assert combined(10, (10, 16), (6, 10)) == (6, 16)
+    assert combined(10, (7, 16), (None, None)) == (7, 16)
+    assert combined(10, (None, None), (6, 18)) == (None, None)
+
+
+@given(*(st.floats(0, 1e6) for _ in range(4)))
+def test_combined_limits_are_never_inside_either_interval(below, above, least, most):
+    low, high = combined(1, (1 - below, 1 + above), (1 - least, 1 + most))
+    assert low <= min(1 - below, 1 - least) + 1e-9
+    assert high >= max(1 + above, 1 + most) - 1e-9
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("of_seeds", [0.02, 0.1, 0.5])  # documents differ by 0.2 nats
+def test_the_interval_covers_the_truth_of_random_seeds_and_documents(seeds, of_seeds):
+    """Crossed effects of 25 documents, with a residual of a seed on a document."""
+    rng, names = np.random.default_rng(seeds), [f"document {place}" for place in range(25)]
+    how = Measure("tail perplexity", "perplexity", "exp", True, True, "documents")
+    draws, covered = 300, 0
+    for _ in range(draws):
+        losses = 3 + rng.normal(0, of_seeds, (seeds, 1)) + rng.normal(0, 0.2, 25)
+        losses += rng.normal(0, 0.1, (seeds, 25))
+        every = [dict(zip(names, zip(of, [1.0] * 25, strict=True), strict=True)) for of in losses]
+        _, low, high = mean_over_seeds(every, dict.fromkeys(names, 1.0), how)
+        assert low is not None
+        assert high is not None
+        covered += low <= math.exp(3) <= high
+    assert covered >= 0.93 * draws
+
+
+def test_a_change_from_the_window_is_paired_by_seed_and_by_document(frame):
+    """Of perplexity the mean log ratio, of keys percentage points."""
     mine = frame[(frame.scaling == "none") & frame.model.str.startswith("rope")]
     table = seeds.make(mine).set_index(["task", "length"])
     cells = mine.drop_duplicates(["model", "task", "length"])
     scores = {key: of.score.to_numpy() for key, of in cells.groupby(["task", "length"])}
     logs = np.log(scores[PERPLEXITY, 2048] / scores[PERPLEXITY, 256])
     half = t.ppf(0.975, 2) * logs.std(ddof=1) / math.sqrt(3)
+    losses = mine[mine.task == PERPLEXITY].groupby(["length", "unit"]).value.mean() / 64
+    documents = losses[2048] - losses[256]
+    low, high = ratio(documents.tolist(), [1] * len(documents)).interval()
+    low = logs.mean() - math.hypot(logs.mean() - low, half)
+    high = logs.mean() + math.hypot(high - logs.mean(), half)
     assert table.loc[(PERPLEXITY, 2048), ["change", "low_change", "high_change"]].tolist() == (
-        pytest.approx(np.expm1([logs.mean(), logs.mean() - half, logs.mean() + half]))
+        pytest.approx(np.expm1([logs.mean(), low, high]))
     )
     (passkey,) = set(mine.task) - {PERPLEXITY}
     keys = (scores[passkey, 2048] - scores[passkey, 256]).mean()
     assert table.loc[(passkey, 2048), "change"] == pytest.approx(keys)
+    hits = mine[mine.task == passkey].groupby(["length", "unit"]).value.mean()
+    (trials,) = of_shares((hits[2048] - hits[256]).to_numpy()[:, None])
+    over_seeds = student(list(scores[passkey, 2048] - scores[passkey, 256]))[:2]
+    low, high = combined(keys, (trials.low, trials.high), over_seeds)
+    assert table.loc[(passkey, 2048), ["low_change", "high_change"]].tolist() == (
+        pytest.approx([max(low, -1), min(high, 1)])
+    )
     assert table.loc[(PERPLEXITY, 256), ["change", "low_change"]].isna().all()
     shown = seeds.display(table.reset_index())
     (texts,) = (of for title, of in shown.items() if "change" in title and PERPLEXITY in title)
