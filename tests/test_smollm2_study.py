@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import ropewalk as rw
 from harness.reports import best, differences, regret, scores
 from harness.stats.paired import Difference, of_means
 from harness.stats.selection import select_means
+from scaling import mesa
+from scaling.types import Bands, Rope
 from tasks._intervals import ratios
 
 STUDY = Path(__file__).parents[1] / "results" / "smollm2"
@@ -305,6 +308,59 @@ def test_the_verdicts_on_the_newer_methods_are_those_of_the_reports():
     assert f"by {shares[0]}, {shares[1]} and {shares[2]}, and on each document" in FLAT
     own = frame("newer").groupby("scaling")["needs_code"].any()
     assert set(own.index[~own]) == {"none", "yarn"}
+
+
+def by_place() -> dict[str, pd.DataFrame]:
+    """Return the losses of each newer method: a row per document, a column per 256 targets."""
+    assert frame("newer")["bucket"].eq(256).all()
+    return {
+        str(method): pd.DataFrame(cell["losses"].tolist(), index=cell["unit"]) * 256
+        for method, cell in frame("newer").groupby("scaling")
+    }
+
+
+def test_where_the_newer_methods_lose_is_that_of_the_samples():
+    """Differences from YaRN by the place of the targets, and how far they read."""
+    each, runs = by_place(), range(32)
+
+    def less(method: str, kept: Sequence[int]) -> Difference:
+        costs = (each[method] - each["yarn"])[list(kept)].sum(axis=1)
+        return difference(costs, 256 * len(kept))
+
+    layout = mesa.bands(Rope(64, 100_000.0, WINDOW), FAR)
+    assert isinstance(layout, Bands)
+    read = sum(part.end - part.first for part in layout.bands)[WINDOW:]
+    few = read[read < WINDOW]
+    told = f"{100 * len(few) / len(read):.0f} % of them read at most {few.max():.0f} tokens"
+    assert told in FLAT
+    end = change(less("mesa", runs[-2:])).replace("+", "")
+    assert f"On the last 512, nearly all of which read everything, it is {end} worse" in FLAT
+    lost = range(11, 16)
+    told = change(less("gali", lost)).replace("+", "")
+    assert (
+        f"tokens {WINDOW + 256 * 11:,} and {WINDOW + 256 * 16:,}, where it is {told} worse" in FLAT
+    )
+    rest = change(less("gali", [run for run in runs if run not in lost]))
+    assert f"Elsewhere it is {rest} from YaRN" in FLAT
+    dpe, logistic = (less(name, runs[-4:]) for name in ("dpe:heads=heads.json", "self_logistic"))
+    assert f"DPE is {change(dpe)} and SELF {change(logistic)} from YaRN" in FLAT
+    first, *others = (less("none", runs[8 * part : 8 * part + 8]).value for part in range(4))
+    text = "`none` has {} %, {:.1f} times, {:.0f} times and {:.0f} times the perplexity of YaRN"
+    assert text.format(signed(first), *(1 + ratio for ratio in others)) in FLAT
+
+
+def test_kinds_of_documents_are_those_of_the_samples():
+    """On how many books and other documents methods are above YaRN, and by how much on books."""
+    gaps = complete().sub(complete()["yarn"], axis=0)
+    books = gaps.index.str.startswith("en-")
+    above = gaps.gt(0).groupby(books).sum()
+    assert (books.sum(), len(gaps)) == (4, 10)
+    assert above["mesa"].to_dict() == {True: 0, False: 5}
+    assert above["lampe"].to_dict() == {True: 4, False: 3}
+    for name, text in (("mesa", "on each of the four books ({} %)"), ("lampe", "each book ({} %)")):
+        mean = math.expm1(gaps.loc[books, name].mean() / tokens("newer"))
+        assert text.format(signed(mean)) in FLAT
+    assert not gaps[["dpe:heads=heads.json", "self_logistic"]].gt(0).any(axis=None)
 
 
 def below(row: pd.Series) -> str:
