@@ -20,7 +20,8 @@ STUDY = Path(__file__).parents[1] / "results" / "encodings"
 TEXT = (STUDY / "README.md").read_text(encoding="utf-8")
 WHERE = ["model", "method", "task", "length", "seed"]
 TAIL, PREFIX, KEYS = "perplexity:tail=48", "perplexity:protocol=prefix", "passkey:depths=5,trials=5"
-WITHOUT = " without passkey prompts"  # ends the name of a model that was trained so
+# What ends the name of a model that was trained otherwise than those of the first table.
+WITHOUT, TWICE = " without passkey prompts", " of 6000 steps"
 LEARNED = 0.5  # the share of passkeys inside the window; no seed is between 4 % and 88 %
 ROTARY = ("none", "yarn", "self_extend", "rerope", "lm_infinite")
 ROWS = [("rope", method) for method in ROTARY] + [
@@ -39,6 +40,11 @@ NAMES = {
 }  # fmt: skip
 
 
+def first_table(model: str) -> bool:
+    """Return whether a model was trained as those of the first table."""
+    return not model.endswith((WITHOUT, TWICE))
+
+
 @cache
 def samples() -> pd.DataFrame:
     """Return one row per sample.
@@ -53,7 +59,7 @@ def samples() -> pd.DataFrame:
 def _samples() -> Iterator[tuple[Any, ...]]:
     for folder in sorted(STUDY.glob("**/*-seed?/")):
         model, _, seed = folder.name.rpartition("-seed")
-        model += WITHOUT * ("no_passkeys" in folder.parts)
+        model += WITHOUT * ("no_passkeys" in folder.parts) + TWICE * ("long" in folder.parts)
         record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         cells: dict[str, list[dict[str, Any]]] = {}
         for cell in record["cells"]:
@@ -140,15 +146,16 @@ def from_window(model: str, method: str, length: int = 2048) -> pd.DataFrame:
 
 
 @cache
-def reported() -> pd.DataFrame:
-    """Return the means over seeds of the study's report, by model, method, task and length."""
-    table = pd.read_csv(STUDY / "reports" / "seeds.csv")
+def reported(part: str = "") -> pd.DataFrame:
+    """Return the means over seeds of a report, by model, method, task and length."""
+    table = pd.read_csv(STUDY / part / "reports" / "seeds.csv")
     return table.set_index(["model", "scaling", "task", "length"]).sort_index()
 
 
 def reported_change(model: str, method: str, length: int = 2048) -> str:
     """Return the report's change from 256 tokens, for random seeds and random documents."""
-    cell = reported().loc[(model, method, TAIL, length)]
+    part = "long" if model.endswith(TWICE) else ""
+    cell = reported(part).loc[(model.removesuffix(TWICE), method, TAIL, length)]
     return as_changes(*(math.log1p(cell[end]) for end in ("change", "low_change", "high_change")))
 
 
@@ -181,7 +188,7 @@ def row(model: str, method: str) -> str:
     """Return a row of the study's table."""
     inside, far = of(model, method, TAIL, 256), of(model, method, TAIL, 2048)
     cells = [
-        NAMES.get(f"{model} {method}", f"`{model}`"),
+        NAMES.get(f"{model.removesuffix(TWICE)} {method}", f"`{model}`"),
         f"{len(learned(model))} of {len(inside)}",
         perplexity(model, method, 256),
         perplexity(model, method, 2048),
@@ -241,8 +248,10 @@ def test_what_was_trained_and_measured_is_that_of_the_text():
     assert encodings.value_counts().to_dict() == {3: 8, 5: 6}
     assert table["parameters"].max() / table["parameters"].min() < 1.02
     assert table["parameters"].div(1e6).round(1).eq(1.1).all()
-    recipes = [json.loads(file.read_text())["recipe"] for file in STUDY.glob("**/training/*.json")]
-    assert {(of["steps"], of["rows"], of["answer_weight"]) for of in recipes} == {(3000, 8, 8)}
+    for file in STUDY.glob("**/training/*.json"):
+        recipe = json.loads(file.read_text())["recipe"]
+        steps = 6000 if "long" in file.parts else 3000
+        assert (recipe["steps"], recipe["rows"], recipe["answer_weight"]) == (steps, 8, 8)
     documents = by_document("rope", "none", TAIL, 256).columns
     modules = documents.str.endswith(".py").sum()
     chapters = documents.str.startswith("topics/").sum()
@@ -287,7 +296,7 @@ def test_changes_in_the_report_are_those_of_the_samples_for_random_seeds_and_doc
     """Their means, and intervals that contain those of crossed effects, computed here."""
     cells = reported().xs(TAIL, level="task").dropna(subset="change")
     known = scores().xs(TAIL, level="task").index.droplevel("seed").unique()
-    past = [cell for cell in known if WITHOUT not in cell[0] and cell[-1] != 256]
+    past = [cell for cell in known if first_table(cell[0]) and cell[-1] != 256]
     assert set(cells.index) == set(past)
     for (model, method, length), cell in cells.iterrows():
         differences = from_window(model, method, length)
@@ -362,6 +371,48 @@ def test_copying_without_passkey_prompts_is_that_of_the_text():
     assert f"only {100 * guesses.mean():.0f} % of the most likely tokens are digits" in flat
 
 
+@pytest.mark.parametrize("method", ROTARY)
+def test_a_row_of_twice_the_steps_is_that_of_the_samples(method):
+    assert row("rope" + TWICE, method) in TEXT
+
+
+def test_what_twice_the_steps_change_is_that_of_the_text():
+    """Perplexity beside 3000 steps and other encodings, and when every seed learned to copy."""
+    flat, name = " ".join(TEXT.split()), "rope" + TWICE
+    table = pd.read_csv(STUDY / "long" / "training.csv").set_index("model")
+    steps = ", ".join(str(step) for step in table["passkeys from step"].sort_index())
+    assert f"at steps {steps}, by seed" in flat
+    assert (of(name, "none", KEYS, 256) == 1).all()
+    least = min(of(model, "none", TAIL, 256).min() for model, method in ROWS if method == "none")
+    assert of(name, "none", TAIL, 256).max() < least
+    inside = change(of(name, "none", TAIL, 256) - of("rope", "none", TAIL, 256))
+    assert f"at 256 tokens changes by {inside}, and every seed is below" in flat
+    far = of("transformer_xl", "none", PREFIX, 2048)
+    for method, told in (("self_extend", "Self-Extend"), ("lm_infinite", "LM-Infinite")):
+        more = change(far - of(name, method, PREFIX, 2048))
+        assert f"{more} from rotary under {told}" in flat
+    costs = pd.read_csv(STUDY / "training.csv").set_index("model")["step, times rope-seed1"]
+    equal = 3000 * costs[costs.index.str.startswith("transformer_xl")].median()
+    assert f"3000 steps of Transformer-XL are {equal:.0f} of rotary" in flat
+
+
+def test_what_twice_the_steps_do_not_change_is_that_of_the_text():
+    """Failure without a method, the order of methods, and keys at eight windows."""
+    flat, name = " ".join(TEXT.split()), "rope" + TWICE
+    for length in (512, 1024, 2048):
+        assert not of(name, "none", KEYS, length).any()
+    methods = ["lm_infinite", "self_extend", "rerope", "yarn", "none"]
+    losses = pd.DataFrame({method: of(name, method, PREFIX, 2048) for method in methods})
+    assert (losses.rank(axis=1).to_numpy() == np.arange(1, 6)).all()
+    assert f"Under Self-Extend the five seeds recover {keys(name, 'self_extend', 2048)} %" in flat
+    rows = samples().xs((name, KEYS), level=("model", "task"))[["value", "digits"]].astype(float)
+    shares = rows.groupby(level=["method", "length", "seed"]).mean()
+    both = shares.loc[[("rerope", 1024, 4), ("rerope", 2048, 2)]].round(2).to_numpy()
+    assert both.tolist() == [[0.28, 0.6], [0.0, 0.28]]
+    gaps = (shares["digits"] - shares["value"]).drop([("rerope", 1024, 4), ("rerope", 2048, 2)])
+    assert gaps.max() < 0.05
+
+
 def test_changes_from_self_extend_are_those_of_the_samples():
     """Findings 6 and 9, number by number."""
     flat = " ".join(TEXT.split())
@@ -376,7 +427,7 @@ def test_changes_from_self_extend_are_those_of_the_samples():
     assert f"the change for Transformer-XL is {change(first.drop(3))}" in flat
     inside = against("self_extend", "transformer_xl", 256)
     assert f"the change for Transformer-XL is {change(inside)}" in flat
-    every = scores().drop([name for name in scores().index.levels[0] if WITHOUT in name])
+    every = scores().drop([name for name in scores().index.levels[0] if not first_table(name)])
     for task, length in product((TAIL, PREFIX), (256, 2048)):
         least = every.xs((task, length), level=("task", "length")).groupby("seed").idxmin()
         assert {model for model, *_ in least} == {"transformer_xl"}
@@ -391,7 +442,7 @@ def test_changes_from_self_extend_are_those_of_the_samples():
 def test_a_seed_either_learned_to_copy_or_did_not():
     """No share of passkeys inside the window is between 4 and 88 %."""
     inside = scores().xs(KEYS, level="task").xs(256, level="length")
-    inside = inside[[WITHOUT not in model for model in inside.index.get_level_values("model")]]
+    inside = inside[inside.index.get_level_values("model").map(first_table)]
     assert set(inside.round(2)) == {0.0, 0.04, 0.88, 0.96, 1.0}
 
 
@@ -487,7 +538,7 @@ def test_transformer_xl_is_significantly_better_only_without_pairing():
     paired, apart = {}, {}
     known = scores().index.droplevel("seed").unique()
     for model, method, task, length in known:
-        here = (task, length) == (PREFIX, 2048) and WITHOUT not in model
+        here = (task, length) == (PREFIX, 2048) and first_table(model)
         if not here or (model, method) == ("rope", "self_extend"):
             continue
         own = of(model, method, PREFIX, 2048)
