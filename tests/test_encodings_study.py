@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from functools import cache
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -386,14 +386,18 @@ def test_what_twice_the_steps_change_is_that_of_the_text():
     least = min(of(model, "none", TAIL, 256).min() for model, method in ROWS if method == "none")
     assert of(name, "none", TAIL, 256).max() < least
     inside = change(of(name, "none", TAIL, 256) - of("rope", "none", TAIL, 256))
-    assert f"at 256 tokens changes by {inside}, and every seed is below" in flat
+    assert f"at 256 tokens changes by {inside}, and every seed is there below" in flat
     far = of("transformer_xl", "none", PREFIX, 2048)
     for method, told in (("self_extend", "Self-Extend"), ("lm_infinite", "LM-Infinite")):
+        for task in (TAIL, PREFIX):
+            ahead = of(name, method, task, 2048) < of("transformer_xl", "none", task, 2048)
+            assert ahead.all()
         more = change(far - of(name, method, PREFIX, 2048))
         assert f"{more} from rotary under {told}" in flat
     costs = pd.read_csv(STUDY / "training.csv").set_index("model")["step, times rope-seed1"]
     equal = 3000 * costs[costs.index.str.startswith("transformer_xl")].median()
-    assert f"3000 steps of Transformer-XL are {equal:.0f} of rotary" in flat
+    assert f"3000 steps of Transformer-XL are about {equal:.0f} of rotary" in flat
+    assert f"so rotary also had {100 * (6000 / equal - 1):.0f} % more time" in flat
 
 
 def test_what_twice_the_steps_do_not_change_is_that_of_the_text():
@@ -405,6 +409,11 @@ def test_what_twice_the_steps_do_not_change_is_that_of_the_text():
     losses = pd.DataFrame({method: of(name, method, PREFIX, 2048) for method in methods})
     assert (losses.rank(axis=1).to_numpy() == np.arange(1, 6)).all()
     assert f"Under Self-Extend the five seeds recover {keys(name, 'self_extend', 2048)} %" in flat
+    ranks = stats.rankdata([*at_2048("kerple"), *at_2048(name, "self_extend")])
+    sums = np.array([sum(chosen) for chosen in combinations(ranks, 5)])
+    far = np.abs(sums - sums.mean())
+    p = (far >= abs(ranks[:5].sum() - sums.mean()) - 1e-9).mean()
+    assert f"(p = {p:.2f}, two-sided exact rank test, uncorrected)" in flat
     rows = samples().xs((name, KEYS), level=("model", "task"))[["value", "digits"]].astype(float)
     shares = rows.groupby(level=["method", "length", "seed"]).mean()
     both = shares.loc[[("rerope", 1024, 4), ("rerope", 2048, 2)]].round(2).to_numpy()
