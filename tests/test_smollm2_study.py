@@ -246,12 +246,24 @@ def complete() -> pd.DataFrame:
     return losses("newer", FAR).dropna()
 
 
+def truncated() -> pd.Series:
+    """Return the loss of each document's targets beyond the window when they read 8192 tokens."""
+    windows = frame("truncation").query("length == @WINDOW and scaling == 'none'")
+    assert (windows["status"] == "ok").all()
+    assert windows.groupby("unit")["weight"].sum().eq(tokens("newer")).all()
+    return windows.groupby("unit")["value"].sum()
+
+
 def newer_rows() -> list[str]:
-    """Return the table of the newer methods: perplexity, change from YaRN, and bound on regret."""
+    """Return the table of the newer methods: perplexity, change from YaRN, and bound on regret.
+
+    Truncation is a row without a bound, as it is not one of the methods compared.
+    """
     table, count = complete(), tokens("newer")
     selection = select_means(table.to_numpy(), np.full(len(table), count))
     assert selection is not None
     worse = {name: bound(v) for name, v in zip(table, np.expm1(selection.regret), strict=True)}
+    table = table.assign(truncation=truncated())
     own = frame("newer")
     rows = []
     for method in table.mean().sort_values().index:
@@ -287,6 +299,21 @@ def test_the_table_of_the_newer_methods_is_that_of_the_samples():
     assert (frame("newer")["status"] == "ok").sum() == 100
     assert complete().shape == (10, 10)
     assert "\n".join(newer_rows()) in TEXT
+
+
+def test_the_newer_methods_beside_truncation_are_those_of_the_samples():
+    """The paired change from truncation, and on how many documents it is an increase."""
+    gaps = complete().sub(truncated(), axis=0)
+    yarn, dpe = (gaps[name] for name in ("yarn", "dpe:heads=heads.json"))
+    text = f"YaRN is {change(difference(yarn, tokens('newer')))} from truncation"
+    assert f"{text}, and below it on {(yarn < 0).sum()} of the ten documents" in FLAT
+    assert f"DPE is {change(difference(dpe, tokens('newer')))} from it" in FLAT
+    one = difference(yarn, tokens("newer"))
+    ends = [one.value, one.low, one.high]
+    text = "perplexity is {:.1f} % [{:.1f}, {:.1f}] above that of truncation"
+    assert text.format(*(100 * end for end in ends if end is not None)) in FLAT
+    both = [difference(gaps[name], tokens("newer")) for name in gaps]
+    assert all(each.high is not None and each.high > 0 for each in both)
 
 
 def test_the_verdicts_on_the_newer_methods_are_those_of_the_reports():
