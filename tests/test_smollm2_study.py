@@ -316,6 +316,16 @@ def test_the_newer_methods_beside_truncation_are_those_of_the_samples():
     assert all(each.high is not None and each.high > 0 for each in both)
 
 
+def test_ntk_by_parts_beside_yarn_on_the_ten_documents():
+    """The other method that a server reads, on the same targets."""
+    gaps = losses("ntk_by_parts", FAR)["ntk_by_parts"] - complete()["yarn"]
+    assert gaps.notna().sum() == 10
+    told = change(difference(gaps, tokens("newer")))
+    assert f"is {told} from YaRN, and below it on {(gaps < 0).sum()} of the ten" in FLAT
+    other = change(difference(-gaps, tokens("newer")))
+    assert f"and by {other} over ten documents" in FLAT
+
+
 def test_the_verdicts_on_the_newer_methods_are_those_of_the_reports():
     """The best, the bound of the one to use, and which differ from YaRN after correction."""
     [decision] = best.make(frame("newer")).to_dict("records")
