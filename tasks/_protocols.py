@@ -193,7 +193,7 @@ PROTOCOLS: dict[Protocol, Windows] = {  # by the recorded names
     "disjoint": disjoint,
     "overlap": overlapping,
 }
-# The protocols that read an option; the others leave it at its default.
+# The protocols that read each option; with any other, only its default is accepted.
 READ: dict[str, tuple[Protocol, ...]] = {
     "tail": ("tail",),
     "windows": ("tail",),

@@ -23,7 +23,7 @@ NAMED = 3  # documents that a warning names
 LEFT_OUT = {  # by the record's word: what is left out, and why; other words are kinds of files
     "repeated": ("documents", "the same text as another one"),
     "null": ("rows", "null instead of a text"),
-    "calibrated": ("documents", "a method was calibrated on them"),
+    "calibrated": ("documents", "read to calibrate a method"),
 }
 
 
