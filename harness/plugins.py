@@ -242,9 +242,31 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
     sys.modules[module.__name__] = module
     try:
         exec(compile(source, module.__file__, "exec"), vars(module))
+        helpers = _helpers(path) if kind == "task" else []  # a method is known by its numbers
     except RAISED as error:
         raise UserError(f"{kind} file {path} failed: {failure(error)}.") from error
-    return module, digest
+    return module, _digest("".join([digest, *helpers]).encode()) if helpers else digest
+
+
+def _helpers(path: Path) -> list[str]:
+    """Return the hashes of the modules beside a file that it imports, itself or through others."""
+    found, unread = set[Path](), [path]
+    while unread:
+        for name in _names_imported(unread.pop()) - {"harness", "ropewalk", "scaling", "tasks"}:
+            beside = path.parent / name
+            files = {beside.with_suffix(".py"), *beside.rglob("*.py")}
+            new = {file for file in files if file.is_file()} - found
+            found |= new
+            unread += new
+    return [_digest(file.read_bytes()) for file in sorted(found)]
+
+
+def _names_imported(file: Path) -> set[str]:
+    """Return the first parts of the absolute names that a file imports, anywhere in it."""
+    nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    whole = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+    parts = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return {name.partition(".")[0] for name in filter(None, [*whole, *parts])}
 
 
 def _digest(content: bytes) -> str:

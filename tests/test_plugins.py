@@ -1,5 +1,6 @@
 """Plug-ins by name, by file and by module: options typed, mistakes answered in a sentence."""
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,6 +116,43 @@ def test_the_digest_of_a_users_file_follows_its_text(write, monkeypatch):
     second = load("method", str(write(MINE.replace("2.0", "3.0"))))
     assert first.digest != second.digest
     assert (first.options["factor"], second.options["factor"]) == (2.0, 3.0)
+
+
+TASK = """
+from helper import METRIC
+from scaling import Frequencies
+
+VERSION = 1
+
+def ask(context, lengths, *, seed=0): ...
+def grade(request, response, context): ...
+def score(samples): ...
+"""
+
+
+def test_the_digest_of_a_task_follows_the_modules_beside_it(write, monkeypatch):
+    """Their code grades: samples of the helper's earlier text must not count for the new one."""
+    monkeypatch.syspath_prepend(write(TASK).parent)
+
+    def digest(helper: str, package: str) -> str | None:
+        write(helper, "helper.py")
+        write(package, "grading/inner.py")
+        return load("task", str(write(TASK))).digest
+
+    write("", "unrelated.py").with_name("grading").mkdir()
+    helper = "def grade():\n    import grading.inner\n\nMETRIC = 'accuracy'\n"
+    first = digest(helper, "HIT = 1")
+    write("HIT = 2", "unrelated.py")
+    assert first == digest(helper, "HIT = 1")
+    assert first != digest(helper, "HIT = 2")
+    assert first != digest(helper + "MISS = 0\n", "HIT = 1")
+
+
+def test_the_digest_of_a_task_alone_is_that_of_its_text(write):
+    """So the samples of earlier versions are still read."""
+    path = write(TASK.replace("from helper import METRIC", "METRIC = 'accuracy'"))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    assert load("task", str(path)).digest == digest
 
 
 PACKAGE = {
