@@ -478,7 +478,8 @@ def _recorder() -> Any:
                 raise ValueError(f"its answers are not greedy: {_named(options)}")
             (tokens,) = context.tolist()
             new, stops = max_length - len(tokens), tuple(filter(None, stop))
-            self.recorded.append(Generate(tokens, new, stops, doc_id="request"))
+            text = Generate(tokens, new, stops, penalized=True, doc_id="request")  # as generate's
+            self.recorded.append(text)
             return context
 
     return Recorder

@@ -147,11 +147,14 @@ class Generate(_Named):
     """Request a greedy continuation of ``prompt``, of at most ``max_new_tokens`` tokens.
 
     Generation ends earlier at an end token of the model, or when a string of ``stop`` occurs.
+    ``penalized`` applies the repetition penalty of the model's generation config, as
+    ``model.generate`` does unless it is given another.
     """
 
     prompt: Sequence[int]
     max_new_tokens: int
     stop: tuple[str, ...] = ()
+    penalized: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", kept(self.prompt))

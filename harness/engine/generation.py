@@ -29,8 +29,8 @@ _known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 class Generation:
     """A text as it grows: its tokens so far, with the loss of each in nats.
 
-    ``penalty`` is the repetition penalty of a checkpoint's generation config (Qwen2.5: 1.05), which
-    ``model.generate(do_sample=False)`` applies too; 1 for none. ``path`` has the runs of the prompt
+    ``penalty`` is the repetition penalty of the model's generation config (Qwen2.5: 1.05), or 1 for
+    a request that is not penalized. ``path`` has the runs of the prompt
     in the order of the positions, ``keys`` the keys and values of the text by layer, and ``kept``
     by layer what the kernel keeps of them.
     """
@@ -53,7 +53,8 @@ class Generation:
         """Begin a text; the model's generation config has the tokens that end one."""
         ends = getattr(model.generation_config, "eos_token_id", None)
         every = ends if isinstance(ends, list) else [] if ends is None else [ends]
-        penalty = getattr(model.generation_config, "repetition_penalty", None) or 1.0
+        shipped = getattr(model.generation_config, "repetition_penalty", None) or 1.0
+        penalty = shipped if request.penalized else 1.0
         return cls(request, decode, frozenset(every), penalty, path)
 
     @property

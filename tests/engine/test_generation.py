@@ -1,5 +1,6 @@
 """Texts of the engine against the library's own generation, and against whole forwards."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -89,12 +90,15 @@ def test_a_text_is_that_of_generate_and_of_whole_forwards(family, method):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_a_repetition_penalty_is_that_of_generate(family, monkeypatch):
-    model, questions = model_of(family), asked()[1:4]
-    before = [answer.argmax for answer in texts(model, questions)]
+    """It applies only where a task wants it: RULER generates with a penalty of 1."""
+    model, plain = model_of(family), asked()[1:4]
+    before = texts(model, plain)
     monkeypatch.setattr(model.generation_config, "repetition_penalty", 1.5)
-    found = [answer.argmax for answer in texts(model, questions)]
-    assert found != before
-    assert found == [tuple(generated(model, one.tokens, NEW)) for one in questions]
+    penalized = [replace(one, penalized=True) for one in plain]
+    found = [answer.argmax for answer in texts(model, penalized)]
+    assert found == [tuple(generated(model, one.tokens, NEW)) for one in plain]
+    assert found != [answer.argmax for answer in before]
+    assert texts(model, plain) == before
 
 
 @pytest.mark.slow

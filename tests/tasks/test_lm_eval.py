@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import ropewalk as rw
 from harness.data.corpus import make_context
 from harness.reports import retrieval
 from harness.runs.frame import make_frame
@@ -105,9 +106,8 @@ def run(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def plain(own: Path, reference: tuple[Any, Any]) -> dict[str, Any]:
-    """Return what lm-eval's own evaluation gives of the three tasks on the unscaled model."""
+def evaluated(own: Path, reference: tuple[Any, Any], tasks: list[str]) -> dict[str, Any]:
+    """Return what lm-eval's own evaluation gives of tasks on the unscaled model."""
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
@@ -115,10 +115,15 @@ def plain(own: Path, reference: tuple[Any, Any]) -> dict[str, Any]:
     # lm-eval's windows end before the last target, ours after it.
     lm = HFLM(pretrained=model, tokenizer=checkpoint.tokenizer, max_length=LENGTH - 1, batch_size=1)
     found: dict[str, Any] = lm_eval.simple_evaluate(
-        lm, tasks=list(MINE), bootstrap_iters=0,
+        lm, tasks=tasks, bootstrap_iters=0,
         task_manager=TaskManager(include_path=str(own), include_defaults=False),
     )  # fmt: skip
     return found
+
+
+@pytest.fixture(scope="module")
+def plain(own: Path, reference: tuple[Any, Any]) -> dict[str, Any]:
+    return evaluated(own, reference, list(MINE))
 
 
 @pytest.mark.parametrize("name", MINE)
@@ -146,6 +151,19 @@ def test_none_is_the_plain_evaluation(name, run, plain):
     assert rows["score"].iloc[0] == pytest.approx(score, rel=1e-5)
     assert rows["n"].iloc[0] == DOCUMENTS
     assert rows["low"].iloc[0] < score < rows["high"].iloc[0] or score in (0, 1)
+
+
+def test_a_repetition_penalty_of_the_checkpoint_is_applied(own, reference, tmp_path, monkeypatch):
+    checkpoint, model = reference
+    monkeypatch.setattr(model.generation_config, "repetition_penalty", 1.5)
+    task = f"lm_eval:tasks=own_text,include={own}"
+    own_run = rw.run(
+        model, tokenizer=checkpoint.tokenizer, task=task, length=LENGTH, scaling="none",
+        out=tmp_path / "run",
+    )  # fmt: skip
+    said = own_run.frame().set_index("doc")["said"]
+    for sample in evaluated(own, reference, ["own_text"])["samples"]["own_text"]:
+        assert said[sample["doc_id"]] == sample["resps"][0][0]
 
 
 def test_the_record_names_versions_and_hashes(run, plain):
