@@ -1,0 +1,144 @@
+"""The corpus of the study: its list, and the script that fetches the listed documents."""
+
+import csv
+import gzip
+import io
+import json
+import re
+import sys
+import tarfile
+from collections import Counter
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import UserError
+from tests import ROOT
+
+LIST = ROOT / "results/smollm2/corpus.csv"
+PINNED = re.compile(
+    r"results/smollm2/books/en-[a-z-]+\.txt\.gz"
+    r"|https://raw\.githubusercontent\.com/[\w.-]+/[\w.-]+/([0-9a-f]{40}|v3\.11\.7)/[\w./-]+"
+    r"|https://deb\.debian\.org/[\w./-]+_4\.6\.2\.0_all\.deb#usr/share/doc/[\w./-]+"
+)
+
+
+def listed() -> list[dict[str, str]]:
+    with LIST.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Return the script's module, whose list is ``list.csv`` in the test's folder."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import fetch_corpus
+
+    monkeypatch.setattr(fetch_corpus, "LIST", tmp_path / "list.csv")
+    yield fetch_corpus
+    for name in ("fetch_corpus", "_training"):
+        sys.modules.pop(name, None)
+
+
+def save_list(folder: Path, url: str, digest: str) -> None:
+    text = f"file,url,sha256\none.txt.gz,{url},{digest}\n"
+    (folder / "list.csv").write_text(text, encoding="utf-8")
+
+
+def test_the_list_is_large_enough_and_pinned():
+    """20 documents of each kind, all for 16,384 tokens and 44 for 32,768, at fixed URLs.
+
+    A window ends at three quarters of its document, so it needs a document of 4/3 its length.
+    """
+    rows = listed()
+    assert Counter(row["kind"] for row in rows) == {"book": 20, "documentation": 20, "code": 20}
+    assert all(int(row["tokens"]) * 3 >= 16_384 * 4 for row in rows)
+    long = Counter(row["kind"] for row in rows if int(row["tokens"]) * 3 >= 32_767 * 4)
+    assert long == {"book": 20, "documentation": 13, "code": 11}
+    for column in ("file", "title", "url", "sha256"):
+        assert len({row[column] for row in rows}) == 60
+    for row in rows:
+        assert re.fullmatch(r"[a-z0-9-]+\.txt(\.gz)?", row["file"])
+        assert PINNED.fullmatch(row["url"])
+        assert re.fullmatch(r"[0-9a-f]{64}", row["sha256"])
+        assert row["licence"]
+        assert int(row["characters"]) > int(row["tokens"])
+
+
+def test_documents_of_earlier_runs_keep_their_names_and_texts():
+    """So that their samples can be used: a run is continued only with the same names."""
+    run = json.loads((LIST.parent / "newer/run.json").read_text(encoding="utf-8"))
+    texts = {row["file"]: (row["sha256"][:16], int(row["tokens"])) for row in listed()}
+    for document in run["documents"]["read"]:
+        assert texts[document["name"]] == (document["sha256"], document["tokens"])
+
+
+def test_the_committed_books_have_the_listed_hashes(script):
+    rows = [row for row in listed() if "://" not in row["url"]]
+    assert len(rows) == 4
+    for row in rows:
+        text = script.text_of(row["url"])
+        assert len(text) == int(row["characters"])
+        assert sha256(text.encode()).hexdigest() == row["sha256"]
+
+
+def test_a_document_is_written_once_and_with_unix_line_ends(script, tmp_path):
+    source = tmp_path / "source.txt"
+    source.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
+    save_list(tmp_path, source.as_uri(), sha256(b"one\ntwo\n").hexdigest())
+    script.main(out=tmp_path / "corpus")
+    written = tmp_path / "corpus/one.txt.gz"
+    assert gzip.decompress(written.read_bytes()) == b"one\ntwo\n"
+    source.unlink()
+    script.main(out=tmp_path / "corpus")  # reads nothing again
+    script.download.cache_clear()
+    written.write_bytes(gzip.compress(b"one"))
+    with pytest.raises(UserError, match=r"source\.txt cannot be downloaded: .*No such file"):
+        script.main(out=tmp_path / "corpus")
+
+
+def test_another_text_than_the_listed_one_is_an_error(script, tmp_path):
+    source = tmp_path / "source.txt"
+    source.write_text("changed")
+    save_list(tmp_path, source.as_uri(), 64 * "0")
+    digest = sha256(b"changed").hexdigest()
+    with pytest.raises(UserError) as raised:
+        script.main(out=tmp_path / "corpus")
+    assert str(raised.value) == (
+        f"one.txt.gz: the text of {source.as_uri()} has the SHA-256 {digest}, but list.csv lists "
+        f"{64 * '0'}."
+    )
+    assert not list((tmp_path / "corpus").iterdir())
+
+
+def test_a_whole_book_is_cut_to_paragraphs_after_a_tenth(script, tmp_path):
+    """The licence, the first tenth and what follows 200,000 characters are left out."""
+    paragraphs = [f"{number:04}\n{'word ' * 18}".strip() for number in range(5000)]
+    book = "\n\n".join(paragraphs)
+    source = tmp_path / "book.txt"
+    mark = "*** {} OF THIS PROJECT GUTENBERG EBOOK ***"
+    source.write_text(f"licence\n{mark.format('START')}\n{book}\n{mark.format('END')}\nlicence")
+    kept = script.text_of(source.as_uri()).rstrip("\n").split("\n\n")
+    first = paragraphs.index(kept[0])
+    assert kept == paragraphs[first : first + len(kept)]
+    size = len(paragraphs[0]) + 2
+    assert 0 <= size * first - len(book) / 10 <= 2 * size
+    assert 200_000 - size <= size * len(kept) <= 200_000
+
+
+def test_a_file_of_a_debian_package_is_read(script, tmp_path):
+    data = io.BytesIO()
+    text = gzip.compress(b"a policy")
+    with tarfile.open(fileobj=data, mode="w:xz") as archive:
+        entry = tarfile.TarInfo("./usr/share/doc/policy.txt.gz")
+        entry.size = len(text)
+        archive.addfile(entry, io.BytesIO(text))
+    package = b"!<arch>\n"
+    for name, content in (("debian-binary", b"2.0"), ("data.tar.xz", data.getvalue())):
+        head = f"{name:16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n"
+        package += head.encode() + content + b"\n" * (len(content) % 2)
+    (tmp_path / "policy.deb").write_bytes(package)
+    url = (tmp_path / "policy.deb").as_uri()
+    assert script.text_of(f"{url}#usr/share/doc/policy.txt.gz") == "a policy"
