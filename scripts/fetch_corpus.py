@@ -30,7 +30,7 @@ from urllib.request import urlopen
 from _training import start
 from cyclopts import App
 
-from harness.errors import UserError
+from harness.errors import UserError, why
 from harness.files import make_folder, replacing
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,7 +58,8 @@ def download(url: str) -> bytes:
         with urlopen(url, timeout=60) as response:
             content: bytes = response.read()
     except (OSError, HTTPException) as error:
-        raise UserError(f"{url} cannot be downloaded: {error}.") from None
+        cause = why(getattr(error, "reason", error))
+        raise UserError(f"{url} cannot be downloaded: {cause}.") from None
     return content
 
 
