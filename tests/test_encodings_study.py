@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import combinations, product
@@ -51,6 +52,7 @@ def samples() -> pd.DataFrame:
 
     ``digits`` says whether the key is in the answer's most likely, ``placed`` how many of its
     digits are the most likely ones at their places, and ``guesses`` how many of these are digits.
+    A token of the most likely answer is a word or one character.
     """
     columns = [*WHERE, "unit", "value", "weight", "digits", "placed", "guesses"]
     return pd.DataFrame(_samples(), columns=columns).set_index([*WHERE, "unit"]).sort_index()
@@ -70,7 +72,7 @@ def _samples() -> Iterator[tuple[Any, ...]]:
                     continue
                 facts = sample["facts"]
                 any_format = facts.get("found") in ("exact", "format")
-                likely = facts.get("argmax", "")[-5:]
+                likely = re.findall(r" ?[^\W\d]+|.", facts.get("argmax", ""))[-5:]
                 placed = sum(map(str.__eq__, facts.get("key", ""), likely))
                 extra = any_format, placed, sum(map(str.isdigit, likely))
                 measured = sample["unit"], sample["value"], sample.get("weight") or 1, *extra
