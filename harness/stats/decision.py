@@ -155,8 +155,8 @@ def failures(samples: pd.DataFrame) -> dict[str, set[str]]:
 def requested_units(samples: pd.DataFrame) -> int:
     """Return how many units there are; a question that was never measured does not name its own."""
     named = samples[samples["unit"].fillna("") != ""]
-    if named.empty:
-        return 0
+    if named.empty or len(named) == len(samples):
+        return int(named["unit"].nunique())
     fullest = named["scaling"].value_counts().index[0]
     cell = named[named["scaling"] == fullest]
     every, windows = cell["unit"].nunique(), len(cell)

@@ -52,12 +52,14 @@ def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
         for key, rows in named.groupby(["model", "task"], sort=False)
     }
     cells = dict(iter(named.groupby(CELL, sort=False)))
+    every = {key: by_seed(cell) for key, cell in cells.items()}
     rows = []
     for (*of, length), cell in cells.items():
         measured, trained = how[*of[:2]], cell["trained_length"].iloc[0]
-        row = averaged(cell, measured, counts[of[0]])
+        own = every[*of, length]
+        row = averaged(cell, [*own.values()], measured, counts[of[0]])
         if "score" in row and measured.across and length != trained:
-            row |= from_window(cell, cells.get((*of, trained), cell.iloc[:0]), measured)
+            row |= from_window(own, every.get((*of, trained), {}), measured)
         rows.append(dict(zip(CELL, (*of, length), strict=True)) | row)
     table = pd.DataFrame(rows)
     return table.assign(relative_length=table["length"] / table["trained_length"])
@@ -94,11 +96,14 @@ def seeded(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
     return named
 
 
-def averaged(cell: pd.DataFrame, how: Measure, requested: int) -> dict[str, Any]:
+def averaged(
+    cell: pd.DataFrame, every: Sequence[Units], how: Measure, requested: int
+) -> dict[str, Any]:
     """Return the mean of the seeds of one cell, with its interval for random seeds and units.
 
-    ``cell`` has the samples of all seeds, named in its column ``seed``; ``requested`` seeds must be
-    there, with the same questions. The units are those that all have with the same weight.
+    ``cell`` has the samples of all seeds, named in its column ``seed``, and ``every`` the units of
+    each; ``requested`` seeds must be there, with the same questions. The units are those that all
+    have with the same weight.
     """
     row = {
         **{name: cell[name].iloc[0] for name in COPIED if name in cell},
@@ -106,7 +111,6 @@ def averaged(cell: pd.DataFrame, how: Measure, requested: int) -> dict[str, Any]
         "seeds": requested,
         "questions": questions(cell),
     }
-    every = [*by_seed(cell).values()]
     shared = in_all(every)
     # Trials of two sweeps may share names.
     if "question" in cell and cell.groupby("seed")["question"].agg(frozenset).nunique() != 1:
@@ -124,12 +128,14 @@ def averaged(cell: pd.DataFrame, how: Measure, requested: int) -> dict[str, Any]
     }  # fmt: skip
 
 
-def from_window(cell: pd.DataFrame, window: pd.DataFrame, how: Measure) -> dict[str, Any]:
+def from_window(
+    one: Mapping[str, Units], other: Mapping[str, Units], how: Measure
+) -> dict[str, Any]:
     """Return the mean change of the seeds from their scores at the trained window, with interval.
 
-    Perplexity changes relatively. Empty where a seed or document is missing at either length.
+    ``one`` and ``other`` have the units of each seed at a length and at the window. Perplexity
+    changes relatively. Empty where a seed or document is missing at either length.
     """
-    one, other = by_seed(cell), by_seed(window)
     every = [*one.values(), *other.values()]
     shared = in_all(every)
     if one.keys() != other.keys() or any(of.keys() != shared.keys() for of in every):
