@@ -38,7 +38,8 @@ def tune(
         against: Closed-form methods to compare. [default: pi, ntk, critical_ntk, ntk_by_parts, yarn
             and mr_rope]
         trials: How many points are tried.
-        key_tokens: Minimise the loss of key tokens only: those that need a longer context.
+        key_tokens: Minimise the loss of key tokens only: those that need a longer context. The
+            plain model finds them at 0.25x and 1x, so the task must fit there.
         dry_run: Print what is searched and its cost; measure nothing.
     """
     from harness.sweep.spec import methods_of

@@ -67,14 +67,14 @@ def of_python(given: Any) -> Documents:
         name = getattr(given.info, "dataset_name", None) or "rows"
         rows: Iterable[Any] = given
     else:
-        try:
-            rows = [{"text": text} for text in given]  # an iterator ends after one reading
-        except TypeError:
-            rows = []
-        if not rows or not all(isinstance(row["text"], str) for row in rows):
+        texts = list(given) if isinstance(given, Iterable) else [given]  # an iterator ends
+        if not all(isinstance(text, str) for text in texts):
             raise UserError(
                 f"docs is {type(given).__name__}; give a name, texts, or a data set of rows."
             )
+        if not texts:
+            raise UserError("docs is empty; give one text or more.")
+        rows = [{"text": text} for text in texts]
         name = "text"
 
     def read() -> Iterator[RawDocument]:

@@ -72,9 +72,11 @@ def test_texts_in_memory_are_documents():
     for given in (["one", "two"], iter(["one", "two"])):
         found = of_python(given)
         assert list(found.read()) == list(found.read()) == [("text[0]", "one"), ("text[1]", "two")]
-    for wrong in (7, [], [7], b"text"):
+    for wrong in (7, [7], b"text"):
         with pytest.raises(UserError, match="give a name, texts, or a data set of rows"):
             of_python(wrong)
+    with pytest.raises(UserError, match="docs is empty"):
+        of_python([])
 
 
 @pytest.mark.slow
