@@ -25,7 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from harness.cli.settings import Whole
 from harness.data.embedded import training
-from harness.files import make_folder
+from harness.files import make_folder, replacing
 from tasks._prompt import FILLER
 from tasks.passkey import INTRODUCTION, NEEDLE, QUESTION
 
@@ -79,7 +79,8 @@ def train(
     )
     record = Training(model, recipe, texts, out, asdict(recipe)).run(every)
     model.to(torch.bfloat16).save_pretrained(out)
-    (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    with replacing(out / "training.json") as file:
+        file.write(json.dumps(record, indent=1).encode() + b"\n")
     console.print(f"written to {out}")
 
 
