@@ -1,6 +1,7 @@
 """The training of the reference model and of the laboratory's: repeatable and resumable."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -138,6 +139,28 @@ def test_a_quarter_of_the_rows_are_passkey_prompts_or_none_is(scripts, passkeys)
     tokens, _ = _training.batch(texts.source, eight, texts.least, 0)
     prompts = ["pass key" in tokenizer.decode(row) for row in tokens]
     assert sum(prompts) == (2 if passkeys else 0)
+
+
+def test_the_weights_of_the_loss_are_those_of_the_study(scripts):
+    import _training
+
+    study = ROOT / "results" / "encodings"
+    text = " ".join((study / "README.md").read_text(encoding="utf-8").split())
+    told = re.search(
+        r"the tokens of an answer weigh (\S+) times as much as text, those of the standard filler "
+        r"(\S+) and those of a span's first copy (\S+)\. ", text
+    )  # fmt: skip
+    assert told
+    answer, filler, first = map(float, told.groups())
+    records = [json.loads(file.read_text()) for file in study.glob("training/*.json")]
+    assert {record["recipe"]["answer_weight"] for record in records} == {answer}
+    texts, mine = _training.read_texts(tiny_tokenizer(), documents(), 300), recipe(scripts)
+    draw = Random("weights")
+    prompts = [_training.passkey_row(texts.source, mine, texts.least, draw) for _ in range(8)]
+    assert {weight for row in prompts for weight in row.weights} == {1.0, filler, answer}
+    spans = [_training.span_row(texts.source, mine, draw) for _ in range(8)]
+    assert {weight for row in spans for weight in row.weights} == {first, 1.0}
+    assert {*_training.text_row(texts.source, 300, draw).weights} == {1.0}
 
 
 def test_a_changed_file_is_not_taken_for_the_trained_one(scripts, tmp_path):
