@@ -6,6 +6,7 @@ import re
 import shutil
 from base64 import b64decode
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from html import unescape
 from pathlib import Path
@@ -14,13 +15,15 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from transformers import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from harness import plugins
 from harness.patching.config import rope_of
 from harness.reports import best, scores
 from harness.reports._write import write_reports
 from harness.reports.page import page
-from harness.reports.page.serving import serving
+from harness.reports.page.serving import INSIDE, serving
 from harness.reports.writing.tables import RenderedTable, csv
 from harness.runs.frame import make_frame
 from harness.runs.provenance import command, documents, facts
@@ -187,6 +190,20 @@ def test_a_config_has_no_keys_that_a_model_would_ignore(family):
     if flat:
         told, name = json.loads(found.config)["rope_parameters"], "partial_rotary_factor"
         assert told.get(name) == config.rope_parameters.get(name)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_types_whose_top_keys_have_no_effect_are_known():
+    """All that transformers has: rope parameters of an inner config, or of each layer type."""
+    found = set()
+    for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        with suppress(Exception):  # it has no default config, or none that is supported
+            config = CONFIG_MAPPING[kind]()
+            rope_of(config)
+            text = config.get_text_config()
+            if text is not config or "rope_theta" not in text.rope_parameters:
+                found.add(kind)
+    assert found <= set(INSIDE)
 
 
 def test_a_config_of_faster_frequencies_is_not_that_of_the_plain_ones():

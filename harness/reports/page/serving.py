@@ -16,8 +16,9 @@ STILL = 1e30  # the factor of a pair that does not turn: JSON has no infinity
 # Model types with rope parameters inside of another config, or of each layer type: keys at the top
 # of config.json would have no effect.
 INSIDE = (
-    "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "laguna", "lfm3",
-    "llama4", "mellum", "modernbert-decoder", "olmo3", "qwen3_5", "qwen3_5_moe",
+    "emu3", "fuyu", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text",
+    "got_ocr2", "laguna", "lfm3", "llama4", "mellum", "mimo_v2_flash", "mllama",
+    "modernbert-decoder", "moss_transcribe_diarize", "olmo3", "qwen3_5", "qwen3_5_moe", "qwen4_exp",
 )  # fmt: skip
 OWN = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")  # of the embedding itself
 
