@@ -17,9 +17,12 @@ import ropewalk as rw
 from harness.reports import best, differences, regret, scores
 from harness.stats.paired import Difference, of_means
 from harness.stats.selection import select_means
+from harness.sweep.plan import make_plan
+from harness.sweep.spec import Spec
 from scaling import mesa
 from scaling.types import Bands, Rope
 from tasks._intervals import ratios
+from tests.tiny import save_tiny
 
 STUDY = Path(__file__).parents[1] / "results" / "smollm2"
 TEXT = (STUDY / "README.md").read_text(encoding="utf-8")
@@ -36,6 +39,13 @@ MARKS = {"exact": "●", "format": "○", "wrong": "–"}
 @cache
 def frame(part: str) -> pd.DataFrame:
     return rw.frame(STUDY / part)
+
+
+@cache
+def cut_off(part: str) -> pd.DataFrame:
+    """Return the samples of truncation in a retrieval task."""
+    folder = STUDY / "truncated"
+    return rw.frame(folder / part, [str(folder / f"truncated_{part.partition('_')[0]}.py")])
 
 
 @cache
@@ -170,13 +180,20 @@ def test_the_claims_on_perplexity_are_those_of_the_samples():
 
 
 @pytest.mark.parametrize(
-    "row", [line for line in TEXT.splitlines() if line.startswith("| `") and line.count("|") == 10]
+    "row",
+    [
+        line
+        for line in TEXT.splitlines()
+        if re.match("[|] (`|truncation [|] 16)", line) and line.count("|") == 10
+    ],
 )
 def test_a_row_of_the_passkey_table_is_that_of_the_samples(row):
     """Every answer by depth; counted strictly, and by its digits."""
     method, length, *answers, strict, lenient = (cell.strip() for cell in row.split("|")[1:-1])
     method, far = method.strip("`"), int(length.replace(",", ""))
-    cell = one(frame("passkey"), method, far).sort_values("depth")
+    cut = method == "truncation"
+    samples = one(cut_off("passkey"), "none", far) if cut else one(frame("passkey"), method, far)
+    cell = samples.sort_values("depth")
     assert [MARKS[found] for found in cell["found"]] == answers
     assert int(strict) == cell["value"].sum()
     assert int(lenient) == (cell["found"] != "wrong").sum()
@@ -188,6 +205,9 @@ def test_no_answer_in_the_chat_template_is_strictly_right():
     assert not cell["value"].any()
     assert digits["none"].to_dict() == {WINDOW: 4, FAR: 0}
     assert [digits[name][FAR] for name in ("lm_infinite", "yarn", "self_extend")] == [1, 4, 5]
+    cut = cut_off("passkey_chat").query("length == @FAR")
+    assert not cut["value"].any()
+    assert (cut["found"] != "wrong").sum() == 2
 
 
 def test_recall_in_ruler_is_that_of_the_samples():
@@ -692,6 +712,25 @@ def test_truncation_would_cut_off_the_keys_and_needles_that_the_page_names():
     assert (exact["yarn"], recall["yarn"]) == (3, 5)
     assert exact[["self_extend", "dual_chunk"]].eq(4).all()
     assert recall[["self_extend", "dual_chunk"]].eq(4).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["passkey", "ruler"])
+def test_a_truncated_prompt_is_the_end_of_the_whole_one(name, tmp_path):
+    """Inside the window it is the prompt; beyond, its begin token and as many last ones as fit."""
+    save_tiny(tmp_path, num_hidden_layers=1, max_position_embeddings=8192)
+    given = f"{name}:trials=1", f"{STUDY}/truncated/truncated_{name}.py:trials=1"
+    books = str(STUDY / "books" / "en-dracula.txt.gz")
+    settings = {"task": given, "scaling": ("none",), "length": ("1x", "2x"), "docs": books}
+    cells = make_plan(Spec(model=str(tmp_path), **settings)).cells
+    near, far, own, cut = (cell.questions for cell in cells)
+    assert [one.digest for one in near] == [one.digest for one in own]
+    for whole, short in zip(far, cut, strict=True):
+        assert (whole.length, short.length) == (FAR, WINDOW)
+        assert whole.doc_id == short.doc_id
+        kept = len(short.tokens) - 1
+        assert list(short.tokens) == [whole.tokens[0], *whole.tokens[-kept:]]
+        assert whole.length - whole.start == short.length - short.start
 
 
 def test_windows_took_the_time_that_the_page_says():
