@@ -241,15 +241,17 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
     module.__file__ = str(path.absolute())
     sys.modules[module.__name__] = module
     try:
-        exec(compile(source, module.__file__, "exec"), vars(module))
-        helpers = _helpers(path) if kind == "task" else []  # a method is known by its numbers
+        code = compile(source, module.__file__, "exec")
+        helpers = _helpers(path) if kind == "task" else {}  # a method is known by its numbers
+        _forget(helpers)
+        exec(code, vars(module))
     except RAISED as error:
         raise UserError(f"{kind} file {path} failed: {failure(error)}.") from error
-    return module, _digest("".join([digest, *helpers]).encode()) if helpers else digest
+    return module, _digest("".join([digest, *helpers.values()]).encode()) if helpers else digest
 
 
-def _helpers(path: Path) -> list[str]:
-    """Return the hashes of the modules beside a file that it imports, itself or through others."""
+def _helpers(path: Path) -> dict[Path, str]:
+    """Return the modules beside a file that it imports, itself or through others, with hashes."""
     found, unread = set[Path](), [path]
     while unread:
         for name in _names_imported(unread.pop()) - {"harness", "ropewalk", "scaling", "tasks"}:
@@ -258,12 +260,20 @@ def _helpers(path: Path) -> list[str]:
             new = {file for file in files if file.is_file()} - found
             found |= new
             unread += new
-    return [_digest(file.read_bytes()) for file in sorted(found)]
+    return {file: _digest(file.read_bytes()) for file in sorted(found)}
+
+
+def _forget(files: Iterable[Path]) -> None:
+    """Have modules imported again: Python keeps the code of a file that was edited since."""
+    texts = {str(file.absolute()) for file in files}
+    for name, module in list(sys.modules.items()):
+        if name != "__main__" and getattr(module, "__file__", None) in texts:
+            del sys.modules[name]
 
 
 def _names_imported(file: Path) -> set[str]:
     """Return the first parts of the absolute names that a file imports, anywhere in it."""
-    nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    nodes = list(ast.walk(ast.parse(file.read_bytes(), str(file))))
     whole = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
     parts = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
     return {name.partition(".")[0] for name in filter(None, [*whole, *parts])}

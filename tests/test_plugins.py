@@ -130,6 +130,16 @@ def score(samples): ...
 """
 
 
+def test_a_module_beside_a_task_is_read_again(write, monkeypatch):
+    """In one process, an edit would else have the new digest and the old code."""
+    monkeypatch.syspath_prepend(write(TASK).parent)
+    found = []
+    for metric in ("accuracy", "recall"):
+        write(f"METRIC = '{metric}'\n", "helper.py")
+        found.append(load("task", str(write(TASK))).module.METRIC)
+    assert found == ["accuracy", "recall"]
+
+
 def test_the_digest_of_a_task_follows_the_modules_beside_it(write, monkeypatch):
     """Their code grades: samples of the helper's earlier text must not count for the new one."""
     monkeypatch.syspath_prepend(write(TASK).parent)
