@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib
+import importlib.machinery
 import inspect
 import json
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
@@ -61,6 +61,7 @@ POSITIONAL = {"method": 2, "task": 2, "report": 1, "encoding": 1}  # arguments b
 FUNCTION = "function"  # the digest of a method that is a function of Python
 IN_PYTHON = "given in Python"  # the end of the name of documents that are objects of Python
 RAISED = BaseException  # of a user's code: an exit there must not end the sweep
+OURS = {"__main__", "harness", "ropewalk", "scaling", "tasks"}  # never a task's helper
 LARGEST = 2**20  # bytes of a method file; a table of factors has some thousand
 
 
@@ -243,7 +244,6 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
     try:
         code = compile(source, module.__file__, "exec")
         helpers = _helpers(path) if kind == "task" else {}  # a method is known by its numbers
-        _forget(helpers)
         exec(code, vars(module))
     except RAISED as error:
         raise UserError(f"{kind} file {path} failed: {failure(error)}.") from error
@@ -251,23 +251,35 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
 
 
 def _helpers(path: Path) -> dict[Path, str]:
-    """Return the modules beside a file that it imports, itself or through others, with hashes."""
-    found, unread = set[Path](), [path]
+    """Return the modules beside a task that it imports, itself or through others, with hashes.
+
+    They are imported again with the task.
+    """
+    folder, found, unread = path.parent.absolute(), set[Path](), [path]
+    importlib.invalidate_caches()  # of files that were just written
     while unread:
-        for name in _names_imported(unread.pop()) - {"harness", "ropewalk", "scaling", "tasks"}:
-            beside = path.parent / name
-            files = {beside.with_suffix(".py"), *beside.rglob("*.py")}
-            new = {file for file in files if file.is_file()} - found
+        for name in _names_imported(unread.pop()) - OURS:
+            new = _module_files(name, folder) - found
             found |= new
             unread += new
+    _forget({file.relative_to(folder).parts[0].removesuffix(".py") for file in found})
     return {file: _digest(file.read_bytes()) for file in sorted(found)}
 
 
-def _forget(files: Iterable[Path]) -> None:
+def _module_files(name: str, folder: Path) -> set[Path]:
+    """Return the files of a module or a package, if Python imports that name from a folder."""
+    spec = importlib.machinery.PathFinder.find_spec(name)
+    places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
+    file, package = folder / f"{name}.py", folder / name
+    if str(package) in places:
+        return set(package.rglob("*.py"))
+    return {file} if str(file) in places else set()
+
+
+def _forget(names: Container[str]) -> None:
     """Have modules imported again: Python keeps the code of a file that was edited since."""
-    texts = {str(file.absolute()) for file in files}
-    for name, module in list(sys.modules.items()):
-        if name != "__main__" and getattr(module, "__file__", None) in texts:
+    for name in list(sys.modules):
+        if name.partition(".")[0] in names:
             del sys.modules[name]
 
 

@@ -150,9 +150,12 @@ def test_the_digest_of_a_task_follows_the_modules_beside_it(write, monkeypatch):
         return load("task", str(write(TASK))).digest
 
     write("", "unrelated.py").with_name("grading").mkdir()
-    helper = "def grade():\n    import grading.inner\n\nMETRIC = 'accuracy'\n"
+    write("", "other.py").with_name("json").mkdir()  # Python imports its own json
+    write("x = 1", "json/copy.py")
+    helper = "def grade():\n    import grading.inner, json\n\nMETRIC = 'accuracy'\n"
     first = digest(helper, "HIT = 1")
     write("HIT = 2", "unrelated.py")
+    write("x = 2", "json/copy.py")
     assert first == digest(helper, "HIT = 1")
     assert first != digest(helper, "HIT = 2")
     assert first != digest(helper + "MISS = 0\n", "HIT = 1")
