@@ -14,7 +14,7 @@ import inspect
 import json
 import sys
 import typing
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from harness.errors import UserError, reason, words
 from harness.files import read_regular
-from harness.names import article, is_dotted, nearest, printable
+from harness.names import article, is_dotted, nearest, printable, resolved
 from tasks.types import CodeFolder
 
 T = TypeVar("T")
@@ -255,14 +255,15 @@ def _helpers(path: Path) -> dict[Path, str]:
 
     They are imported again with the task.
     """
-    folder, found, unread = path.parent.absolute(), set[Path](), [path]
+    folder, found, unread = resolved(path.parent), set[Path](), [path]
     importlib.invalidate_caches()  # of files that were just written
     while unread:
         for name in _names_imported(unread.pop()) - OURS:
             new = _module_files(name, folder) - found
             found |= new
             unread += new
-    _forget({file.relative_to(folder).parts[0].removesuffix(".py") for file in found})
+            if new:
+                _forget(name)
     return {file: _digest(file.read_bytes()) for file in sorted(found)}
 
 
@@ -270,16 +271,16 @@ def _module_files(name: str, folder: Path) -> set[Path]:
     """Return the files of a module or a package, if Python imports that name from a folder."""
     spec = importlib.machinery.PathFinder.find_spec(name)
     places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
-    file, package = folder / f"{name}.py", folder / name
-    if str(package) in places:
-        return set(package.rglob("*.py"))
-    return {file} if str(file) in places else set()
+    for place in map(Path, filter(None, places)):
+        if resolved(place.parent) == folder:
+            return {place} if place.suffix == ".py" else set(place.rglob("*.py"))
+    return set()
 
 
-def _forget(names: Container[str]) -> None:
-    """Have modules imported again: Python keeps the code of a file that was edited since."""
+def _forget(module: str) -> None:
+    """Have a module imported again: Python keeps the code of a file that was edited since."""
     for name in list(sys.modules):
-        if name.partition(".")[0] in names:
+        if name.partition(".")[0] == module:
             del sys.modules[name]
 
 

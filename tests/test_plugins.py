@@ -159,6 +159,9 @@ def test_the_digest_of_a_task_follows_the_modules_beside_it(write, monkeypatch):
     assert first == digest(helper, "HIT = 1")
     assert first != digest(helper, "HIT = 2")
     assert first != digest(helper + "MISS = 0\n", "HIT = 1")
+    path = write(TASK)
+    (again := path.with_name("link")).symlink_to(path.parent)
+    assert load("task", str(again / path.name)).digest == load("task", str(path)).digest
 
 
 def test_the_digest_of_a_task_alone_is_that_of_its_text(write):
