@@ -243,6 +243,35 @@ def test_recall_in_ruler_is_that_of_the_samples():
     assert single[~beyond]["value"].all()
 
 
+def test_truncation_in_ruler_is_that_of_the_samples():
+    """Its row, the paired differences from it, and the same grades on both processors."""
+    answers, cut = frame("ruler"), cut_off("ruler")
+    plain = answers.query("scaling == 'none'")
+    short, far = (cut.query("length == @length") for length in (1024, FAR))
+    known = plain.query("length == 1024").set_index("unit")["value"]
+    assert short.set_index("unit")["value"].to_dict() == known.to_dict()
+    recall, (low, high) = far["value"].mean(), far[["low", "high"]].iloc[0]
+    inside = plain.query("length <= @WINDOW").groupby("length")["value"].mean()
+    average = (inside.sum() + recall) / 5
+    value = f"{100 * recall:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
+    assert f"| truncation | = | = | = | = | {value} | {100 * average:.1f} % |" in TEXT
+    task, model = (answers[name].iloc[0] for name in ("task", "model"))
+    far = far.assign(task=task, model=model, scaling="truncation", frequencies="truncation")
+    both = pd.concat([answers.query("length == @FAR"), far], ignore_index=True)
+    rows = differences.make(both, baseline="truncation").set_index("scaling")
+    for method, words in (
+        ("yarn", "YaRN is {} points [{}, {}] above it"), ("self_extend", "Self-Extend {} [{}, {}]"),
+        ("dual_chunk", "Dual Chunk Attention {} [{}, {}]"),
+    ):  # fmt: skip
+        points = rows.loc[method, ["difference", "low", "high"]]
+        assert rows.loc[method, "low"] < 0
+        assert words.format(*(f"{100 * x:.0f}".replace("-", "−") for x in points)) in FLAT
+    single = far[far["found"].notna()]
+    lost = single["needle"] < FAR - WINDOW
+    assert (lost.sum(), len(single)) == (6, 12)
+    assert (single[lost]["value"].sum(), single[~lost]["value"].sum()) == (0, 2)
+
+
 def test_the_search_is_that_of_the_samples():
     """Perplexity of each method on the books of the search and on those held out."""
     tuned = frame("tune").query("status == 'ok'")
