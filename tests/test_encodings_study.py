@@ -190,7 +190,7 @@ def row(model: str, method: str) -> str:
     """Return a row of the study's table."""
     inside, far = of(model, method, TAIL, 256), of(model, method, TAIL, 2048)
     cells = [
-        NAMES.get(f"{model.removesuffix(TWICE)} {method}", f"`{model}`"),
+        NAMES.get(f"{model.removesuffix(TWICE)} {method}", f"`{model.removesuffix(TWICE)}`"),
         f"{len(learned(model))} of {len(inside)}",
         perplexity(model, method, 256),
         perplexity(model, method, 2048),
@@ -239,6 +239,14 @@ def lengths(task: str, model: str, method: str = "none") -> pd.Series[float]:
 def at_2048(model: str, method: str = "none") -> pd.Series[float]:
     """Return the share of passkeys at 2048 tokens of each seed that learned to copy."""
     return of(model, method, KEYS, 2048)[learned(model)]
+
+
+def rank_test(some: pd.Series[float], others: pd.Series[float]) -> float:
+    """Return the two-sided p-value of the exact rank test."""
+    ranks = stats.rankdata([*some, *others])
+    sums = np.array([sum(chosen) for chosen in combinations(ranks, len(some))])
+    far = np.abs(sums - sums.mean())
+    return float((far >= abs(ranks[: len(some)].sum() - sums.mean()) - 1e-9).mean())
 
 
 def test_what_was_trained_and_measured_is_that_of_the_text():
@@ -373,22 +381,26 @@ def test_copying_without_passkey_prompts_is_that_of_the_text():
     assert f"only {100 * guesses.mean():.0f} % of the most likely tokens are digits" in flat
 
 
-@pytest.mark.parametrize("method", ROTARY)
-def test_a_row_of_twice_the_steps_is_that_of_the_samples(method):
-    assert row("rope" + TWICE, method) in TEXT
+@pytest.mark.parametrize(
+    ("model", "method"), [*product(["rope"], ROTARY), ("transformer_xl", "none")]
+)
+def test_a_row_of_twice_the_steps_is_that_of_the_samples(model, method):
+    assert row(model + TWICE, method) in TEXT
 
 
 def test_what_twice_the_steps_change_is_that_of_the_text():
     """Perplexity beside 3000 steps and other encodings, and when every seed learned to copy."""
     flat, name = " ".join(TEXT.split()), "rope" + TWICE
     table = pd.read_csv(STUDY / "long" / "training.csv").set_index("model")
-    steps = ", ".join(str(step) for step in table["passkeys from step"].sort_index())
-    assert f"at steps {steps}, by seed" in flat
-    assert (of(name, "none", KEYS, 256) == 1).all()
     least = min(of(model, "none", TAIL, 256).min() for model, method in ROWS if method == "none")
-    assert of(name, "none", TAIL, 256).max() < least
-    inside = change(of(name, "none", TAIL, 256) - of("rope", "none", TAIL, 256))
-    assert f"at 256 tokens changes by {inside}, and every seed is there below" in flat
+    for model, told in (("rope", "at steps {}, by seed"), ("transformer_xl", "at steps {} (")):
+        first = table["passkeys from step"].filter(like=f"{model}-").sort_index()
+        assert told.format(", ".join(map(str, first))) in flat
+        assert (of(model + TWICE, "none", KEYS, 256) == 1).all()
+        assert of(model + TWICE, "none", TAIL, 256).max() < least
+    for model, told in (("rope", "{} for rotary"), ("transformer_xl", "{} for Transformer-XL")):
+        fell = of(model + TWICE, "none", TAIL, 256) - of(model, "none", TAIL, 256)
+        assert f"by {told.format(change(fell.dropna()))}" in flat
     far = of("transformer_xl", "none", PREFIX, 2048)
     for method, told in (("self_extend", "Self-Extend"), ("lm_infinite", "LM-Infinite")):
         for task in (TAIL, PREFIX):
@@ -402,6 +414,22 @@ def test_what_twice_the_steps_change_is_that_of_the_text():
     assert f"so rotary also had {100 * (6000 / equal - 1):.0f} % more time" in flat
 
 
+def test_transformer_xl_still_leads_after_twice_the_steps():
+    """Against rotary of the same seed, and seed by seed against all five."""
+    flat, name, base = " ".join(TEXT.split()), "transformer_xl" + TWICE, "rope" + TWICE
+    own = of(name, "none", PREFIX, 2048)
+    for method, told in (
+        ("self_extend", "{} from rotary under Self-Extend of the same seed"),
+        ("lm_infinite", "{} from rotary under LM-Infinite. There"),
+    ):
+        other = of(base, method, PREFIX, 2048)
+        assert told.format(change((own - other).dropna())) in flat
+        assert own.max() < other.min()
+        assert f"(p = {rank_test(own, other):.2f}, two-sided exact rank test" in flat
+    near = of(name, "none", PREFIX, 256) - of(base, "none", PREFIX, 256)
+    assert f"the difference is {change(near.dropna())}." in flat
+
+
 def test_what_twice_the_steps_do_not_change_is_that_of_the_text():
     """Failure without a method, the order of methods, and keys at eight windows."""
     flat, name = " ".join(TEXT.split()), "rope" + TWICE
@@ -411,11 +439,10 @@ def test_what_twice_the_steps_do_not_change_is_that_of_the_text():
     losses = pd.DataFrame({method: of(name, method, PREFIX, 2048) for method in methods})
     assert (losses.rank(axis=1).to_numpy() == np.arange(1, 6)).all()
     assert f"Under Self-Extend the five seeds recover {keys(name, 'self_extend', 2048)} %" in flat
-    ranks = stats.rankdata([*at_2048("kerple"), *at_2048(name, "self_extend")])
-    sums = np.array([sum(chosen) for chosen in combinations(ranks, 5)])
-    far = np.abs(sums - sums.mean())
-    p = (far >= abs(ranks[:5].sum() - sums.mean()) - 1e-9).mean()
-    assert f"(p = {p:.2f}, two-sided exact rank test, uncorrected)" in flat
+    p = rank_test(at_2048("kerple"), at_2048(name, "self_extend"))
+    assert f"is no longer significant (p = {p:.2f}, two-sided exact rank test" in flat
+    other = "transformer_xl" + TWICE
+    assert f"and Transformer-XL {keys(other, 'none', 2048)} % after 6000" in flat
     rows = samples().xs((name, KEYS), level=("model", "task"))[["value", "digits"]].astype(float)
     shares = rows.groupby(level=["method", "length", "seed"]).mean()
     both = shares.loc[[("rerope", 1024, 4), ("rerope", 2048, 2)]].round(2).to_numpy()
