@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import ropewalk as rw
 from harness.reports import best, differences, regret, scores
@@ -253,21 +254,37 @@ def test_truncation_in_ruler_is_that_of_the_samples():
     recall, (low, high) = far["value"].mean(), far[["low", "high"]].iloc[0]
     inside = plain.query("length <= @WINDOW").groupby("length")["value"].mean()
     average = (inside.sum() + recall) / 5
-    value = f"{100 * recall:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
+    value = f"{100 * recall:.1f} % [{100 * low:.0f}, {100 * high:.0f}]"
     assert f"| truncation | = | = | = | = | {value} | {100 * average:.1f} % |" in TEXT
     task, model = (answers[name].iloc[0] for name in ("task", "model"))
     far = far.assign(task=task, model=model, scaling="truncation", frequencies="truncation")
     both = pd.concat([answers.query("length == @FAR"), far], ignore_index=True)
     rows = differences.make(both, baseline="truncation").set_index("scaling")
-    for method, words in (
-        ("yarn", "YaRN is {} points [{}, {}] above it"), ("self_extend", "Self-Extend {} [{}, {}]"),
-        ("dual_chunk", "Dual Chunk Attention {} [{}, {}]"),
-    ):  # fmt: skip
-        points = rows.loc[method, ["difference", "low", "high"]]
-        assert rows.loc[method, "low"] < 0
-        assert words.format(*(f"{100 * x:.0f}".replace("-", "−") for x in points)) in FLAT
+    ends = rows.loc[["yarn", "self_extend", "dual_chunk"], ["difference", "low", "high"]]
+    yarn, self_extend, dual_chunk = (
+        "{} {}[{}, {}]".format(
+            f"{value:.0f}", unit, *(f"{end:.0f}".replace("-", "−") for end in row)
+        )
+        for (value, *row), unit in zip((100 * ends).to_numpy(), ("points ", "", ""), strict=True)
+    )
+    assert f"less certain: {yarn}, {self_extend} and {dual_chunk}." in FLAT
+    means = answers.query("length == @FAR").groupby("scaling")["value"].mean()
+    assert f"{100 * means['yarn']:.1f} % under YaRN and {100 * recall:.1f} % under" in FLAT
+    assert f"truncation ({yarn}, {len(far)} prompts)" in FLAT
+    values = answers.query("length == @FAR").pivot(index="unit", columns="scaling", values="value")
+    gains = values.sub(far.set_index("unit")["value"], axis=0)
+    assert not (gains[ends.index] < 0).any(axis=None)
+    more = (gains[ends.index] > 0).sum()
+    assert more.to_dict() == {"yarn": 7, "self_extend": 7, "dual_chunk": 5}
+    assert f"(p = {stats.binomtest(7, 7).pvalue:.3f}, two-sided exact sign test" in FLAT
+    assert f"on 5 and none (p = {stats.binomtest(5, 5).pvalue:.2f})" in FLAT
+    texts = [one.query("length == 1024").set_index("unit")["said"] for one in (cut, plain)]
+    assert texts[0].eq(texts[1]).sum() == 20
     single = far[far["found"].notna()]
     lost = single["needle"] < FAR - WINDOW
+    assert FAR - WINDOW - single[lost]["needle"].min() < 3400
+    easy = single["part"].isin(["niah_single_1", "niah_single_2"])
+    assert (easy.sum(), single[easy]["value"].sum()) == (4, 2)
     assert (lost.sum(), len(single)) == (6, 12)
     assert (single[lost]["value"].sum(), single[~lost]["value"].sum()) == (0, 2)
 
@@ -729,6 +746,11 @@ def test_truncation_would_cut_off_the_keys_and_needles_that_the_page_names():
     """Keys and needles by their place; what is recovered of those before the last window."""
     keys = frame("passkey").query("length == @FAR and scaling == 'none'").set_index("depth")
     assert (keys["needle"] < FAR - WINDOW).tolist() == [True, True, True, False, False]
+    chat = cut_off("passkey_chat").query("length == @FAR").set_index("depth")["needle"]
+    first = FAR - WINDOW + 1  # behind the begin token
+    assert keys["needle"][0.25] + 30 < first
+    assert keys["needle"][0.5] == first - 7  # its first mention of the key is cut, not its second
+    assert chat[0.5] > first
     far = frame("ruler").query("length == @FAR")
     single = far[far["found"].notna()]
     cut = single[single["needle"] < FAR - WINDOW]
