@@ -398,7 +398,10 @@ def test_what_twice_the_steps_change_is_that_of_the_text():
         assert told.format(", ".join(map(str, first))) in flat
         assert (of(model + TWICE, "none", KEYS, 256) == 1).all()
         assert of(model + TWICE, "none", TAIL, 256).max() < least
-    for model, told in (("rope", "{} for rotary"), ("transformer_xl", "{} for Transformer-XL")):
+    for model, told in (
+        ("rope", "{} for rotary (five"),
+        ("transformer_xl", "{} for Transformer-XL (three"),
+    ):
         fell = of(model + TWICE, "none", TAIL, 256) - of(model, "none", TAIL, 256)
         assert f"by {told.format(change(fell.dropna()))}" in flat
     far = of("transformer_xl", "none", PREFIX, 2048)
@@ -411,23 +414,38 @@ def test_what_twice_the_steps_change_is_that_of_the_text():
     costs = pd.read_csv(STUDY / "training.csv").set_index("model")["step, times rope-seed1"]
     equal = 3000 * costs[costs.index.str.startswith("transformer_xl")].median()
     assert f"3000 steps of Transformer-XL are about {equal:.0f} of rotary" in flat
-    assert f"so rotary also had {100 * (6000 / equal - 1):.0f} % more time" in flat
+    costs = pd.read_csv(STUDY / "long" / "training.csv").set_index("model")
+    again = costs.filter(like="transformer_xl", axis=0)["step, times rope-seed1"].median()
+    assert f"and about {3000 * again:.0f} when the costs were" in flat
+    more = [100 * (6000 / steps - 1) for steps in (equal, 3000 * again)]
+    assert f"had {more[0]:.0f} to {more[1]:.0f} % more time" in flat
+    assert f"takes {again:.1f} to {equal / 3000:.2f} times as long" in flat
 
 
 def test_transformer_xl_still_leads_after_twice_the_steps():
     """Against rotary of the same seed, and seed by seed against all five."""
     flat, name, base = " ".join(TEXT.split()), "transformer_xl" + TWICE, "rope" + TWICE
     own = of(name, "none", PREFIX, 2048)
-    for method, told in (
-        ("self_extend", "{} from rotary under Self-Extend of the same seed"),
-        ("lm_infinite", "{} from rotary under LM-Infinite. There"),
-    ):
+    shown = (
+        ("self_extend", "{} from rotary under Self-Extend of the same seed", "are {} and"),
+        ("lm_infinite", "{} from rotary under LM-Infinite. Relative", "and {}. At 2048"),
+    )
+    for method, told, from_own in shown:
         other = of(base, method, PREFIX, 2048)
         assert told.format(change((own - other).dropna())) in flat
+        ratio = (lengths(PREFIX, name) - lengths(PREFIX, base, method)).dropna()
+        assert from_own.format(change(ratio)) in flat
         assert own.max() < other.min()
         assert f"(p = {rank_test(own, other):.2f}, two-sided exact rank test" in flat
-    near = of(name, "none", PREFIX, 256) - of(base, "none", PREFIX, 256)
-    assert f"the difference is {change(near.dropna())}." in flat
+    near, plain = of(name, "none", PREFIX, 256), of(base, "none", PREFIX, 256)
+    assert f"At 256 tokens the difference is {change((near - plain).dropna())}." in flat
+    p = stats.ttest_ind(near, plain, equal_var=False).pvalue
+    assert f"it is without pairing (p = {p:.2f}, Welch)" in flat
+    before = against("self_extend", "transformer_xl", 2048)[own.index]
+    assert f"differ by {change(before)} from Self-Extend" in flat
+    after = (own - of(base, "self_extend", PREFIX, 2048)).dropna()
+    assert f"was not determined: {change(after - before)}." in flat
+    assert f"still leads: {change(after)} from rotary under Self-Extend" in flat
 
 
 def test_what_twice_the_steps_do_not_change_is_that_of_the_text():
@@ -440,8 +458,10 @@ def test_what_twice_the_steps_do_not_change_is_that_of_the_text():
     assert (losses.rank(axis=1).to_numpy() == np.arange(1, 6)).all()
     assert f"Under Self-Extend the five seeds recover {keys(name, 'self_extend', 2048)} %" in flat
     p = rank_test(at_2048("kerple"), at_2048(name, "self_extend"))
-    assert f"is no longer significant (p = {p:.2f}, two-sided exact rank test" in flat
+    assert f"for KERPLE after 3000 (p = {p:.2f}, two-sided exact rank test" in flat
     other = "transformer_xl" + TWICE
+    p = rank_test(at_2048(other), at_2048(name, "self_extend"))
+    assert f"for Transformer-XL after 6000 (p = {p:.2f})" in flat
     assert f"and Transformer-XL {keys(other, 'none', 2048)} % after 6000" in flat
     rows = samples().xs((name, KEYS), level=("model", "task"))[["value", "digits"]].astype(float)
     shares = rows.groupby(level=["method", "length", "seed"]).mean()
@@ -539,9 +559,6 @@ def test_training_steps_and_costs_are_those_of_the_table():
     assert forward.idxmax().startswith("fire")
     flat, minutes = " ".join(TEXT.split()), table["minutes of training"]
     assert f"{minutes.min():.0f} to {minutes.max():.0f} minutes each" in flat
-    step = table["step, times rope-seed1"]
-    slower = step[step.index.str.startswith("transformer_xl")].median()
-    assert f"step of Transformer-XL takes {slower:.2f} times" in flat
     later = pd.read_csv(STUDY / "no_passkeys" / "training.csv").set_index("model")
     names = [f"{name}-seed1" for name in ("alibi", "kerple", "t5")]
     one, two, three = later[forward.name][names].map("{:.1f}".format)
@@ -665,7 +682,8 @@ def parts(told: str) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize(
     ("model", "method", "baseline", "from_own"),
-    [*product(NAMED, ["none"], ["self_extend", "lm_infinite"], [False, True]),
+    [*product([*NAMED, "transformer_xl" + TWICE], ["none"], ["self_extend", "lm_infinite"],
+              [False, True]),
      *(("rope", m, "self_extend", False)
        for m in ("lm_infinite", "rerope", "yarn", "ntk_by_parts", "ntk", "pi"))],
 )  # fmt: skip
@@ -673,7 +691,7 @@ def test_random_documents_move_no_interval_by_two_points(model, method, baseline
     """Findings 6 and 9 with seeds and documents both random."""
 
     def less(length: int) -> pd.DataFrame:
-        base = by_document("rope", baseline, PREFIX, length)
+        base = by_document("rope" + TWICE * model.endswith(TWICE), baseline, PREFIX, length)
         return (by_document(model, method, PREFIX, length) - base).dropna()
 
     differences = less(2048) - less(256) if from_own else less(2048)
