@@ -63,6 +63,7 @@ IN_PYTHON = "given in Python"  # the end of the name of documents that are objec
 RAISED = BaseException  # of a user's code: an exit there must not end the sweep
 OURS = {"__main__", "harness", "ropewalk", "scaling", "tasks"}  # never a task's helper
 LARGEST = 2**20  # bytes of a method file; a table of factors has some thousand
+_SEEN: dict[Path, str] = {}  # the first hash in this process of each module beside a task
 
 
 @dataclass(frozen=True)
@@ -245,6 +246,8 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
         code = compile(source, module.__file__, "exec")
         helpers = _helpers(path) if kind == "task" else {}  # a method is known by its numbers
         exec(code, vars(module))
+    except UserError:
+        raise
     except RAISED as error:
         raise UserError(f"{kind} file {path} failed: {failure(error)}.") from error
     return module, _digest("".join([digest, *helpers.values()]).encode()) if helpers else digest
@@ -253,7 +256,7 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
 def _helpers(path: Path) -> dict[Path, str]:
     """Return the modules beside a task that it imports, itself or through others, with hashes.
 
-    They are imported again with the task.
+    Raises UserError for one that was edited: Python keeps the code that it has imported.
     """
     folder, found, unread = resolved(path.parent), set[Path](), [path]
     importlib.invalidate_caches()  # of files that were just written
@@ -262,14 +265,22 @@ def _helpers(path: Path) -> dict[Path, str]:
             new = _module_files(name, folder) - found
             found |= new
             unread += new
-            if new:
-                _forget(name)
-    return {file: _digest(file.read_bytes()) for file in sorted(found)}
+    digests = {file: _digest(file.read_bytes()) for file in sorted(found)}
+    for file, digest in digests.items():
+        if _SEEN.setdefault(resolved(file), digest) != digest:
+            raise UserError(
+                f"{file} has changed since this process first loaded a task with it; start Python "
+                "again."
+            )
+    return digests
 
 
 def _module_files(name: str, folder: Path) -> set[Path]:
-    """Return the files of a module or a package, if Python imports that name from a folder."""
-    spec = importlib.machinery.PathFinder.find_spec(name)
+    """Return the files of a module or a package, if Python imports that name from a folder.
+
+    A task may append its folder to ``sys.path`` while it is executed.
+    """
+    spec = importlib.machinery.PathFinder.find_spec(name, [*sys.path, str(folder)])
     places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
     for place in map(Path, filter(None, places)):
         if resolved(place.parent) == folder:
@@ -277,16 +288,15 @@ def _module_files(name: str, folder: Path) -> set[Path]:
     return set()
 
 
-def _forget(module: str) -> None:
-    """Have a module imported again: Python keeps the code of a file that was edited since."""
-    for name in list(sys.modules):
-        if name.partition(".")[0] == module:
-            del sys.modules[name]
-
-
 def _names_imported(file: Path) -> set[str]:
-    """Return the first parts of the absolute names that a file imports, anywhere in it."""
-    nodes = list(ast.walk(ast.parse(file.read_bytes(), str(file))))
+    """Return the first parts of the absolute names that a file imports, anywhere in it.
+
+    There are none in a file that is not Python: a package may have one that it never imports.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes(), str(file))))
+    except (SyntaxError, ValueError):  # a zero byte is a ValueError
+        return set()
     whole = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
     parts = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
     return {name.partition(".")[0] for name in filter(None, [*whole, *parts])}
