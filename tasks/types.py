@@ -181,7 +181,8 @@ class Generate(_Named):
 
     @property
     def _kind(self) -> bytes:
-        return repr((self.max_new_tokens, self.stop)).encode()
+        kind = repr((self.max_new_tokens, self.stop))  # as in versions without penalized
+        return f"{kind}penalized".encode() if self.penalized else kind.encode()
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,13 @@ def test_a_request_has_the_digest_of_earlier_versions(digest):
     assert replace(request, doc_id="other", metadata={"a": 1}).digest == digest
 
 
+def test_a_penalized_text_is_another_request():
+    """It is no repeat of the unpenalized one, whose digest is above."""
+    assert replace(STOP, penalized=True).digest != STOP.digest
+    parts = tuple(replace(part, penalized=True) for part in TURNS.parts)
+    assert replace(TURNS, parts=parts).digest != TURNS.digest
+
+
 def deprecated(name: str) -> Callable[..., Any]:
     with pytest.warns(DeprecationWarning, match=f"tasks.{name} is deprecated"):
         found: Callable[..., Any] = getattr(tasks, name)
