@@ -10,7 +10,7 @@ begins after a tenth of the book, has at most 200,000 characters, and consists o
 paragraphs. All other documents are whole.
 
 A text whose SHA-256 is not the listed one is an error. A file that already has the right text is
-not downloaded again.
+not downloaded again; a damaged one is.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import lzma
 import re
 import tarfile
+import zlib
 from functools import lru_cache
 from hashlib import sha256
 from http.client import HTTPException
@@ -37,6 +39,10 @@ ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "results/smollm2/corpus.csv"
 MARK = re.compile(r"^\*\*\* ?(?:START|END) OF TH.*$", re.MULTILINE)
 CHARACTERS = 200_000  # of a book, at most
+DAMAGED = (  # what the readers of archives raise
+    *(OSError, EOFError, KeyError, ValueError),
+    *(tarfile.TarError, lzma.LZMAError, zlib.error),
+)
 app = App(help=__doc__)
 
 
@@ -44,10 +50,12 @@ def text_of(url: str) -> str:
     """Return the text of a document, as it is measured."""
     address, member = urldefrag(url)
     content = download(urljoin(f"{ROOT.as_uri()}/", address))
-    if member:
-        content = in_package(content, member)
+    try:
+        content = unpacked(in_package(content, member) if member else content, url)
+    except DAMAGED as error:
+        raise UserError(f"{url} cannot be unpacked: {why(error).removesuffix('.')}.") from None
     # What is not UTF-8 has another SHA-256 than the list's, which is the error to report.
-    text = unpacked(content, url).decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
+    text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     return cut(text) if MARK.search(text) else text
 
 
@@ -80,6 +88,14 @@ def unpacked(content: bytes, name: str) -> bytes:
     return gzip.decompress(content) if name.endswith(".gz") else content
 
 
+def has_text(path: Path, digest: str) -> bool:
+    """Return whether a file has the text of a SHA-256; one that is missing or damaged has not."""
+    try:
+        return digest_of(unpacked(path.read_bytes(), path.name)) == digest
+    except (FileNotFoundError, gzip.BadGzipFile, EOFError, zlib.error):
+        return False
+
+
 def digest_of(text: bytes) -> str:
     """Return the SHA-256 of a text."""
     return sha256(text).hexdigest()
@@ -108,7 +124,7 @@ def main(*, out: Path = Path("corpus")) -> None:
         rows = list(csv.DictReader(file))
     for row in rows:
         path = out / row["file"]
-        if path.exists() and digest_of(unpacked(path.read_bytes(), path.name)) == row["sha256"]:
+        if has_text(path, row["sha256"]):
             continue
         text = text_of(row["url"]).encode()
         if (digest := digest_of(text)) != row["sha256"]:

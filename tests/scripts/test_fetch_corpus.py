@@ -101,6 +101,28 @@ def test_a_document_is_written_once_and_with_unix_line_ends(script, tmp_path):
         script.main(out=tmp_path / "corpus")
 
 
+ZIPPED = gzip.compress(b"one\n" * 99)
+
+
+@pytest.mark.parametrize("damaged", [b"not zipped", ZIPPED[:-9], ZIPPED[:10] + b"\xff" * 30])
+def test_what_is_damaged_is_fetched_again_or_named(script, tmp_path, damaged):
+    """A file in --out is replaced; a URL that gives no package, or a damaged text, is an error."""
+    source = tmp_path / "source.txt"
+    source.write_bytes(b"one\n")
+    save_list(tmp_path, source.as_uri(), sha256(b"one\n").hexdigest())
+    (tmp_path / "one.txt.gz").write_bytes(damaged)
+    script.main(out=tmp_path)
+    assert gzip.decompress((tmp_path / "one.txt.gz").read_bytes()) == b"one\n"
+    source.write_bytes(damaged)
+    (tmp_path / "source.txt.gz").write_bytes(damaged)
+    (tmp_path / "page.deb").write_bytes(damaged)
+    (tmp_path / "empty.deb").write_bytes(b"!<arch>\n" + b"data.tar.xz".ljust(60) + damaged)
+    for name in ("source.txt.gz", "page.deb#usr/policy.txt.gz", "empty.deb#usr/policy.txt.gz"):
+        url = f"{tmp_path.as_uri()}/{name}"
+        with pytest.raises(UserError, match=f"^{re.escape(url)} cannot be unpacked: "):
+            script.text_of(url)
+
+
 def test_another_text_than_the_listed_one_is_an_error(script, tmp_path):
     source = tmp_path / "source.txt"
     source.write_text("changed")
