@@ -67,7 +67,11 @@ def of_python(given: Any) -> Documents:
         name = getattr(given.info, "dataset_name", None) or "rows"
         rows: Iterable[Any] = given
     else:
-        texts = list(given) if isinstance(given, Iterable) else [given]  # an iterator ends
+        try:
+            each = iter(given)  # a map-style data set has only __getitem__
+        except TypeError:
+            each = iter([given])
+        texts = list(each)  # an iterator ends
         if not all(isinstance(text, str) for text in texts):
             raise UserError(
                 f"docs is {type(given).__name__}; give a name, texts, or a data set of rows."

@@ -79,6 +79,19 @@ def test_texts_in_memory_are_documents():
         of_python([])
 
 
+def test_a_map_style_data_set_of_texts_is_documents():
+    """As torch's ``Dataset``: it has a length and items, but no ``__iter__``."""
+
+    class MapStyle:
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> str:
+            return ["one", "two"][index]
+
+    assert list(of_python(MapStyle()).read()) == [("text[0]", "one"), ("text[1]", "two")]
+
+
 @pytest.mark.slow
 def test_texts_are_measured_as_their_files_are(tiny, docs, tmp_path):
     settings = {"model": str(tiny), "scaling": "none", "length": "2x"}
