@@ -52,8 +52,10 @@ def text_of(url: str) -> str:
     content = download(urljoin(f"{ROOT.as_uri()}/", address))
     try:
         content = unpacked(in_package(content, member) if member else content, url)
-    except DAMAGED as error:
-        raise UserError(f"{url} cannot be unpacked: {why(error).removesuffix('.')}.") from None
+    except DAMAGED:
+        raise UserError(
+            f"{url} cannot be unpacked: what was downloaded is damaged, or is not the listed file."
+        ) from None
     # What is not UTF-8 has another SHA-256 than the list's, which is the error to report.
     text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     return cut(text) if MARK.search(text) else text
