@@ -101,10 +101,14 @@ def test_a_document_is_written_once_and_with_unix_line_ends(script, tmp_path):
         script.main(out=tmp_path / "corpus")
 
 
-ZIPPED = gzip.compress(b"one\n" * 99)
+ZIPPED = gzip.compress(b"one\n" * 99, mtime=0)
 
 
-@pytest.mark.parametrize("damaged", [b"not zipped", ZIPPED[:-9], ZIPPED[:10] + b"\xff" * 30])
+@pytest.mark.parametrize(
+    "damaged",
+    [b"not zipped", ZIPPED[:-9], ZIPPED[:10] + b"\xff" * 30],
+    ids=["no archive", "cut", "broken"],
+)
 def test_what_is_damaged_is_fetched_again_or_named(script, tmp_path, damaged):
     """A file in --out is replaced; a URL that gives no package, or a damaged text, is an error."""
     source = tmp_path / "source.txt"
