@@ -132,8 +132,9 @@ class Server:
                 reply = self._call("/v1/completions", _Completion, {**body, **option})
             except _UnknownError:
                 continue
-            if losses := reply.choices[0].losses():
-                return {at: nll for at, nll in enumerate(losses) if nll is not None}, len(losses)
+            losses = reply.choices[0].losses()
+            if known := {at: nll for at, nll in enumerate(losses) if nll is not None}:
+                return known, len(losses)
         return self._one_by_one(tokens, say), None
 
     def _one_by_one(self, tokens: Sequence[int], say: Say) -> dict[int, float]:
