@@ -244,17 +244,17 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
     sys.modules[module.__name__] = module
     try:
         code = compile(source, module.__file__, "exec")
-        helpers = _helpers(path) if kind == "task" else {}  # a method is known by its numbers
+        helpers = _helpers(path) if kind == "task" else []  # a method is known by its numbers
         exec(code, vars(module))
     except UserError:
         raise
     except RAISED as error:
         raise UserError(f"{kind} file {path} failed: {failure(error)}.") from error
-    return module, _digest("".join([digest, *helpers.values()]).encode()) if helpers else digest
+    return module, _digest("".join([digest, *helpers]).encode()) if helpers else digest
 
 
-def _helpers(path: Path) -> dict[Path, str]:
-    """Return the modules beside a task that it imports, itself or through others, with hashes.
+def _helpers(path: Path) -> list[str]:
+    """Return the hashes of the modules beside a task that it imports, itself or through others.
 
     Raises UserError for one that was edited: Python keeps the code that it has imported.
     """
@@ -265,8 +265,9 @@ def _helpers(path: Path) -> dict[Path, str]:
             new = _module_files(name, folder) - found
             found |= new
             unread += new
-    digests = {file: _digest(file.read_bytes()) for file in sorted(found)}
-    for file, digest in digests.items():
+    files = sorted(found)
+    digests = [_digest(file.read_bytes()) for file in files]
+    for file, digest in zip(files, digests, strict=True):
         if _SEEN.setdefault(resolved(file), digest) != digest:
             raise UserError(
                 f"{file} has changed since this process first loaded a task with it; start Python "
