@@ -116,9 +116,10 @@ def ask(
 ) -> Iterator[Request]:
     """Yield ``depths`` x ``trials`` haystacks of every length, each prompt of the exact length.
 
-    Keys and values depend only on seed, depth and trial. A single value is at its depth. The depths
-    of several values and of other keys are drawn. With ``depths`` 0 all depths are drawn, as in
-    RULER.
+    Keys, values and drawn depths depend only on the kind of test, seed, depth and trial: the trials
+    of two kinds are independent, so that a mean over kinds is as certain as its interval says. A
+    single value is at its depth. The depths of several values and of other keys are drawn. With
+    ``depths`` 0 all depths are drawn, as in RULER.
 
     Raises ValueError for a preset with other options, for more keys in turn than a haystack hides,
     when a prompt cannot fit, naming the least length, and when ``new`` tokens cannot hold several
@@ -131,13 +132,14 @@ def ask(
         raise ValueError(
             f"form=argmax scores one value, but the prompt asks for {setting.answers}: leave it out"
         )
+    kind = "/".join(map(str, (seed, *setting)))
     sentences = [
-        filler(context, setting, max(lengths), Random(f"{seed}/filler/{trial}"))
+        filler(context, setting, max(lengths), Random(f"{kind}/filler/{trial}"))
         for trial in range(trials if setting.haystack == "needles" else 1)
     ]
     for length in lengths:
         for depth, trial, doc_id in grid(depths or 1, trials):
-            draw = Random(f"{seed}/{depth}/{trial}")
+            draw = Random(f"{kind}/{depth}/{trial}")
             hidden = hide(setting, draw)
             if setting.answers > 1:
                 check_new(context, new, hidden.answer.split(BETWEEN))

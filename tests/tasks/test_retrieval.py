@@ -282,6 +282,19 @@ def test_ruler_draws_where_a_needle_stands(source):
     assert [one.tokens for one in single] == [one.tokens for one in alone]
 
 
+def test_no_two_parts_of_ruler_share_a_draw(source):
+    """Prompts of one trial in several parts are as independent as those of several trials."""
+    asked = list(ruler.ask(source, [3500], trials=2))
+    needles = [str(q.metadata["answer"]) for q in asked if "niah" in q.doc_id]
+    answers = [value for answer in needles for value in answer.split(", ")]
+    assert len(answers) == 2 * (6 + 4 + 4)
+    assert len(set(answers)) == len(answers)
+    again = list(ruler.ask(source, [3500], trials=2))
+    assert [q.digest for q in asked] == [q.digest for q in again]
+    other = list(ruler.ask(source, [3500], trials=2, seed=1))
+    assert not {q.digest for q in asked} & {q.digest for q in other}
+
+
 def test_ruler_asks_every_part_as_often(source):
     asked = list(ruler.ask(source, [3500], trials=2))
     parts = [question.metadata["part"] for question in asked]
