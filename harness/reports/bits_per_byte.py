@@ -10,6 +10,7 @@ import pandas as pd
 from harness.reports.writing.sentences import text
 from harness.reports.writing.tables import across
 from harness.stats.cells import CELL, cells
+from tasks._intervals import ratio
 
 SCORES = ["perplexity", "bits_per_byte", "low", "high"]
 DIGITS = 3  # a hundredth would hide what methods differ by
@@ -20,9 +21,10 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per cell of perplexity.
 
     Bits per byte are the loss of all targets over the bytes of their text in UTF-8, in units of
-    ln 2; the interval is that of the perplexity in these units. Compare models on the same
-    documents and protocol; the same number of tokens is more text where tokens are longer.
-    A cell with a sample without bytes has no row. Raises ValueError where no cell has one.
+    ln 2. The interval is over documents, which also differ in how many bytes their tokens have.
+    Compare models on the same documents and protocol; the same number of tokens is more text where
+    tokens are longer. A cell with a sample without bytes has no row. Raises ValueError where no
+    cell has one.
     """
     measured = frame[(frame["metric"] == "perplexity") & (frame["status"] == "ok")]
     if measured.empty:
@@ -33,17 +35,24 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(
             "no cell has the bytes of all its text; measure perplexity again to have them"
         )
-    sums = known.groupby(CELL, sort=False)[["weight", "bytes"]].sum().reset_index()
-    table = cells(frame).merge(sums, on=CELL)
-    per_byte = table["weight"] / table["bytes"] / math.log(2)
-    for column in ("score", "low", "high"):
-        bits = pd.to_numeric(table[column]).map(math.log) * per_byte
-        table[{"score": "bits_per_byte"}.get(column, f"{column}_bits")] = bits
-    # What was perplexity's interval is that of the bits from here on.
-    table = table.drop(columns=["low", "high"]).rename(
-        columns={"score": "perplexity", "low_bits": "low", "high_bits": "high", "weight": "tokens"}
-    )
-    return table.astype({"tokens": int, "bytes": int})[COLUMNS]
+    sums = known.groupby([*CELL, "unit"], sort=False)[["value", "weight", "bytes"]].sum()
+    rows = [
+        {**dict(zip(CELL, cell, strict=True)), **_bits(documents)}
+        for cell, documents in sums.groupby(CELL, sort=False)
+    ]
+    table = cells(frame).rename(columns={"score": "perplexity"}).drop(columns=["low", "high"])
+    table = table.merge(pd.DataFrame(rows), on=CELL)
+    kinds = {"low": float, "high": float, "tokens": int, "bytes": int}
+    return table.astype(kinds)[COLUMNS]
+
+
+def _bits(documents: pd.DataFrame) -> dict[str, float | None]:
+    """Return the bits per byte of documents with their interval, and the sums they are made of."""
+    nats, tokens, size = (documents[name] for name in ("value", "weight", "bytes"))
+    mean = ratio((nats / math.log(2)).tolist(), size.tolist())
+    low, high = mean.interval()
+    sums = {"tokens": tokens.sum(), "bytes": size.sum()}
+    return {"bits_per_byte": mean.value, "low": low, "high": high, **sums}
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:

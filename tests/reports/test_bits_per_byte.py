@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from harness.reports import bits_per_byte
+from tasks._intervals import ratio
 from tests.frames import sweep
 
 
@@ -24,13 +25,35 @@ def frame(bytes_a: float = 300, bytes_b: float = 500) -> pd.DataFrame:
 
 
 def test_bits_per_byte_by_hand():
-    """600 nats over 800 bytes are 0.75 / ln 2 bits a byte; the interval is in these units."""
+    """600 nats over 800 bytes are 0.75 / ln 2 bits a byte; two documents have no interval."""
     (row,) = bits_per_byte.make(frame()).to_dict("records")
     assert row["bits_per_byte"] == pytest.approx(0.75 / math.log(2))
-    assert row["low"] == pytest.approx(2 * 200 / 800 / math.log(2))
-    assert row["high"] == pytest.approx(4 * 200 / 800 / math.log(2))
+    assert math.isnan(row["low"])
+    assert math.isnan(row["high"])
     assert row["perplexity"] == pytest.approx(math.exp(3))
     assert (row["tokens"], row["bytes"], row["n"]) == (200, 800, 2)
+
+
+def test_the_interval_is_that_of_bits_over_bytes():
+    """Perplexity leaves out that documents differ in the bytes of a token; bits per byte do not."""
+    few = frame().assign(n=4, low=math.exp(2.9), high=math.exp(3.1))
+    other = few.assign(unit=few["unit"] + "2", value=[250.0, 350.0], bytes=[200.0, 700.0])
+    (row,) = bits_per_byte.make(pd.concat([few, other])).to_dict("records")
+    nats, size = [200.0, 400.0, 250.0, 350.0], [300.0, 500.0, 200.0, 700.0]
+    low, high = ratio(nats, size).interval()
+    assert (row["low"], row["high"]) == pytest.approx((low / math.log(2), high / math.log(2)))
+    windows = pd.concat([few.assign(value=few["value"] / 2, bytes=few["bytes"] / 2)] * 2)
+    (same,) = bits_per_byte.make(pd.concat([windows, other])).to_dict("records")
+    assert (same["low"], same["high"]) == (row["low"], row["high"])
+
+
+def test_equal_documents_in_bits_per_byte_leave_no_doubt():
+    """A loss per token that only follows the bytes of a token is no spread of bits per byte."""
+    alike = pd.concat(
+        [frame(200, 400).assign(unit=["a", "b"]), frame(200, 400)[:1].assign(unit="c")]
+    )
+    (row,) = bits_per_byte.make(alike.assign(n=3)).to_dict("records")
+    assert row["low"] == row["high"] == pytest.approx(1 / math.log(2))
 
 
 def test_the_bytes_of_a_token_are_those_of_each_task():
