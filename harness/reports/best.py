@@ -169,11 +169,19 @@ def summary(table: pd.DataFrame) -> list[str]:
             texts.append(
                 f"{start}, on all {len(facts)} tasks: use `{first['overall']}`, {_overall(facts)}."
             )
-    least = min(records(table), key=lambda row: row["n"])
+    return [*texts, *_rare(records(table))]
+
+
+def _rare(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how many failures the fewest units leave possible, where no compared method failed."""
+    whole = [row for row in rows if not row["failed"] or row["n"] == row["asked"]]
+    if not whole:
+        return []
+    least = min(whole, key=lambda row: row["n"])
     share = sentences.at_most(min(1.0, 3 / max(1, least["n"])))
     leave = "leaves" if least["n"] == 1 else "leave"
     counted, units = _counted(least), least["units"]
-    return [*texts, RARE.format(counted=counted, leave=leave, units=units, share=share)]
+    return [RARE.format(counted=counted, leave=leave, units=units, share=share)]
 
 
 def sentence(row: Mapping[str, Any], measured: str) -> str:

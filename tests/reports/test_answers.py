@@ -369,6 +369,18 @@ def test_a_method_that_failed_on_documents_is_not_called_better():
         assert len(best.notes(best.make(made))) == (2 if status == "not_finite" else 1)
 
 
+def test_failures_that_were_seen_are_not_bounded_as_if_none_were():
+    """Of 20 documents 3 failed, 15 %: the 17 others do not leave failures on up to 18 %."""
+    lossy = lost(documents("rerope", 1024, 0.05), HARDEST)
+    [said] = best.summary(best.make(frame(documents("none", 1024, 0), lossy)))
+    assert "failed: `rerope` on 3 of 20" in said
+    unmeasured = lost(documents("rerope", 1024, 0.05), HARDEST, "out_of_memory")
+    rare = best.summary(best.make(frame(documents("none", 1024, 0), unmeasured)))[-1]
+    assert rare.startswith(
+        "17 documents without a failure of a method leave failures on up to 18 %"
+    )
+
+
 def test_a_method_without_any_score_is_named_beside_the_best():
     gone = [{**row, "status": "failed", "value": math.nan, "score": math.nan}
             for row in documents("gone", 1024, 0)]  # fmt: skip
