@@ -12,6 +12,7 @@ from tasks._tokens import Tokens
 from tasks.types import Document
 
 TAIL, STRIDE = 128, 256  # the options' defaults, in tokens
+JOINED = 4  # windows of one length that fill a unit of overlapping windows
 SLIDE = 8  # windows that slide move on by one part of their length in so many
 MOST = 300_000  # windows of a task; a plan has no room for more questions
 Protocol = Literal["tail", "prefix", "sliding", "disjoint", "overlapping", "press", "overlap"]
@@ -47,7 +48,7 @@ class Window(NamedTuple):
         seen: place up to which every token is scored elsewhere, or is context only.
         end: place after the last scored token.
         number: number of the document's window in the tail protocol.
-        doc_id: name of the document in which it begins.
+        doc_id: name of the document in which it begins, or of the unit which that is part of.
     """
 
     document: Document
@@ -149,17 +150,30 @@ def overlapping(documents: Sequence[Document], length: int, layout: Layout) -> I
     The windows are those of LongLoRA, LCEG and ChunkLlama. They cross documents, only a document
     opens with the begin token, and the last window is dropped. Most tokens therefore count
     length / stride times. With a stride of the length, windows are adjacent and none is dropped. A
-    window belongs to the document in which it begins.
+    window belongs to the document in which it begins. Windows of several documents that are short
+    share their tokens, so documents that fill fewer than four windows are one unit with the next.
     """
     whole = stream(documents, layout.opening)
-    starts = list(accumulate(len(layout.opening) + len(d.tokens) for d in documents))
+    sizes = [len(layout.opening) + len(document.tokens) for document in documents]
+    starts, units = list(accumulate(sizes)), joined(documents, sizes, JOINED * length)
     owner = 0
     last = len(whole.tokens) - length
     begins = range(0, last, layout.stride)[:-1]
     for begin in range(0, last + 1, length) if layout.stride == length else begins:
         while starts[owner] <= begin:
             owner += 1
-        yield Window(whole, begin, begin, begin + length, (), documents[owner].name)
+        yield Window(whole, begin, begin, begin + length, (), units[owner])
+
+
+def joined(documents: Sequence[Document], sizes: Sequence[int], least: int) -> list[str]:
+    """Return the unit of each document: the first of neighbours that have ``least`` tokens."""
+    units: list[str] = []
+    held = least
+    for document, size in zip(documents, sizes, strict=True):
+        first = held >= least
+        units.append(document.name if first else units[-1])
+        held = size if first else held + size
+    return units
 
 
 def stream(documents: Sequence[Document], opening: tuple[int, ...]) -> Document:

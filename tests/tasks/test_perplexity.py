@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -21,6 +22,7 @@ from harness.runs.store import read_run
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import parse
 from tasks import perplexity
+from tasks._intervals import per_weight
 from tasks._protocols import PROTOCOLS, Layout
 from tasks.types import Document, Loglikelihood, LoglikelihoodResponse, Sample, TaskContext
 from tests.command_line import status
@@ -228,7 +230,36 @@ def test_overlap_is_the_loop_over_one_stream(model, source, length, stride):
     samples = measured(model, source, "overlap", length, stride=stride)
     assert len(samples) == len(parts)
     assert perplexity.score(samples).value == pytest.approx(perplexity_of(parts), rel=1e-5)
-    assert {sample.doc_id for sample in samples} == {"a", "b"}
+    assert {sample.doc_id for sample in samples} == {"a"}  # of fewer than four windows
+
+
+@pytest.mark.parametrize(
+    ("sizes", "units"),
+    [((80, 80), "ab"), ((79, 80, 80), "ac"), ((30, 60, 30, 30, 30, 30), "acf")],
+)
+def test_documents_that_share_overlapping_windows_are_one_unit(sizes, units):
+    """A unit fills four windows of 20 tokens: then few of its tokens are in windows of another."""
+    names = "abcdef"[: len(sizes)]
+    documents = [Document(n, range(size)) for n, size in zip(names, sizes, strict=True)]
+    every = list(PROTOCOLS["overlap"](documents, 20, Layout((), stride=4)))
+    assert "".join(dict.fromkeys(window.doc_id for window in every)) == units
+    assert len(every) == len(range(0, sum(sizes) - 20, 4)) - 1
+
+
+@pytest.mark.slow
+def test_the_interval_of_overlapping_windows_holds_for_short_documents():
+    """Of 400 streams of 60 documents, half a window each: 80 % with one unit per document."""
+    draw, documents = np.random.default_rng(0), [Document(str(i), range(50)) for i in range(60)]
+    windows = list(PROTOCOLS["overlap"](documents, 100, Layout((), stride=10)))
+    places = [np.arange(window.begin, window.end) // 50 for window in windows]
+    held = 0
+    for _ in range(400):
+        losses = np.exp(0.5 * draw.standard_normal(60)) - math.exp(0.125)
+        sums = [losses[place].sum() for place in places]
+        samples = [Sample(w.doc_id, s, 100) for w, s in zip(windows, sums, strict=True)]
+        low, high = per_weight(samples)[0].interval()
+        held += low <= 0 <= high
+    assert held / 400 >= 0.95
 
 
 def test_one_whole_stream_is_a_window(source):
