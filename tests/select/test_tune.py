@@ -180,7 +180,7 @@ def test_a_task_without_a_loss_is_refused(tiny, docs):
         kind_of(plan_of(tiny, docs, "perplexity:protocol=overlap"), key_tokens=False)
     assert kind_of(plan_of(tiny, docs, TASK), key_tokens=True) == "key tokens"
     with pytest.raises(UserError, match="form=argmax"):
-        kind_of(plan_of(tiny, docs, "niah"), key_tokens=False)
+        kind_of(plan_of(tiny, docs, "niah:new=64"), key_tokens=False)
     with pytest.raises(UserError, match="protocol tail"):
         kind_of(plan_of(tiny, docs, "perplexity:protocol=prefix"), key_tokens=True)
 
