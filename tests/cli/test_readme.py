@@ -1,5 +1,6 @@
 """Every command of the documents runs, every list is current, every link leads somewhere."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -151,3 +152,11 @@ def test_every_link_leads_somewhere(document):
         if not target.exists() or (heading and heading not in anchors(target)):
             wrong.append((name, heading))
     assert wrong == []
+
+
+def test_committed_records_name_no_folder_of_the_machine_that_measured():
+    """A reader could not use such a path, and it says nothing of the measurement."""
+    records = [json.loads(path.read_text("utf-8")) for path in ROOT.glob("results/**/run.json")]
+    assert len(records) > 100
+    given = [record["asked"][name] for record in records for name in ("model", "docs", "out")]
+    assert not [path for path in given if path and Path(path).is_absolute()]
