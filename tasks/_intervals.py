@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -86,16 +87,23 @@ def proportion(hits: float, n: int) -> tuple[float, float]:
     return 0.0 if hits == 0 else center - half, 1.0 if hits == n else center + half
 
 
-def macro_average(parts: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+def macro_average(
+    parts: Sequence[tuple[float, float, float]], draws: Sequence[Hashable] = ()
+) -> tuple[float, float, float]:
     """Return the mean of shares, each given with its interval, and the interval of the mean.
 
-    The distances to the ends add up as squares do (MOVER, Zou and Donner 2008).
+    The distances to the ends add up as squares do (MOVER, Zou and Donner 2008). This is for
+    independent parts. Parts of equal ``draws``, if these are given, may rise and fall together:
+    their distances add up as they are.
     """
     count = len(parts)
+    below, above = defaultdict[Hashable, float](float), defaultdict[Hashable, float](float)
+    for of, (share, low, high) in zip(draws or range(count), parts, strict=True):
+        below[of] += share - low
+        above[of] += high - share
     value = math.fsum(share for share, _, _ in parts) / count
-    below = math.sqrt(math.fsum((share - low) ** 2 for share, low, _ in parts)) / count
-    above = math.sqrt(math.fsum((high - share) ** 2 for share, _, high in parts)) / count
-    return value, value - below, value + above
+    low, high = (math.hypot(*ends.values()) / count for ends in (below, above))
+    return value, value - low, value + high
 
 
 def per_weight(samples: Sequence[Sample]) -> tuple[Ratio, int]:

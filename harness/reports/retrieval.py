@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ ROUNDING = 1e-12  # of a mean of shares
 SEVERAL = "score"  # the metric of a mean of several
 NEEDED = (
     "model", "task", "scaling", "length", "trained_length", "metric", "status", "value", "weight",
-    "part", "question",
+    "part", "question", "answer", "key",
 )  # fmt: skip
 MISSING = {"score": None, "low": None, "high": None, "n": 0, "status": "missing"}
 NONE = "no task of retrieval was measured; add niah, ruler or passkey to the sweep"
@@ -145,8 +145,9 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
     only other methods have at that length is missing. The mean weights all parts equally and is
     empty if a part has no score. At a length where a part was not measured there is no mean,
     because it would be over fewer parts than at other lengths. Its interval is made from those of
-    the parts (MOVER, Zou and Donner 2008), and its metric is theirs, or "score" if they differ.
-    Raises ValueError if nothing was retrieved.
+    the parts (MOVER, Zou and Donner 2008). Parts that hide the same answers, such as a task with
+    and without ``chat``, are not independent, and their mean is as uncertain as one of them. Its
+    metric is theirs, or "score" if they differ. Raises ValueError if nothing was retrieved.
     """
     known = frame.loc[frame["metric"].isin(SHARES)].reindex(columns=NEEDED).reset_index(drop=True)
     if known.empty:
@@ -156,6 +157,7 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
         trials = samples.groupby(["scaling", "length", "part"], sort=False)
         scores = {key: _score(of) for key, of in trials}
         parts_at = samples.groupby("length")["part"].unique()
+        draws = _draws(samples)
         metrics = samples.groupby("part")["metric"].first().to_dict()
         metrics[MEAN] = metrics[next(iter(metrics))] if len({*metrics.values()}) == 1 else SEVERAL
         for scaling, (length, named) in product(samples["scaling"].unique(), parts_at.items()):
@@ -165,7 +167,7 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
                 for part in named
             ]
             whole = len(named) == samples["part"].nunique()
-            every = [*([{**head, "part": MEAN, **mean(here)}] if whole else []), *here]
+            every = [*([{**head, "part": MEAN, **mean(here, draws)}] if whole else []), *here]
             rows += [{**row, "metric": metrics[row["part"]]} for row in every]
     table = pd.DataFrame(rows).astype({"score": float, "low": float, "high": float})
     return table.assign(relative_length=table["length"] / table["trained_length"])
@@ -211,13 +213,30 @@ def _score(trials: pd.DataFrame) -> dict[str, Any]:
     return {"score": hits / total, "low": low, "high": high, "n": total, "status": "ok"}
 
 
-def mean(scores: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the mean of parts with its interval."""
+def _draws(samples: pd.DataFrame) -> dict[str, str]:
+    """Return for each part the first one that hides the same answers in most of its trials."""
+    answers = samples["answer"].astype(object).fillna(samples["key"].astype(object))
+    hidden: dict[str, set[str]] = {
+        part: set(own.dropna()) for part, own in answers.groupby(samples["part"], sort=False)
+    }
+    draws = {part: part for part in hidden}
+    for one, other in combinations(hidden, 2):
+        if 2 * len(hidden[one] & hidden[other]) > min(len(hidden[one]), len(hidden[other])):
+            joined = draws[other]
+            draws = {part: draws[one] if of == joined else of for part, of in draws.items()}
+    return draws
+
+
+def mean(scores: list[dict[str, Any]], draws: Mapping[str, str]) -> dict[str, Any]:
+    """Return the mean of parts with its interval; those of equal draws are not independent."""
     lacking = [row for row in scores if row["score"] is None]
     n = sum(row["n"] for row in scores)
     if lacking:
         return {"score": None, "low": None, "high": None, "n": n, "status": lacking[0]["status"]}
-    value, low, high = macro_average([(row["score"], row["low"], row["high"]) for row in scores])
+    value, low, high = macro_average(
+        [(row["score"], row["low"], row["high"]) for row in scores],
+        [draws[row["part"]] for row in scores],
+    )
     return {"score": value, "low": low, "high": high, "n": n, "status": "ok"}
 
 

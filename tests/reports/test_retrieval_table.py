@@ -61,6 +61,21 @@ def test_the_interval_of_a_mean_is_made_of_those_of_its_parts():
     assert mean["low"] == pytest.approx(0.9 - below)
 
 
+@pytest.mark.parametrize("fact", ["answer", "key"])
+def test_a_mean_of_two_parts_with_the_same_answers_is_as_uncertain_as_one(fact):
+    """A task with and without a chat template hides the same: 10 trials, and not 20."""
+    trials = frame({("a", 1024): 8, ("a, chat", 1024): 8, ("b", 1024): 8})
+    names = [
+        f"{part[0]} {trial}" for part, trial in zip(trials["part"], [*range(10)] * 3, strict=True)
+    ]
+    table = retrieval.make(trials.assign(**{fact: names})).set_index("part")
+    low, high = proportion(8, 10)
+    assert table.loc["mean", "low"] == pytest.approx(0.8 - (0.8 - low) * math.hypot(2, 1) / 3)
+    assert table.loc["mean", "high"] == pytest.approx(0.8 + (high - 0.8) * math.hypot(2, 1) / 3)
+    apart = retrieval.make(trials.assign(**{fact: [*map(str, range(30))]})).set_index("part")
+    assert apart.loc["mean", "low"] == pytest.approx(0.8 - (0.8 - low) / math.sqrt(3))
+
+
 def test_a_failed_trial_leaves_no_number():
     trials = frame(HITS)
     trials.loc[(trials["part"] == "b") & (trials["length"] == 4096), "status"] = "out_of_memory"
