@@ -190,6 +190,7 @@ def _check_same_units(cells: Mapping[Key, Cell]) -> None:
     """Raise UserError where runs together measure a task on more documents at one length.
 
     Also where a document has more windows of the same targets (``window``) at one length.
+    Overlapping windows read all documents at any length, and their units depend on it.
     """
     known: dict[tuple[str, str], tuple[int, Cell, set[tuple[str, str]]]] = {}
     if len({cell.run for cell in cells.values()}) < 2:
@@ -198,6 +199,8 @@ def _check_same_units(cells: Mapping[Key, Cell]) -> None:
         records = [record for record in cell.records.values() if record is not None]
         if len(records) < len(cell.records):
             continue  # partly measured, and shown so
+        if any(record.metadata.get("protocol") == "overlap" for record in records):
+            continue
         units = {(str(r.unit), str(r.metadata.get("window", 0))) for r in records}
         first, other, before = known.setdefault((model, task), (length, cell, units))
         if units != before and cell.run != other.run:

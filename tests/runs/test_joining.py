@@ -3,14 +3,17 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 from transformers import AutoTokenizer
 
+from harness.errors import UserError
+from harness.runs import frame
 from harness.runs.compatible import reasons, unpaired
-from harness.runs.frame import called, make_frame
+from harness.runs.frame import Kept, called, make_frame
 from harness.runs.store import RUN
 from tests.small_runs import changed
 
@@ -117,3 +120,21 @@ def test_models_of_one_sweep_may_have_other_tokenizers(tiny, docs, tmp_path, rop
     assert (done.status, "have different tokenizers" in done.out) == (0, True)
     scores = pd.read_csv(tmp_path / "o" / "reports" / "scores.csv")
     assert list(scores["model"].unique()) == ["llama", "other"]
+
+
+def test_runs_of_overlapping_windows_are_joined_whatever_their_units():
+    """Short documents are one unit at a longer length: they are the same documents."""
+
+    def cell(run: str, units: str, protocol: str) -> Any:
+        kept = [Kept(u, "ok", None, names=("protocol",), facts=(protocol,)) for u in units]
+        return SimpleNamespace(run=run, records=dict(enumerate(kept)))
+
+    def cells(protocol: str) -> Any:
+        return {
+            ("m", "t", "none", 32): cell("one", "ab", protocol),
+            ("m", "t", "none", 64): cell("two", "a", protocol),
+        }
+
+    frame._check_same_units(cells("overlap"))
+    with pytest.raises(UserError, match="are not the same documents or windows"):
+        frame._check_same_units(cells("press"))
