@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from itertools import combinations
+from typing import Any, TypeVar
 
 from tasks.types import Sample
 
 Array = Any  # of numpy, which is imported only where it is needed
+Part = TypeVar("Part", bound=Hashable)
 
 CONFIDENCE = 0.95
 MIN_DOCUMENTS = 3  # documents; of fewer no interval is given
@@ -104,6 +106,17 @@ def macro_average(
     value = math.fsum(share for share, _, _ in parts) / count
     low, high = (math.hypot(*ends.values()) / count for ends in (below, above))
     return value, value - low, value + high
+
+
+def draws(answers: Mapping[Part, set[str]]) -> dict[Part, Part]:
+    """Return for each part the first one that hides the same answers in most of its trials."""
+    first = {part: part for part in answers}
+    for one, other in combinations(answers, 2):
+        alike = len(answers[one] & answers[other])
+        if 2 * alike > min(len(answers[one]), len(answers[other])):
+            joined = first[other]
+            first = {part: first[one] if of == joined else of for part, of in first.items()}
+    return first
 
 
 def per_weight(samples: Sequence[Sample]) -> tuple[Ratio, int]:

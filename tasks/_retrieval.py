@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
-from tasks._intervals import macro_average, proportion
+from tasks._intervals import draws, macro_average, proportion
 from tasks._prompt import Frame, continued
 from tasks.types import (
     Fact,
@@ -167,15 +167,20 @@ def score(samples: Sequence[Sample]) -> Score:
     """Return the mean share of answers found, with a 95 % interval over trials.
 
     The interval is Wilson's. A task with several parts has Wilson's interval for each part, and
-    their mean has an interval that combines them.
+    their mean has an interval that combines them. Parts that hide the same answers, as those of
+    RULER did in runs of earlier versions, are not taken as independent.
     """
-    parts: dict[Fact | None, list[float]] = {}
+    parts: dict[str, list[float]] = {}
+    answers: dict[str, set[str]] = {}
     for sample in samples:
-        parts.setdefault(sample.metadata.get("part"), []).append(sample.value)
+        part = str(sample.metadata.get("part"))
+        parts.setdefault(part, []).append(sample.value)
+        answers.setdefault(part, set()).add(str(sample.metadata.get("answer")))
     if len({*map(len, parts.values())}) > 1:  # some have lost trials: all trials count the same
-        parts = {None: [sample.value for sample in samples]}
+        parts = {"all": [sample.value for sample in samples]}
     shares = [
         (sum(values) / len(values), *proportion(sum(values), len(values)))
         for values in parts.values()
     ]
-    return Score(*macro_average(shares), len(samples))
+    alike = draws(answers)
+    return Score(*macro_average(shares, [alike.get(part, part) for part in parts]), len(samples))

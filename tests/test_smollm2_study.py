@@ -239,6 +239,13 @@ def test_recall_in_ruler_is_that_of_the_samples():
         value, low, high = (round(100 * past[end][method]) for end in ("difference", "low", "high"))
         assert words.format(value) in FLAT
         assert f"{value} points [{low}, {high}]" in FLAT or f"{value} [{low}, {high}]" in FLAT
+    hidden = answers.query("scaling == 'none' and length == @FAR").set_index(["part", "trial"])
+    hidden = hidden.filter(like="niah", axis=0)
+    value = hidden["answer"].str.partition(", ")[0].unstack()
+    alike = value.eq(value.loc["niah_single_1"]).all(axis=1)
+    assert (alike.sum(), len(alike)) == (6, 8)
+    depth = (hidden["needle"] / FAR).unstack()
+    assert (depth - depth.loc["niah_single_1"]).abs().lt(0.01).all(axis=1).sum() == 3
     single = answers[answers["part"].isin(["niah_single_1", "niah_single_2"])]
     beyond = (single["scaling"] == "none") & (single["length"] == FAR)
     assert single[~beyond]["value"].all()

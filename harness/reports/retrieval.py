@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from harness.reports.writing.sentences import text, titles
 from harness.reports.writing.tables import across, heading
 from harness.stats.cells import CELL
 from harness.stats.measure import SHARES
-from tasks._intervals import macro_average, proportion
+from tasks._intervals import draws, macro_average, proportion
 
 THRESHOLD = 0.856  # of Llama 2 7B at 4k tokens in RULER's thirteen tasks (arXiv:2404.06654)
 SHARE = "accuracy"  # every score is written as one, in percent
@@ -157,7 +157,7 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
         trials = samples.groupby(["scaling", "length", "part"], sort=False)
         scores = {key: _score(of) for key, of in trials}
         parts_at = samples.groupby("length")["part"].unique()
-        draws = _draws(samples)
+        of = _draws(samples)
         metrics = samples.groupby("part")["metric"].first().to_dict()
         metrics[MEAN] = metrics[next(iter(metrics))] if len({*metrics.values()}) == 1 else SEVERAL
         for scaling, (length, named) in product(samples["scaling"].unique(), parts_at.items()):
@@ -167,7 +167,7 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
                 for part in named
             ]
             whole = len(named) == samples["part"].nunique()
-            every = [*([{**head, "part": MEAN, **mean(here, draws)}] if whole else []), *here]
+            every = [*([{**head, "part": MEAN, **mean(here, of)}] if whole else []), *here]
             rows += [{**row, "metric": metrics[row["part"]]} for row in every]
     table = pd.DataFrame(rows).astype({"score": float, "low": float, "high": float})
     return table.assign(relative_length=table["length"] / table["trained_length"])
@@ -214,20 +214,13 @@ def _score(trials: pd.DataFrame) -> dict[str, Any]:
 
 
 def _draws(samples: pd.DataFrame) -> dict[str, str]:
-    """Return for each part the first one that hides the same answers in most of its trials."""
+    """Return for each part the first one that hides the same answers."""
     answers = samples["answer"].astype(object).fillna(samples["key"].astype(object))
-    hidden: dict[str, set[str]] = {
-        part: set(own.dropna()) for part, own in answers.groupby(samples["part"], sort=False)
-    }
-    draws = {part: part for part in hidden}
-    for one, other in combinations(hidden, 2):
-        if 2 * len(hidden[one] & hidden[other]) > min(len(hidden[one]), len(hidden[other])):
-            joined = draws[other]
-            draws = {part: draws[one] if of == joined else of for part, of in draws.items()}
-    return draws
+    named = answers.groupby(samples["part"], sort=False)
+    return draws({part: set(own.dropna()) for part, own in named})
 
 
-def mean(scores: list[dict[str, Any]], draws: Mapping[str, str]) -> dict[str, Any]:
+def mean(scores: list[dict[str, Any]], of: Mapping[str, str]) -> dict[str, Any]:
     """Return the mean of parts with its interval; those of equal draws are not independent."""
     lacking = [row for row in scores if row["score"] is None]
     n = sum(row["n"] for row in scores)
@@ -235,7 +228,7 @@ def mean(scores: list[dict[str, Any]], draws: Mapping[str, str]) -> dict[str, An
         return {"score": None, "low": None, "high": None, "n": n, "status": lacking[0]["status"]}
     value, low, high = macro_average(
         [(row["score"], row["low"], row["high"]) for row in scores],
-        [draws[row["part"]] for row in scores],
+        [of[row["part"]] for row in scores],
     )
     return {"score": value, "low": low, "high": high, "n": n, "status": "ok"}
 

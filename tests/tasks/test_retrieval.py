@@ -1,6 +1,7 @@
 """Prompts of the retrieval tasks: exact lengths, shared seeds, RULER's own text, and scores."""
 
 import json
+import math
 import re
 from collections import Counter
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from harness.data.corpus import make_context
 from harness.engine import answers
 from tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
+from tasks._intervals import proportion
 from tasks._prompt import FILLER, around, continued, inserted, sentences
 from tasks.niah import PRESETS, Hidden, Setting, framed, needles
 from tasks.types import Generate, Generated, Loglikelihood, Sample, TaskContext
@@ -211,6 +213,26 @@ def test_a_text_is_scored_by_what_it_contains(source, text, value, found):
     asked = Generate([1] * 3, 10, doc_id="q", metadata={"answer": "1234567"})
     sample = niah.grade(asked, Generated(text, (5,), (0.1,)), source)
     assert (sample.value, sample.metadata["found"], sample.metadata["said"]) == (value, found, text)
+
+
+def test_parts_that_hide_the_same_answers_are_not_taken_as_independent():
+    """Twice five trials: as uncertain as five of them if the answers are the same."""
+    low, high = proportion(4, 5)
+    for same, less in ((True, 1.0), (False, math.sqrt(2))):
+        samples = [
+            Sample(
+                f"{part} {trial}",
+                float(trial > 0),
+                1,
+                metadata={"part": part, "answer": str(trial) if same else f"{part} {trial}"},
+            )
+            for part in ("one", "other")
+            for trial in range(5)
+        ]
+        score = ruler.score(samples)
+        assert score.value == 0.8
+        assert score.low == pytest.approx(0.8 - (0.8 - low) / less)
+        assert score.high == pytest.approx(0.8 + (high - 0.8) / less)
 
 
 def test_several_answers_are_scored_by_their_share(source):
