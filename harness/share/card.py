@@ -72,15 +72,17 @@ def data_set(task: str, run: PublicRun) -> tuple[str, list[str]]:
     """Return the name of a task's documents as the user gave it, and the hashes of their texts.
 
     They are the documents of its samples, or for trials those that were read for this task alone.
-    Where no document is known the name is that of the task.
+    Overlapping windows are of all documents, of which several may be one unit. Where no document
+    is known the name is that of the task.
     """
     read = run.record["documents"]
     given = {label: _given(label, read) for label in run.record["tasks"]}
     name = _given(task, read)
     texts = [text for text in read["read"] if text.get("docs") in (None, name)]
-    units = set(run.frame.loc[run.frame["task"] == task, "unit"])
+    rows = run.frame[run.frame["task"] == task]
+    units, stream = set(rows["unit"]), "protocol" in rows and rows["protocol"].eq("overlap").any()
     alone = [label for label, other in given.items() if other == name] == [task]
-    its = [text for text in texts if text["name"] in units] or (texts if alone else [])
+    its = [text for text in texts if stream or text["name"] in units] or (texts if alone else [])
     return name if its else task.partition(":")[0], [str(text["sha256"]) for text in its]
 
 

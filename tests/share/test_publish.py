@@ -1,6 +1,7 @@
 """What is published reads back to the same numbers, and says nothing of the machine."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,8 @@ def test_a_task_has_the_documents_that_it_read(given, passkey):
     source = PublicRun(record, [], sweep(), Paper(), "")
     assert card.data_set(PERPLEXITY, source) == ("books", ["a"])
     assert card.data_set(PASSKEY, source) == passkey
+    stream = replace(source, frame=sweep().assign(protocol="overlap"))  # of all that was read
+    assert card.data_set(PERPLEXITY, stream) == ("books", ["a", "b"])
 
 
 def test_a_metric_of_your_own_that_is_an_exponential_is_lower_better(small, tmp_path):
