@@ -72,8 +72,8 @@ def measure(samples: pd.DataFrame) -> Measure:
     protocols = samples["protocol"].dropna() if "protocol" in samples else pd.Series(dtype=str)
     protocol = str(protocols.iloc[0]) if len(protocols) else ""
     named = metric if metric == family else f"{family} {metric}"
-    if "found" in samples and samples["found"].eq("format").any():
-        named = f"strict {named}"  # the number in another format does not count
+    if "found" in samples and samples.loc[samples["found"].eq("format"), "value"].eq(0).any():
+        named = f"strict {named}"  # an answer in another format does not count
     form = _form(samples)
     texts = bool(protocol) or metric == "window_kl"
     return Measure(
