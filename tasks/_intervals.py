@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -74,7 +74,7 @@ def _exp(nats: float) -> float:
     return math.exp(min(nats, 700.0))
 
 
-def proportion(hits: float, n: int) -> tuple[float, float]:
+def proportion(hits: float, n: float) -> tuple[float, float]:
     """Return the Wilson score interval of ``hits`` in ``n`` (Wilson 1927).
 
     Hits may be parts of trials, such as the share of values found. Shares between 0 and 1 never
@@ -90,22 +90,20 @@ def proportion(hits: float, n: int) -> tuple[float, float]:
 
 
 def macro_average(
-    parts: Sequence[tuple[float, float, float]], draws: Sequence[Hashable] = ()
+    shares: Sequence[float], trials: Sequence[int], draws: Sequence[Hashable]
 ) -> tuple[float, float, float]:
-    """Return the mean of shares, each given with its interval, and the interval of the mean.
+    """Return the mean of the parts' shares of hits with its 95 % interval.
 
-    The distances to the ends add up as squares do (MOVER, Zou and Donner 2008). This is for
-    independent parts. Parts of equal ``draws``, if these are given, may rise and fall together:
-    their distances add up as they are.
+    A mean of independent parts with equal trials varies no more than the share of all their trials,
+    which it is, so its interval is Wilson's. With other numbers of trials, each part counts as many
+    as the part with the fewest. Parts of equal ``draws`` are not independent: together they are as
+    uncertain as if their trials were the same.
     """
-    count = len(parts)
-    below, above = defaultdict[Hashable, float](float), defaultdict[Hashable, float](float)
-    for of, (share, low, high) in zip(draws or range(count), parts, strict=True):
-        below[of] += share - low
-        above[of] += high - share
-    value = math.fsum(share for share, _, _ in parts) / count
-    low, high = (math.hypot(*ends.values()) / count for ends in (below, above))
-    return value, value - low, value + high
+    count, fewest = len(shares), min(trials)
+    alike = math.fsum(size**2 for size in Counter(draws).values())
+    n = count**2 / alike * fewest
+    value = math.fsum(shares) / count
+    return value, *proportion(value * n, n)
 
 
 def draws(answers: Mapping[Part, set[str]]) -> dict[Part, Part]:

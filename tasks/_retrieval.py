@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
-from tasks._intervals import draws, macro_average, proportion
+from tasks._intervals import draws, macro_average
 from tasks._prompt import Frame, continued
 from tasks.types import (
     Fact,
@@ -166,21 +167,19 @@ def _targets(
 def score(samples: Sequence[Sample]) -> Score:
     """Return the mean share of answers found, with a 95 % interval over trials.
 
-    The interval is Wilson's. A task with several parts has Wilson's interval for each part, and
-    their mean has an interval that combines them. Parts that hide the same answers, as those of
-    RULER did in runs of earlier versions, are not taken as independent.
+    The interval is Wilson's for all trials. Parts that hide the same answers, as those of RULER did
+    in runs of earlier versions, are not taken as independent.
     """
     parts: dict[str, list[float]] = {}
     answers: dict[str, set[str]] = {}
     for sample in samples:
         part = str(sample.metadata.get("part"))
         parts.setdefault(part, []).append(sample.value)
-        answers.setdefault(part, set()).add(str(sample.metadata.get("answer")))
-    if len({*map(len, parts.values())}) > 1:  # some have lost trials: all trials count the same
-        parts = {"all": [sample.value for sample in samples]}
-    shares = [
-        (sum(values) / len(values), *proportion(sum(values), len(values)))
-        for values in parts.values()
-    ]
+        answers.setdefault(part, set()).add(str(sample.metadata.get("answer", sample.doc_id)))
     alike = draws(answers)
-    return Score(*macro_average(shares, [alike.get(part, part) for part in parts]), len(samples))
+    if len({*map(len, parts.values())}) > 1:  # some have lost trials: all trials count the same
+        parts, alike = {"": [sample.value for sample in samples]}, {"": ""}
+    counts = [len(values) for values in parts.values()]
+    shares = [math.fsum(values) / len(values) for values in parts.values()]
+    value, low, high = macro_average(shares, counts, [alike[part] for part in parts])
+    return Score(value, low, high, len(samples))

@@ -95,6 +95,16 @@ def change(difference: Difference) -> str:
     return f"{signed(value)} % [{signed(low)}, {signed(high)}]"
 
 
+def brief(one: Difference) -> str:
+    """Return a difference whose wide ends have no decimals."""
+    assert one.low is not None
+    assert one.high is not None
+    digits = [0 if abs(end) >= 0.0995 else 1 for end in (one.low, one.high)]
+    low, high = (f"{100 * end:+.{n}f}" for end, n in zip((one.low, one.high), digits, strict=True))
+    value = f"{100 * one.value:+.{0 if one.value > 1 else 1}f}"
+    return f"{value} % [{low}, {high}]".replace("-", "−")
+
+
 def bound(value: float) -> str:
     """Return a bound, which is rounded up."""
     if value > 1:
@@ -312,6 +322,12 @@ def test_the_search_is_that_of_the_samples():
         )
         digits = 1 if held > 100 else 2
         assert f"{method.removeprefix('yarn:')}` | {near:.2f} | {held:.{digits}f} |" in TEXT
+    windows = frame("perplexity").query("scaling == 'none' and length == @WINDOW").set_index("unit")
+    cut = windows["losses"].map(lambda losses: sum(losses[-128:]))
+    held_out = table.index.difference(search)
+    near, held = (math.exp(cut[books].mean() / 128) for books in (search, held_out))
+    gap = brief(difference((cut - table["yarn"])[held_out], 128))
+    assert f"| truncation † | {near:.2f} | {held:.2f} | {gap} |" in TEXT
 
 
 def complete() -> pd.DataFrame:
@@ -648,12 +664,7 @@ def test_differences_from_yarn_on_the_books_held_out(method, text):
     searched = table.filter(like="yarn:").notna().sum(axis=1) > 1
     held = table[~searched]
     one = difference(held[method] - held["yarn"], tokens("tune"))
-    assert one.low is not None
-    assert one.high is not None
-    digits = [0 if abs(end) >= 0.0995 else 1 for end in (one.low, one.high)]
-    low, high = (f"{100 * end:+.{n}f}" for end, n in zip((one.low, one.high), digits, strict=True))
-    value = f"{100 * one.value:+.{0 if one.value > 1 else 1}f}"
-    assert f"{value} % [{low}, {high}]".replace("-", "−") == text
+    assert brief(one) == text
     (line,) = [
         line
         for line in TEXT.splitlines()

@@ -144,10 +144,10 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
     A part is a task, or what a task names so, with the Wilson interval of its trials. A part that
     only other methods have at that length is missing. The mean weights all parts equally and is
     empty if a part has no score. At a length where a part was not measured there is no mean,
-    because it would be over fewer parts than at other lengths. Its interval is made from those of
-    the parts (MOVER, Zou and Donner 2008). Parts that hide the same answers, such as a task with
-    and without ``chat``, are not independent, and their mean is as uncertain as one of them. Its
-    metric is theirs, or "score" if they differ. Raises ValueError if nothing was retrieved.
+    because it would be over fewer parts than at other lengths. Its interval is that of as many
+    trials as all parts have. Parts that hide the same answers, such as a task with and without
+    ``chat``, are not independent, and their mean is as uncertain as one of them. Its metric is
+    theirs, or "score" if they differ. Raises ValueError if nothing was retrieved.
     """
     known = frame.loc[frame["metric"].isin(SHARES)].reindex(columns=NEEDED).reset_index(drop=True)
     if known.empty:
@@ -226,10 +226,8 @@ def mean(scores: list[dict[str, Any]], of: Mapping[str, str]) -> dict[str, Any]:
     n = sum(row["n"] for row in scores)
     if lacking:
         return {"score": None, "low": None, "high": None, "n": n, "status": lacking[0]["status"]}
-    value, low, high = macro_average(
-        [(row["score"], row["low"], row["high"]) for row in scores],
-        [of[row["part"]] for row in scores],
-    )
+    shares, trials = [row["score"] for row in scores], [row["n"] for row in scores]
+    value, low, high = macro_average(shares, trials, [of[row["part"]] for row in scores])
     return {"score": value, "low": low, "high": high, "n": n, "status": "ok"}
 
 

@@ -1,13 +1,14 @@
 """The table of retrieval: means and intervals by hand, effective lengths by RULER's rule."""
 
 import math
+from random import Random
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from harness.reports import retrieval
-from tasks._intervals import proportion
+from tasks._intervals import macro_average, proportion
 from tests.frames import Row, asked
 
 
@@ -49,16 +50,22 @@ def test_a_mean_of_just_the_threshold_reaches_it():
     assert set(table["effective_length"][table["part"] == "mean"]) == {1024}
 
 
-def test_the_interval_of_a_mean_is_made_of_those_of_its_parts():
-    """Of two parts it lies half the root of the summed squares of their distances away."""
+def test_the_interval_of_a_mean_is_that_of_all_trials():
+    """Of two parts with ten trials each: 18 hits of 20."""
     table = retrieval.make(frame(HITS))
     mean = table[(table["part"] == "mean") & (table["length"] == 2048)].iloc[0]
-    (_, high_a), (_, high_b) = proportion(10, 10), proportion(8, 10)
-    (low_a, _), (low_b, _) = proportion(10, 10), proportion(8, 10)
-    above = math.sqrt((high_a - 1.0) ** 2 + (high_b - 0.8) ** 2) / 2
-    below = math.sqrt((1.0 - low_a) ** 2 + (0.8 - low_b) ** 2) / 2
-    assert mean["high"] == pytest.approx(0.9 + above)
-    assert mean["low"] == pytest.approx(0.9 - below)
+    assert (mean["low"], mean["high"]) == pytest.approx(proportion(18, 20))
+
+
+@pytest.mark.parametrize(("trials", "share"), [(2, 0.5), (2, 0.9), (5, 0.5), (5, 0.9)])
+def test_the_interval_of_a_mean_of_few_trials_each_holds_its_level(trials, share):
+    """Eleven parts of one share, as uncertain as can be: at least 91 % for the nominal 95."""
+    draw, held = Random(0), 0
+    for _ in range(1000):
+        hits = [sum(draw.random() < share for _ in range(trials)) for _ in range(11)]
+        _, low, high = macro_average([n / trials for n in hits], [trials] * 11, range(11))
+        held += low <= share <= high
+    assert held >= 910
 
 
 @pytest.mark.parametrize("fact", ["answer", "key"])
@@ -69,11 +76,10 @@ def test_a_mean_of_two_parts_with_the_same_answers_is_as_uncertain_as_one(fact):
         f"{part[0]} {trial}" for part, trial in zip(trials["part"], [*range(10)] * 3, strict=True)
     ]
     table = retrieval.make(trials.assign(**{fact: names})).set_index("part")
-    low, high = proportion(8, 10)
-    assert table.loc["mean", "low"] == pytest.approx(0.8 - (0.8 - low) * math.hypot(2, 1) / 3)
-    assert table.loc["mean", "high"] == pytest.approx(0.8 + (high - 0.8) * math.hypot(2, 1) / 3)
+    n = 10 * 3**2 / (2**2 + 1)  # the variance of a sum of two equal parts is four times that of one
+    assert table.loc["mean", ["low", "high"]].tolist() == pytest.approx(proportion(0.8 * n, n))
     apart = retrieval.make(trials.assign(**{fact: [*map(str, range(30))]})).set_index("part")
-    assert apart.loc["mean", "low"] == pytest.approx(0.8 - (0.8 - low) / math.sqrt(3))
+    assert apart.loc["mean", ["low", "high"]].tolist() == pytest.approx(proportion(24, 30))
 
 
 def test_a_failed_trial_leaves_no_number():
