@@ -16,7 +16,7 @@ from scipy import stats
 
 import ropewalk as rw
 from harness.reports import best, differences, regret, scores
-from harness.stats.paired import Difference, of_means
+from harness.stats.paired import Difference, of_means, of_shares
 from harness.stats.selection import select_means
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
@@ -279,22 +279,15 @@ def test_truncation_in_ruler_is_that_of_the_samples():
     rows = differences.make(both, baseline="truncation").set_index("scaling")
     ends = rows.loc[["yarn", "self_extend", "dual_chunk"], ["difference", "low", "high"]]
     yarn, self_extend, dual_chunk = (
-        "{} {}[{}, {}]".format(
+        "{}{} [{}, {}]".format(
             f"{value:.0f}", unit, *(f"{end:.0f}".replace("-", "−") for end in row)
         )
-        for (value, *row), unit in zip((100 * ends).to_numpy(), ("points ", "", ""), strict=True)
+        for (value, *row), unit in zip((100 * ends).to_numpy(), (" points", "", ""), strict=True)
     )
-    assert f"less certain: {yarn}, {self_extend} and {dual_chunk}." in FLAT
+    told = f"{yarn} for YaRN, {self_extend} for Self-Extend and {dual_chunk} for Dual Chunk"
+    assert f"from truncation is {told}" in FLAT
     means = answers.query("length == @FAR").groupby("scaling")["value"].mean()
     assert f"{100 * means['yarn']:.1f} % under YaRN and {100 * recall:.1f} % under" in FLAT
-    assert f"truncation ({yarn}, {len(far)} prompts)" in FLAT
-    values = answers.query("length == @FAR").pivot(index="unit", columns="scaling", values="value")
-    gains = values.sub(far.set_index("unit")["value"], axis=0)
-    assert not (gains[ends.index] < 0).any(axis=None)
-    more = (gains[ends.index] > 0).sum()
-    assert more.to_dict() == {"yarn": 7, "self_extend": 7, "dual_chunk": 5}
-    assert f"(p = {stats.binomtest(7, 7).pvalue:.3f}, two-sided exact sign test" in FLAT
-    assert f"on 5 and none (p = {stats.binomtest(5, 5).pvalue:.2f})" in FLAT
     texts = [one.query("length == 1024").set_index("unit")["said"] for one in (cut, plain)]
     assert texts[0].eq(texts[1]).sum() == 20
     single = far[far["found"].notna()]
@@ -304,6 +297,78 @@ def test_truncation_in_ruler_is_that_of_the_samples():
     assert (easy.sum(), single[easy]["value"].sum()) == (4, 2)
     assert (lost.sum(), len(single)) == (6, 12)
     assert (single[lost]["value"].sum(), single[~lost]["value"].sum()) == (0, 2)
+
+
+@cache
+def again(part: str) -> pd.DataFrame:
+    """Return the samples of RULER on other prompts: whole, or cut on the left or in the middle."""
+    cuts = {"left": "truncated_ruler.py", "middle": "middle_ruler.py"}
+    tasks = [str(STUDY / "truncated" / cuts[part])] if part in cuts else []
+    return rw.frame(STUDY / "ruler_again" / part, tasks)
+
+
+def points(gains: pd.Series) -> str:
+    """Return a mean difference of recall over independent prompts, in percentage points."""
+    [one] = of_shares(gains.to_numpy()[:, None])
+    ends = (one.value, one.low, one.high)
+    value, low, high = (f"{100 * end:.0f}".replace("-", "−") for end in ends if end is not None)
+    return f"{value} points [{low}, {high}]"
+
+
+def test_other_prompts_of_ruler_are_those_of_the_samples():
+    """Recall whole and cut, the paired differences, and the single needles that a cut takes off."""
+    runs = {part: again(part) for part in ("yarn", "left", "middle")}
+    values = pd.DataFrame({name: own.set_index("unit")["value"] for name, own in runs.items()})
+    assert values.notna().all(axis=None)
+    assert len(values) == 22
+    needles = runs["yarn"][runs["yarn"]["part"].str.startswith("niah")]["answer"]
+    assert needles.str.split(", ").explode().is_unique
+    yarn, left, middle = (
+        "{:.1f} % [{:.0f}, {:.0f}]".format(
+            *(100 * end for end in own[["score", "low", "high"]].iloc[0])
+        )
+        for own in runs.values()
+    )
+    told = f"Recall is {yarn} under YaRN, {left} after the cut on the left and {middle} after"
+    assert told in FLAT
+    shares = (f"{100 * values[name].mean():.1f} %" for name in ("yarn", "left"))
+    assert f"on 22 prompts, and {' and '.join(shares)} on 22 others" in FLAT
+    gains = [points(values["yarn"] - values[name]) for name in ("left", "middle")]
+    second = gains[1].replace(" points", "")
+    assert f"YaRN is {gains[0]} above the first and {second} above the second" in FLAT
+    single = runs["left"][runs["left"]["found"].notna()].set_index("unit")["needle"]
+    lost = single.index[single < FAR - WINDOW]
+    assert (len(lost), len(single)) == (6, 12)
+    assert values.loc[lost, ["yarn", "left"]].sum().tolist() == [2, 0]
+    assert "cuts off twelve single needles, and YaRN recovers five of them" in FLAT  # 3 before
+
+
+def test_both_sets_of_prompts_of_ruler_together():
+    """The sign test over different answers, the mean gain, and the tasks the model can do."""
+    far, cut = (own.query("length == @FAR") for own in (frame("ruler"), cut_off("ruler")))
+    first = far.pivot(index="unit", columns="scaling", values="value")["yarn"]
+    first = first - cut.set_index("unit")["value"]
+    values = [again(part).set_index("unit")["value"] for part in ("yarn", "left")]
+    second = values[0] - values[1]
+    answers = far.drop_duplicates("unit").set_index("unit")["answer"].str.partition(", ")[0]
+    apart = pd.concat([first.groupby(answers).sum(), second])
+    assert f"hide {len(apart)} different sets of answers" in FLAT
+    assert ((apart > 0).sum(), (apart < 0).sum()) == (8, 0)
+    assert f"(p = {stats.binomtest(8, 8).pvalue:.3f}, two-sided exact sign test)" in FLAT
+    gain = points(pd.concat([first, second]))
+    assert f"The mean gain is {gain} if the 44 prompts" in FLAT
+    assert f"over both, YaRN is {gain} better" in FLAT
+    low, high = gain.partition("[")[2].rstrip("]").split(", ")
+    assert f"between {low} and {high} points for YaRN" in FLAT
+    inside = frame("ruler").query("scaling == 'none' and length == 4096")
+    recall = inside.groupby("part")["value"].mean()
+    able = recall.index[recall >= 0.3]
+    assert all(f"`{name}`" in FLAT for name in able)
+    assert len(able) == 5
+    parts = (far.query("scaling == 'yarn'"), cut, again("yarn"), again("left"), again("middle"))
+    shares = [f"{100 * own[own['part'].isin(able)]['value'].mean():g} %" for own in parts]
+    told = "recall is {} under YaRN and {} after the cut on the left, and on the other prompts {}"
+    assert f"{told} and {{}}, and {{}} after the cut in the middle".format(*shares) in FLAT
 
 
 def test_the_search_is_that_of_the_samples():
@@ -800,6 +865,21 @@ def test_a_truncated_prompt_is_the_end_of_the_whole_one(name, tmp_path):
         kept = len(short.tokens) - 1
         assert list(short.tokens) == [whole.tokens[0], *whole.tokens[-kept:]]
         assert whole.length - whole.start == short.length - short.start
+
+
+@pytest.mark.slow
+def test_a_prompt_cut_in_the_middle_keeps_its_beginning_and_its_end(tmp_path):
+    """As many tokens of each, and with the generated text as long as the window."""
+    save_tiny(tmp_path, num_hidden_layers=1, max_position_embeddings=8192)
+    given = "ruler:trials=1", f"{STUDY}/truncated/middle_ruler.py:trials=1"
+    books = str(STUDY / "books" / "en-dracula.txt.gz")
+    settings = {"task": given, "scaling": ("none",), "length": ("2x",), "docs": books}
+    cells = make_plan(Spec(model=str(tmp_path), **settings)).cells
+    for whole, short in zip(*(cell.questions for cell in cells), strict=True):
+        assert (whole.length, short.length) == (FAR, WINDOW)
+        half = len(short.tokens) // 2
+        ends = whole.tokens[:half], whole.tokens[half - len(short.tokens) :]
+        assert list(short.tokens) == [*ends[0], *ends[1]]
 
 
 def test_windows_took_the_time_that_the_page_says():
