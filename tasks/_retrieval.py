@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Literal
@@ -180,6 +179,6 @@ def score(samples: Sequence[Sample]) -> Score:
     if len({*map(len, parts.values())}) > 1:  # some have lost trials: all trials count the same
         parts, alike = {"": [sample.value for sample in samples]}, {"": ""}
     counts = [len(values) for values in parts.values()]
-    shares = [math.fsum(values) / len(values) for values in parts.values()]
+    shares = [sum(values) / len(values) for values in parts.values()]
     value, low, high = macro_average(shares, counts, [alike[part] for part in parts])
     return Score(value, low, high, len(samples))
