@@ -25,7 +25,7 @@ WHERE = ["model", "method", "task", "length", "seed"]
 TAIL, PREFIX, KEYS = "perplexity:tail=48", "perplexity:protocol=prefix", "passkey:depths=5,trials=5"
 # What ends the name of a model that was trained otherwise than those of the first table.
 WITHOUT, TWICE = " without passkey prompts", " of 6000 steps"
-LONG = ("transformer_xl", "kerple")  # the encodings that were trained so, besides rotary
+LONG = ("transformer_xl", "kerple", "alibi")  # the encodings that were trained so, besides rotary
 LEARNED = 0.5  # the share of passkeys inside the window; no seed is between 4 % and 88 %
 ROTARY = ("none", "yarn", "self_extend", "rerope", "lm_infinite")
 ROWS = [("rope", method) for method in ROTARY] + [
@@ -397,8 +397,9 @@ def test_what_twice_the_steps_change_is_that_of_the_text():
     least = min(of(model, "none", TAIL, 256).min() for model, method in ROWS if method == "none")
     for model, told in (
         ("rope", "at steps {}, by seed"),
-        ("transformer_xl", "Transformer-XL at steps {} and"),
-        ("kerple", "KERPLE at steps {} ("),
+        ("transformer_xl", "Transformer-XL at steps {}, KERPLE"),
+        ("kerple", "KERPLE at steps {} and"),
+        ("alibi", "ALiBi at steps {} ("),
     ):
         first = table["passkeys from step"].filter(like=f"{model}-").sort_index()
         assert told.format(", ".join(map(str, first))) in flat
@@ -408,6 +409,7 @@ def test_what_twice_the_steps_change_is_that_of_the_text():
         ("rope", "{} for rotary (five"),
         ("transformer_xl", "{} for Transformer-XL (three"),
         ("kerple", "{} for KERPLE (three"),
+        ("alibi", "{} for ALiBi (three"),
     ):
         fell = of(model + TWICE, "none", TAIL, 256) - of(model, "none", TAIL, 256)
         assert f"by {told.format(change(fell.dropna()))}" in flat
@@ -486,6 +488,21 @@ def test_kerple_does_not_lead_after_twice_the_steps():
     assert f"significant either way (p = {p:.2f})" in flat
 
 
+def test_alibi_loses_the_keys_of_the_first_half_after_twice_the_steps_too():
+    """Its perplexity beside rotary of the same seed, and its keys beside those of 3000 steps."""
+    flat, name, base = " ".join(TEXT.split()), "alibi" + TWICE, "rope" + TWICE
+    own = of(name, "none", PREFIX, 2048)
+    for method, told in (
+        ("self_extend", "it differs by {} from rotary under Self-Extend of the same seed and"),
+        ("lm_infinite", "and by {} from rotary under LM-Infinite. Of the keys"),
+    ):
+        assert told.format(change((own - of(base, method, PREFIX, 2048)).dropna())) in flat
+    before = ", ".join(f"{100 * at_2048('alibi')[seed]:.0f}" for seed in (1, 2, 3))
+    told = f"recovers {keys(name, 'none', 2048)} %, none of them at depths 0 and 25 %, and after"
+    assert f"{told} 3000 steps {before} %" in flat
+    assert not by_depth(name, "none", 2048)[[0.0, 0.25]].any(axis=None)
+
+
 def test_two_encodings_read_better_than_truncation_after_twice_the_steps():
     """At four windows KERPLE and Transformer-XL, at eight neither."""
     flat = " ".join(TEXT.split())
@@ -496,6 +513,11 @@ def test_two_encodings_read_better_than_truncation_after_twice_the_steps():
         assert high < 0 < own.loc[(TAIL, 2048), "high_change"]
         told = f"{value:.1f} % [{low:.0f}, {high:.1f}]".replace("-", "−")
         assert f"{told} for {name}" in flat
+    own = changes[changes["model"] == "alibi"]
+    value, low, high = 100 * own.loc[(TAIL, 512), ["change", "low_change", "high_change"]]
+    told = f"{value:.1f} % [{low:.0f}, {high:.1f}]".replace("-", "−")
+    assert f"ALiBi is better at 512 tokens ({told})" in flat
+    assert (own.loc[[(TAIL, 1024), (TAIL, 2048)], "high_change"] > 0).all()
 
 
 def test_what_twice_the_steps_do_not_change_is_that_of_the_text():
