@@ -175,10 +175,9 @@ def score(samples: Sequence[Sample]) -> Score:
         part = str(sample.metadata.get("part"))
         parts.setdefault(part, []).append(sample.value)
         answers.setdefault(part, set()).add(str(sample.metadata.get("answer", sample.doc_id)))
-    alike = draws(answers)
     if len({*map(len, parts.values())}) > 1:  # some have lost trials: all trials count the same
-        parts, alike = {"": [sample.value for sample in samples]}, {"": ""}
-    counts = [len(values) for values in parts.values()]
+        parts, answers = {"": [sample.value for sample in samples]}, {"": set()}
+    trials = [len(values) for values in parts.values()]
     shares = [sum(values) / len(values) for values in parts.values()]
-    value, low, high = macro_average(shares, counts, [alike[part] for part in parts])
+    value, low, high = macro_average(shares, trials, list(draws(answers).values()))
     return Score(value, low, high, len(samples))

@@ -157,7 +157,7 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
         trials = samples.groupby(["scaling", "length", "part"], sort=False)
         scores = {key: _score(of) for key, of in trials}
         parts_at = samples.groupby("length")["part"].unique()
-        of = _draws(samples)
+        drawn = _draws(samples)
         metrics = samples.groupby("part")["metric"].first().to_dict()
         metrics[MEAN] = metrics[next(iter(metrics))] if len({*metrics.values()}) == 1 else SEVERAL
         for scaling, (length, named) in product(samples["scaling"].unique(), parts_at.items()):
@@ -167,7 +167,7 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
                 for part in named
             ]
             whole = len(named) == samples["part"].nunique()
-            every = [*([{**head, "part": MEAN, **mean(here, of)}] if whole else []), *here]
+            every = [*([{**head, "part": MEAN, **mean(here, drawn)}] if whole else []), *here]
             rows += [{**row, "metric": metrics[row["part"]]} for row in every]
     table = pd.DataFrame(rows).astype({"score": float, "low": float, "high": float})
     return table.assign(relative_length=table["length"] / table["trained_length"])
@@ -220,14 +220,14 @@ def _draws(samples: pd.DataFrame) -> dict[str, str]:
     return draws({part: set(own.dropna()) for part, own in named})
 
 
-def mean(scores: list[dict[str, Any]], of: Mapping[str, str]) -> dict[str, Any]:
+def mean(scores: list[dict[str, Any]], drawn: Mapping[str, str]) -> dict[str, Any]:
     """Return the mean of parts with its interval; those of equal draws are not independent."""
     lacking = [row for row in scores if row["score"] is None]
     n = sum(row["n"] for row in scores)
     if lacking:
         return {"score": None, "low": None, "high": None, "n": n, "status": lacking[0]["status"]}
     shares, trials = [row["score"] for row in scores], [row["n"] for row in scores]
-    value, low, high = macro_average(shares, trials, [of[row["part"]] for row in scores])
+    value, low, high = macro_average(shares, trials, [drawn[row["part"]] for row in scores])
     return {"score": value, "low": low, "high": high, "n": n, "status": "ok"}
 
 
