@@ -462,8 +462,16 @@ def test_kerple_does_not_lead_after_twice_the_steps():
     flat, name, base = " ".join(TEXT.split()), "kerple" + TWICE, "rope" + TWICE
     own, near = (of(name, "none", PREFIX, length) for length in (2048, 256))
     for method, told, from_own in (
-        ("self_extend", "{} from rotary under Self-Extend of", "by {} against Self-Extend"),
-        ("lm_infinite", "{} from rotary under LM-Infinite. The", "by {} against LM-Infinite"),
+        (
+            "self_extend",
+            "{} from rotary under Self-Extend of",
+            "by {} from that of rotary under Self",
+        ),
+        (
+            "lm_infinite",
+            "{} from rotary under LM-Infinite. The",
+            "by {} from that under LM-Infinite",
+        ),
     ):
         change_from = change((own - of(base, method, PREFIX, 2048)).dropna())
         assert f"by {told.format(change_from)}" in flat
