@@ -320,14 +320,35 @@ def test_changes_in_the_report_are_those_of_the_samples_for_random_seeds_and_doc
         assert high < cell["high_change"]
 
 
-WITHOUT_ROWS = [("rope", method) for method in ROTARY] + [
-    (name, "none") for name in ("transformer_xl", "t5", "kerple", "alibi")
-]
+WITHOUT_NAMES = ("rope", "transformer_xl", "t5", "kerple", "alibi")
+WITHOUT_ROWS = [*product(["rope"], ROTARY), *product(WITHOUT_NAMES[1:], ["none"])]
 
 
 @pytest.mark.parametrize(("model", "method"), WITHOUT_ROWS)
 def test_a_row_without_passkey_prompts_is_that_of_the_samples(model, method):
     assert row_without(model, method) in TEXT
+
+
+def without_prompts(task: str, model: str, method: str = "none") -> pd.Series[float]:
+    """Return how much more each seed's loss rises if it is trained without passkey prompts."""
+    return (lengths(task, model + WITHOUT, method) - lengths(task, model, method)).dropna()
+
+
+def test_every_model_without_passkey_prompts_has_three_seeds():
+    assert "with three seeds each. Three quarters" in " ".join(TEXT.split())
+    table = pd.read_csv(STUDY / "no_passkeys" / "training.csv")
+    trained = sorted(f"{name}-seed{seed}" for name in WITHOUT_NAMES for seed in (1, 2, 3))
+    assert table["model"].tolist() == trained
+    for model, method in WITHOUT_ROWS:
+        for task in (TAIL, PREFIX, KEYS):
+            assert of(model + WITHOUT, method, task, 2048).index.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("model", "method"), WITHOUT_ROWS)
+def test_what_passkey_prompts_change_is_narrower_than_6_points_only_for_alibi(model, method):
+    _, low, high = parts(change(without_prompts(TAIL, model, method)))
+    width = float(high) - float(low.replace("−", "-"))
+    assert (width < 6) == (model == "alibi")
 
 
 def test_perplexity_without_passkey_prompts_is_that_of_the_text():
@@ -345,8 +366,9 @@ def test_perplexity_without_passkey_prompts_is_that_of_the_text():
         ("rope", "none", "rotary"), ("rope", "yarn", "YaRN"), ("t5", "none", "T5"),
         ("transformer_xl", "none", "Transformer-XL"),
     ):  # fmt: skip
-        ratio = lengths(TAIL, model + WITHOUT, method) - lengths(TAIL, model, method)
-        assert f"{change(ratio.dropna())} for {name}" in flat
+        assert f"{change(without_prompts(TAIL, model, method))} for {name}" in flat
+    near, far = (change(without_prompts(task, "alibi")) for task in (TAIL, PREFIX))
+    assert f"For ALiBi it is {near} on the last 48 tokens and {far} on whole windows" in flat
     read = pd.DataFrame({name: of("rope" + WITHOUT, name, PREFIX, 2048) for name in ROTARY})
     order = read[["lm_infinite", "self_extend", "rerope", "yarn", "none"]]
     assert (order.rank(axis=1).to_numpy() == np.arange(1, 6)).all()
@@ -368,7 +390,7 @@ def test_copying_without_passkey_prompts_is_that_of_the_text():
     found = 25 * keys[keys > 0]
     assert set(found.index) == {("t5" + WITHOUT, "none", 128, 2)}
     assert f"recovers {found.iloc[0]:.0f} of 25 keys at 128 tokens" in flat
-    models = [model + WITHOUT for model, method in WITHOUT_ROWS if method == "none"]
+    models = [model + WITHOUT for model in WITHOUT_NAMES]
     far = pd.concat([right(model, "none", 2048) for model in models])
     assert f"At 2048 tokens it is at most {100 * far.max():.0f} %" in flat
     digits = pd.concat([right(model, "none", 128) for model in models])
