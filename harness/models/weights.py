@@ -77,7 +77,10 @@ def _kept(checkpoint: Checkpoint) -> Any:
     if folder is None or not folder.exists():
         return None
     try:
-        return auto_model().from_pretrained(folder, **_asked(checkpoint), use_safetensors=True)
+        placed = _placed(checkpoint.device)
+        return auto_model().from_pretrained(
+            folder, **_asked(checkpoint), **placed, use_safetensors=True
+        )
     except (OSError, SafetensorError):
         shutil.rmtree(folder, ignore_errors=True)
         return None

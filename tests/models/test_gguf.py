@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,16 @@ def test_a_file_is_dequantised_once(dtype, file, cache, monkeypatch, capsys):
         for name, tensor in first.state_dict().items():
             assert tensor.dtype == model.state_dict()[name].dtype
             assert torch.equal(tensor, model.state_dict()[name])
+
+
+@pytest.mark.usefixtures("cache")
+def test_kept_weights_are_read_to_the_device_that_was_asked_for(file, monkeypatch):
+    """The second time too, when they come from the cache; on a GPU they once stayed on the CPU."""
+    found = opened(file)
+    load_weights(found)
+    monkeypatch.setattr(weights, "check_geometry", lambda *_: None)  # it reads the numbers
+    again = load_weights(replace(found, device="meta"))
+    assert {tensor.device.type for tensor in again.parameters()} == {"meta"}
 
 
 @pytest.mark.parametrize("full", [True, False])
