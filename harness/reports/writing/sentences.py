@@ -257,7 +257,9 @@ def _title(label: str, rows: pd.DataFrame) -> str:
     family, metric = label.partition(":")[0], str(rows["metric"].iloc[0])
     protocols = rows["protocol"].dropna() if "protocol" in rows else pd.Series(dtype=str)
     if metric == "perplexity" and len(protocols) and protocols.iloc[0] in PROTOCOLS:
-        targets = rows["weight"].mode() if "weight" in rows else pd.Series(dtype=float)
+        # With slide, the windows of shorter lengths share these targets.
+        longest = rows[rows["length"] == rows["length"].max()]
+        targets = longest["weight"].mode() if "weight" in rows else pd.Series(dtype=float)
         title = PROTOCOLS[protocols.iloc[0]]
         return title.format(int(targets.iloc[0])) if len(targets) else title.replace(" {:,}", "")
     name = SPELLED.get(family, family.replace("_", " ").capitalize())
