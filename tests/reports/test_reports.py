@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 import harness.reports
 from harness.plugins import names
 from harness.reports import curves, retrieval, scores
+from harness.reports.writing.sentences import titles
 from harness.reports.writing.tables import markdown, wide
 from harness.stats.cells import shared
 from tests.frames import PASSKEY, PERPLEXITY, TWELVE, Row, sweep
@@ -241,3 +242,11 @@ def test_a_sweep_without_keys_is_told_what_to_do(without):
     frame = frame.drop(columns="depth") if without == "column" else frame
     with pytest.raises(ValueError, match="add niah, ruler or passkey"):
         retrieval.make(frame)
+
+
+def test_a_title_counts_the_targets_of_the_longest_length():
+    """With ``slide``, a shorter length has several windows, each with some of these targets."""
+    rows = [(256, 64)] * 8 + [(512, 512)]
+    frame = pd.DataFrame(rows, columns=["length", "weight"])
+    frame = frame.assign(task="perplexity:slide=true", metric="perplexity", protocol="tail")
+    assert titles(frame) == {"perplexity:slide=true": "Perplexity on the last 512 tokens"}
