@@ -45,7 +45,8 @@ def frame(part: str) -> pd.DataFrame:
 @cache
 def losses(part: str, length: int) -> pd.DataFrame:
     """Return the summed loss of each document's targets under each method, in nats."""
-    cell = frame(part).query("length == @length and status == 'ok'")
+    every = frame(part)
+    cell = every[(every["length"] == length) & (every["status"] == "ok")]
     return cell.groupby(["unit", "scaling"])["value"].sum().unstack()
 
 
@@ -293,7 +294,8 @@ PASSKEYS = (DPE, "self_extend", MR, PARTS, YARN, "lm_infinite", "pi:factor=2", "
 
 
 def answered(part: str, method: str, length: int) -> pd.DataFrame:
-    rows = frame(part).query("scaling == @method and length == @length")
+    every = frame(part)
+    rows = every[(every["scaling"] == method) & (every["length"] == length)]
     return rows.assign(digits=rows["found"] != "wrong", strict=rows["found"] == "exact")
 
 
