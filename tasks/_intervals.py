@@ -51,11 +51,12 @@ class Ratio:
         return self.value - half * self.below, self.value + half * self.above
 
     def exp(self) -> tuple[float, float | None, float | None]:
-        """Return e^value and the ends of its interval, of a value in nats.
+        """Return the perplexity of a mean loss in nats, and the ends of its interval.
 
-        A loss above 700 nats has no perplexity in a float and counts as 700.
+        No loss is below 0, so no end is below 1. A loss above 700 nats has no perplexity in a float
+        and counts as 700.
         """
-        low, high = (None if end is None else _exp(end) for end in self.interval())
+        low, high = (None if end is None else _exp(max(end, 0.0)) for end in self.interval())
         return _exp(self.value), low, high
 
     def p(self) -> float | None:

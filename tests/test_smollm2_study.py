@@ -164,15 +164,16 @@ def far_rows() -> list[str]:
             continue
         if method == "truncation":
             costs = truncation()
+            gap = costs - table[YARN]
             rows.append(
-                f"| truncation | {perplexity(costs)} | {change(difference(costs - table[YARN]))} "
-                f"| {(costs > table[YARN]).sum()} | | 0 | |"
+                f"| truncation | {perplexity(costs)} | {change(difference(gap), 2)} "
+                f"| {(gap > 0).sum()} | | 0 | |"
             )
             continue
         costs, part = table[method], "served" if method in near else "others"
         equal = [name for name, other in EQUAL.items() if other == method]
         name = " = ".join([named(method, part), *(named(one, "others") for one in equal)])
-        yarn = "" if method == YARN else change(difference(costs - table[YARN]))
+        yarn = "" if method == YARN else change(difference(costs - table[YARN]), 2)
         above = "" if method == YARN else str((costs > table[YARN]).sum())
         cost = change(difference(near[method] - near["none"])) if method in near else "–"
         rows.append(
@@ -192,44 +193,59 @@ def test_the_table_of_all_documents_is_that_of_the_samples():
     assert "\n".join(far_rows()) in TEXT
 
 
-def test_the_winner_and_its_price_are_those_of_the_report():
-    """The decision, the difference from the next best, the in-window cost and truncation."""
+def plain(one: Difference, digits: int = 1) -> str:
+    """Return "1.4 % [0.3, 2.3]" for a difference that is above 0 with all of its interval."""
+    assert one.low is not None
+    assert one.high is not None
+    assert one.low > 0
+    return "{} % [{}, {}]".format(
+        *(f"{100 * end:.{digits}f}" for end in (one.value, one.low, one.high))
+    )
+
+
+def kinds() -> pd.Series:
+    return pd.read_csv(STUDY / "corpus.csv").set_index("file")["kind"]
+
+
+def by_kind(costs: pd.Series) -> dict[str, str]:
+    """Return the relative change on each kind of document."""
+    groups = costs.groupby(kinds().reindex(costs.index))
+    return {str(kind): change(difference(group)) for kind, group in groups}
+
+
+def test_the_winner_and_what_it_costs_are_those_of_the_report():
+    """The decision, the difference from the next best, truncation and the in-window cost."""
     joined = rw.frame([STUDY / "served", STUDY / "others"])
     decision = best.make(joined).set_index("length").loc[FAR]
     assert (decision["use"], decision["best"], decision["winner"]) == (YARN, YARN, True)
     near, table = losses("served", WINDOW), far()
-    rival = change(difference(table[PARTS] - table[YARN]), 2)
-    assert f"`ntk_by_parts` is {rival} from it, above it on 39 of the 60 documents" in FLAT
-    assert (table[PARTS] > table[YARN]).sum() == 39
-    price, cut = difference(near[YARN] - near["none"]), difference(table[YARN] - truncation())
-    assert f"YaRN's perplexity is {change(cut)} from that of truncation" in FLAT
-    assert f"Inside the window factor 2 costs {change(price)}" in FLAT
-    own = difference(table[YARN] - near[YARN])
-    assert f"by {below(own)} under YaRN" in FLAT
-    assert f"and by {below(difference(table[PARTS] - near[PARTS]))} under `ntk_by_parts`" in FLAT
+    lead, cut = table[PARTS] - table[YARN], table[YARN] - truncation()
+    assert f"`ntk_by_parts` is {plain(difference(lead), 2)} above it" in FLAT
+    told = "On documentation `ntk_by_parts` is {documentation} relative to it, on books {book} and"
+    assert f"{told} on code {{code}}".format(**by_kind(lead)) in FLAT
+    new = lead.index.difference(losses("truncation", WINDOW).index)
+    assert len(new) == 50
+    assert f"not known before, it is {change(difference(lead[new]), 2)}" in FLAT
+    assert f"YaRN's perplexity is {plain(difference(cut))} above that of truncation" in FLAT
+    told = "On books YaRN is {book}, on documentation {documentation} and on code {code}"
+    assert told.format(**by_kind(cut)) in FLAT
+    told = f"On the 50 new documents it is {change(difference(cut[new]))}, and above it on"
+    assert f"{told} {(cut[new] > 0).sum()} of them" in FLAT
     served = [name for name in near if name not in ("none", "pi:factor=2")]
     costs = [100 * difference(near[name] - near["none"]).value for name in served]
     assert f"between {min(costs):.1f} and {max(costs):.1f} %" in FLAT
+    short = losses("key_tokens", 4096)
+    price = difference(short[YARN] - short["none"], 1024)
+    assert f"costs {plain(price)} at 4096 tokens" in FLAT
+    own = table[YARN] - near[YARN]
+    assert f"change YaRN's perplexity by {change(difference(own))}" in FLAT
+    told = "{documentation} on documentation and {code} on code, but by {book} on books"
+    assert told.format(**by_kind(own)) in FLAT
     gaps = [difference(table[name] - truncation()) for name in table]
     assert all(one.low is not None and one.low > 0 for one in gaps)
-
-
-def test_kinds_of_documents_are_those_of_the_samples():
-    """YaRN and DPE beside truncation, by kind of document."""
-    kinds = pd.read_csv(STUDY / "corpus.csv").set_index("file")["kind"]
-    own, dpe = far()[YARN] - truncation(), losses("dpe", FAR)[DPE] - truncation()
-    for costs, text in (
-        (own, "On books YaRN is {book}, on documentation {documentation} and on code {code}"),
-        (
-            dpe.dropna(),
-            "it is {book} on books, {documentation} on documentation and {code} on code",
-        ),
-    ):
-        by_kind = {
-            str(kind): change(difference(group))
-            for kind, group in costs.groupby(kinds.reindex(costs.index))
-        }
-        assert text.format(**by_kind) in FLAT
+    scaled = [name for name in table if ":on=yarn" in name]
+    assert len(scaled) == 3
+    assert table[scaled].gt(table[YARN], axis=0).all(axis=None)
 
 
 def moved_rows() -> list[str]:
@@ -263,31 +279,94 @@ def test_the_best_of_twenty_documents_is_that_of_the_bounds():
     assert possible == ["dual_chunk", "jet_long", "leaky_rerope:factor=2"]
     worse = dict(zip(table, np.expm1(found.regret), strict=True))
     assert table.shape == (20, 26)
-    assert f"at most {bound(worse['leaky_rerope:factor=2'])} above the best of 26 methods" in FLAT
-    assert f"YaRN at most {bound(worse[YARN])}" in FLAT
+    assert f"Leaky ReRoPE is at most {bound(worse['leaky_rerope:factor=2'])} above the" in FLAT
+    assert f"YaRN is at most {bound(worse[YARN])} above it" in FLAT
+    dpe, leaky = losses("dpe", FAR)[DPE], losses("moved", FAR)["leaky_rerope:factor=2"]
+    both = (dpe - leaky).dropna()
+    assert len(both) == 12
+    assert f"DPE is {change(difference(both))} relative to Leaky ReRoPE" in FLAT
+    told = "DPE is {book} on books, {documentation} on documentation and {code} on code"
+    assert told.format(**by_kind((dpe - truncation()).dropna())) in FLAT
 
 
 def test_the_gain_on_single_tokens_is_that_of_the_samples():
     """Targets whose loss differs by more than 2 nats from truncation, and key tokens."""
-    tokens = frame("key_tokens").query("status == 'ok'").set_index(["scaling", "length", "unit"])
-    tokens = tokens["losses"].map(np.array)
+    tokens = by_target()
     cut = np.stack(tokens["none"][WINDOW])
     assert cut.shape == (60, 1024)
     assert f"{cut.size:,} targets" in FLAT
-    counts = []
+    counts, odds = [], []
     for method in (YARN, PARTS, MR):
         saved = cut - np.stack(tokens[method][FAR].loc[tokens["none"][WINDOW].index])
         gains, harms = (saved > 2).sum(axis=1), (saved < -2).sum(axis=1)
         counts.append(f"{gains.sum()} and {harms.sum()}")
-        assert stats.ttest_1samp(gains - harms, 0).pvalue < 0.01
+        odds.append(stats.ttest_1samp(gains - harms, 0).pvalue)
+        if method == YARN:
+            excess = pd.Series(gains - harms, tokens["none"][WINDOW].index).groupby(kinds()).sum()
     told = "on {} under YaRN, on {} under `ntk_by_parts`, and on {} under `mr_rope`"
     assert told.format(*counts) in FLAT
+    assert "(p = {:.4f}, {:.4f} and {:.4f} over documents)".format(*odds) in FLAT
+    told = "excess of {} is in code ({code}) and documentation ({documentation}); books have {book}"
+    assert told.format(excess.sum(), **excess) in FLAT
+    saved = cut - np.stack(tokens[YARN][WINDOW].loc[tokens["none"][WINDOW].index])
+    told = f"YaRN reading only 8192 tokens saves {(saved > 2).sum()} and loses {(saved < -2).sum()}"
+    assert told in FLAT
     table = key_tokens.make(frame("key_tokens")).set_index(["scaling", "length"])
     first = table.iloc[0]
     assert f"{first['keys']} targets in {first['n']} documents" in FLAT
     for method, length in ((YARN, FAR), (PARTS, FAR), (MR, FAR), ("none", WINDOW)):
         row = table.loc[(method, length)]
         assert f"{row['score']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" in FLAT
+
+
+def chosen(method: str, short: int, long: int) -> pd.Series:
+    """Return by document which targets a longer context makes clear, by LongPPL's rule."""
+    before, after = by_target()[method][short], by_target()[method][long]
+    return pd.Series(
+        {unit: (before[unit] - after[unit] > 2) & (after[unit] < 2) for unit in before.index}
+    )
+
+
+@cache
+def by_target() -> pd.Series:
+    """Return the losses of a document's targets, by method, length and document."""
+    every = frame("key_tokens").query("status == 'ok'").set_index(["scaling", "length", "unit"])
+    return every["losses"].map(np.array)
+
+
+def over(method: str, length: int, kept: pd.Series) -> pd.Series:
+    """Return the summed loss of the chosen targets of each document."""
+    own = by_target()[method][length]
+    return pd.Series({unit: own[unit][mask].sum() for unit, mask in kept.items()})
+
+
+def test_key_tokens_of_both_choices_are_those_of_the_samples():
+    """The bounds on the tokens that the unscaled model chooses, and perplexity on YaRN's own."""
+    kept = chosen("none", 4096, WINDOW)
+    counts = kept.map(np.sum)
+    assert f"One document has {counts.max()} of them" in FLAT
+    kept, counts = kept[counts > 0], counts[counts > 0]
+    methods = [YARN, PARTS, MR, "pi:factor=2", "none"]
+    costs = pd.DataFrame({method: over(method, FAR, kept) for method in methods})
+    found = select_means(costs.to_numpy(), counts.to_numpy())
+    assert found is not None
+    worse = [bound(regret) for regret in np.expm1(found.regret)]
+    assert f"at most {worse[0]} above the best of five methods" in FLAT
+    assert f"`ntk_by_parts` is at most {worse[1]} above it and `mr_rope` {worse[2]}" in FLAT
+    gap = (costs[YARN] - over("none", WINDOW, kept)).to_numpy()
+    (one,) = of_means(gap[:, None], counts.to_numpy(float)[:, None], relative=True)
+    assert f"YaRN is {change(one, 0)} relative to truncation on them" in FLAT
+    kept = chosen(YARN, WINDOW, FAR)
+    counts = kept.map(np.sum)
+    told = f"On {counts.sum()} targets in {(counts > 0).sum()} documents, YaRN's own loss"
+    assert told in FLAT
+    values = [
+        math.exp(over(method, length, kept).sum() / counts.sum())
+        for method, length in ((MR, FAR), (PARTS, FAR), ("none", WINDOW))
+    ]
+    told = "{:.1f} under `mr_rope` and {:.1f} under `ntk_by_parts`, and {:.0f} under truncation"
+    assert told.format(*values) in FLAT
+    assert f"one in {60 * 1024 / counts.sum():.0f}" in FLAT
 
 
 PASSKEYS = (DPE, "self_extend", MR, PARTS, YARN, "lm_infinite", "pi:factor=2", "none")
@@ -319,19 +398,27 @@ def test_the_table_of_passkeys_is_that_of_the_samples():
     assert "\n".join(passkey_rows()) in TEXT
 
 
-def paired_p(one: pd.DataFrame, other: pd.DataFrame) -> float:
-    """Return the p of an exact paired test of digits: McNemar's."""
-    a, b = (rows.set_index("unit")["digits"] for rows in (one, other))
+def paired_p(one: pd.DataFrame, other: pd.DataFrame, count: str = "digits") -> float:
+    """Return the p of an exact paired test of digits, or of strict answers: McNemar's."""
+    a, b = (rows.set_index("unit")[count] for rows in (one, other))
     more, less = int((a & ~b).sum()), int((~a & b).sum())
     return float(stats.binomtest(more, more + less).pvalue)
 
 
 def test_differences_in_passkeys_are_those_of_the_samples():
-    yarn, cut = answered("passkey", YARN, FAR), answered("passkey_cut", "none", FAR)
-    other = answered("passkey", "self_extend", FAR)
-    assert f"more than YaRN (p = {paired_p(other, yarn):.3f}" in FLAT
-    assert paired_p(yarn, cut) < 0.0005
-    assert paired_p(answered("passkey", "lm_infinite", FAR), cut) > 0.05
+    """By digits and strictly, from YaRN; and LM-Infinite from truncation."""
+    own = {name: answered("passkey", name, FAR) for name in PASSKEYS}
+    cut = answered("passkey_cut", "none", FAR)
+    for name in (DPE, "self_extend"):
+        assert own[name]["digits"].all()
+        assert f"more than YaRN (p = {paired_p(own[name], own[YARN]):.3f}" in FLAT
+    for name in (PARTS, MR):
+        assert own[name]["digits"].sum() == 43
+        assert paired_p(own[name], own[YARN]) > 0.05
+    odds = [paired_p(own[name], own[YARN], "strict") for name in (DPE, "self_extend")]
+    assert "give p = {:.2f} for DPE and p = {:.2f} for Self-Extend".format(*odds) in FLAT
+    assert paired_p(own[YARN], cut) < 0.05
+    assert paired_p(own["lm_infinite"], cut) > 0.05
 
 
 TASKS = ("yarn", "ntk_by_parts", "mr_rope", "truncation")
@@ -378,15 +465,27 @@ def test_differences_in_ruler_are_those_of_the_samples():
     assert f"more in {(gain > 0).sum()} of the 110 prompts and less in {(gain < 0).sum()}" in FLAT
     others = [points(value[name] - value["truncation"]) for name in ("ntk_by_parts", "mr_rope")]
     assert f"`ntk_by_parts` is {others[0]} and `mr_rope` {others[1]} above it" in FLAT
-    lead = [points(value["yarn"] - value[name]) for name in ("ntk_by_parts", "mr_rope")]
-    assert f"YaRN is {lead[0]} above `ntk_by_parts` and {lead[1]} above `mr_rope`" in FLAT
+    parts = points(value["yarn"] - value["ntk_by_parts"])
+    (mr,) = of_shares((value["yarn"] - value["mr_rope"]).to_numpy()[:, None])
+    assert mr.low is not None
+    assert mr.high is not None
+    told = f"{100 * mr.value:.0f} points [{100 * mr.low:.1f}, {100 * mr.high:.0f}] above `mr_rope`"
+    assert f"YaRN is {parts} above `ntk_by_parts` and {told}" in FLAT
     single = recall("yarn")["needle"].dropna()
     cut = single.index[single < FAR - WINDOW]
     found = [int(value[name][cut].sum()) for name in TASKS]
     assert found[-1] == 0
-    told = "cuts off {} of the {} single needles and recovers none of these. YaRN recovers {} of"
-    assert told.format(len(cut), len(single), found[0]) in FLAT
-    assert f"them, `ntk_by_parts` {found[1]} and `mr_rope` {found[2]}" in FLAT
+    told = "cuts off {} of the {} needles of prompts that ask for one, and recovers none of these."
+    assert told.format(len(cut), len(single)) in FLAT
+    assert "YaRN recovers {} of them, `ntk_by_parts` {} and `mr_rope` {}.".format(*found) in FLAT
+    rest = single.index.difference(cut)
+    told = f"truncation recovers {value['truncation'][rest].sum():.0f} and"
+    assert f"{told} YaRN {value['yarn'][rest].sum():.0f}" in FLAT
+    for name, text in (("yarn", "YaRN recovers 29.0 %"), ("truncation", "same model 13.8 %")):
+        low, high = proportion(value[name].sum(), 110)
+        assert f"{100 * value[name].mean():.1f}" in text
+        ends = f"[{100 * low:.0f}, {100 * high:.0f}]"
+        assert f"{text} of the answers {ends}" in FLAT or f"{text} {ends}" in FLAT
 
 
 def test_everything_ran_on_one_gpu_in_bfloat16():
@@ -411,8 +510,9 @@ def test_bfloat16_on_a_gpu_differs_from_float32_on_a_cpu_as_the_page_says():
     assert gaps.notna().all(axis=None)
     assert 0.0035 < gaps.abs().max().max() < 0.0042
     assert f"at most {100 * gaps.mean().abs().max():.1f} % on average over documents" in FLAT
-    paired = (gaps["yarn"] - gaps["truncation"]).abs().max()
-    assert f"by at most {100 * paired:.1f} % of YaRN's difference from truncation" in FLAT
+    paired = 100 * (gaps["yarn"] - gaps["truncation"])
+    told = f"by at most {math.ceil(10 * paired.abs().max()) / 10} percentage points on a document"
+    assert f"{told}, and by {paired.mean():.1f} on average" in FLAT
 
 
 def complete() -> pd.DataFrame:
