@@ -27,6 +27,7 @@ from tests.tiny import save_tiny
 STUDY = Path(__file__).parents[1] / "results" / "smollm2"
 TEXT = (STUDY / "README.md").read_text(encoding="utf-8")
 FLAT = " ".join(TEXT.split())
+FRONT = " ".join((STUDY.parents[1] / "README.md").read_text(encoding="utf-8").split())
 WINDOW, FAR = 8192, 16_384
 BEYOND = FAR - WINDOW  # the targets of each document
 YARN, PARTS, MR = "yarn:factor=2", "ntk_by_parts:factor=2", "mr_rope:factor=2"
@@ -221,6 +222,9 @@ def test_the_winner_and_what_it_costs_are_those_of_the_report():
     near, table = losses("served", WINDOW), far()
     lead, cut = table[PARTS] - table[YARN], table[YARN] - truncation()
     assert f"`ntk_by_parts` is {plain(difference(lead), 2)} above it" in FLAT
+    assert f"YaRN is the best of 13 methods, by {plain(difference(lead), 2)} on 60" in FRONT
+    assert f"it is {plain(difference(cut))} worse than that truncation" in FRONT
+    assert round(difference(table["none"] - truncation()).value) == 6
     told = "On documentation `ntk_by_parts` is {documentation} relative to it, on books {book} and"
     assert f"{told} on code {{code}}".format(**by_kind(lead)) in FLAT
     new = lead.index.difference(losses("truncation", WINDOW).index)
@@ -486,6 +490,7 @@ def test_differences_in_ruler_are_those_of_the_samples():
         assert f"{100 * value[name].mean():.1f}" in text
         ends = f"[{100 * low:.0f}, {100 * high:.0f}]"
         assert f"{text} of the answers {ends}" in FLAT or f"{text} {ends}" in FLAT
+        assert f"{100 * value[name].mean():.0f} % {ends}" in FRONT
 
 
 def test_everything_ran_on_one_gpu_in_bfloat16():
