@@ -482,6 +482,11 @@ def test_differences_in_ruler_are_those_of_the_samples():
     assert f"more in {(gain > 0).sum()} of the 110 prompts and less in {(gain < 0).sum()}" in FLAT
     others = [points(value[name] - value["truncation"]) for name in ("ntk_by_parts", "mr_rope")]
     assert f"`ntk_by_parts` is {others[0]} and `mr_rope` {others[1]} above it" in FLAT
+    inside = frame("ruler/inside").groupby("part")["value"].mean()
+    able = inside.index[inside >= 0.3]
+    assert len(able) == 5
+    near = gain[recall("yarn")["part"].isin(able)]
+    assert f"within the model's reach, YaRN is {points(near)} above truncation" in FLAT
     parts = points(value["yarn"] - value["ntk_by_parts"])
     (mr,) = of_shares((value["yarn"] - value["mr_rope"]).to_numpy()[:, None])
     assert mr.low is not None
