@@ -530,6 +530,8 @@ def test_alibi_loses_the_keys_of_the_first_half_after_twice_the_steps_too():
         ("lm_infinite", "and by {} from rotary under LM-Infinite. Of the keys"),
     ):
         assert told.format(change((own - of(base, method, PREFIX, 2048)).dropna())) in flat
+    found = [f"{100 * at_2048(name)[seed]:.0f}" for seed in (1, 2, 3)]
+    assert "three seeds of ALiBi find {}, {} and {} %, and none of the keys".format(*found) in flat
     before = ", ".join(f"{100 * at_2048('alibi')[seed]:.0f}" for seed in (1, 2, 3))
     told = f"recovers {keys(name, 'none', 2048)} %, none of them at depths 0 and 25 %, and after"
     assert f"{told} 3000 steps {before} %" in flat
@@ -586,10 +588,12 @@ def test_two_encodings_read_better_than_truncation_after_twice_the_steps():
         assert high < 0 < own.loc[(TAIL, 2048), "high_change"]
         told = f"{value:.1f} % [{low:.0f}, {high:.1f}]".replace("-", "−")
         assert f"{told} for {name}" in flat
-    own = changes[changes["model"] == "alibi"]
-    value, low, high = 100 * own.loc[(TAIL, 512), ["change", "low_change", "high_change"]]
-    told = f"{value:.1f} % [{low:.0f}, {high:.1f}]".replace("-", "−")
-    assert f"ALiBi is better at 512 tokens ({told})" in flat
+    told = []
+    for model in ("transformer_xl", "alibi"):
+        own = changes[changes["model"] == model]
+        value, low, high = 100 * own.loc[(TAIL, 512), ["change", "low_change", "high_change"]]
+        told.append(f"({value:.1f} % [{low:.0f}, {high:.1f}])".replace("-", "−"))
+    assert "At 512 tokens, Transformer-XL {} and ALiBi {} are better too".format(*told) in flat
     assert (own.loc[[(TAIL, 1024), (TAIL, 2048)], "high_change"] > 0).all()
     own = changes[changes["model"] == "t5"]
     value, low, high = 100 * own.loc[(TAIL, 1024), ["change", "low_change", "high_change"]]
@@ -609,7 +613,7 @@ def test_what_twice_the_steps_do_not_change_is_that_of_the_text():
     assert f"Under Self-Extend the five seeds recover {keys(name, 'self_extend', 2048)} %" in flat
     base = at_2048(name, "self_extend")
     p, xl, t5 = (rank_test(at_2048(m), base) for m in ("kerple", "transformer_xl", "t5"))
-    assert f"of the three after 3000 (p = {p:.2f}, {xl:.2f} and {t5:.2f})" in flat
+    assert f"of these three after 3000 steps (p = {p:.2f}, {xl:.2f} and {t5:.2f})" in flat
     xl, t5 = (rank_test(at_2048(m + TWICE), base) for m in ("transformer_xl", "t5"))
     assert f"Transformer-XL (p = {xl:.2f}) or T5 (p = {t5:.2f}) after as many" in flat
     xl, t5 = (keys(m + TWICE, "none", 2048) for m in ("transformer_xl", "t5"))
