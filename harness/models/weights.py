@@ -77,10 +77,7 @@ def _kept(checkpoint: Checkpoint) -> Any:
     if folder is None or not folder.exists():
         return None
     try:
-        placed = _placed(checkpoint.device)
-        return auto_model().from_pretrained(
-            folder, **_asked(checkpoint), **placed, use_safetensors=True
-        )
+        return auto_model().from_pretrained(folder, **_asked(checkpoint), use_safetensors=True)
     except (OSError, SafetensorError):
         shutil.rmtree(folder, ignore_errors=True)
         return None
@@ -103,7 +100,6 @@ def _load(checkpoint: Checkpoint) -> Any:
                 use_safetensors=True if safe else None,
                 ignore_mismatched_sizes=True,  # _check_fit reports them
                 **file,
-                **(spread() if checkpoint.device_map else _placed(checkpoint.device)),
             )
     except OSError as error:
         if safe and commit is None and "safetensors" in str(error):
@@ -112,8 +108,12 @@ def _load(checkpoint: Checkpoint) -> Any:
 
 
 def _asked(checkpoint: Checkpoint) -> dict[str, Any]:
-    dtype = DTYPES[checkpoint.dtype]
-    return {"config": deepcopy(checkpoint.config), "dtype": dtype, "output_loading_info": True}
+    return {
+        "config": deepcopy(checkpoint.config),
+        "dtype": DTYPES[checkpoint.dtype],
+        "output_loading_info": True,
+        **(spread() if checkpoint.device_map else _placed(checkpoint.device)),
+    }
 
 
 def _placed(device: str) -> dict[str, Any]:
