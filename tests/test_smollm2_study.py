@@ -32,7 +32,8 @@ WINDOW, FAR = 8192, 16_384
 BEYOND = FAR - WINDOW  # the targets of each document
 YARN, PARTS, MR = "yarn:factor=2", "ntk_by_parts:factor=2", "mr_rope:factor=2"
 DPE = "dpe:heads=heads.json"
-GPU = ("served", "others", "moved", "dpe", "key_tokens", "passkey", "ruler/yarn")
+TASKS = ("yarn", "ntk_by_parts", "mr_rope", "truncation")  # the folders of RULER
+GPU = ("served", "others", "moved", "dpe", "key_tokens", "passkey", *(f"ruler/{n}" for n in TASKS))
 
 
 @cache
@@ -63,10 +64,9 @@ def truncation() -> pd.Series:
     return losses("served", WINDOW)["none"]
 
 
-def difference(costs: pd.Series, count: float = BEYOND, *, relative: bool = True) -> Difference:
-    """Return the mean of summed losses of ``count`` tokens each, over documents."""
-    weights = np.full((len(costs), 1), count)
-    (one,) = of_means(costs.to_numpy()[:, None], weights, relative=relative)
+def difference(costs: pd.Series, count: float = BEYOND) -> Difference:
+    """Return the relative change of perplexity, from summed losses of ``count`` tokens each."""
+    (one,) = of_means(costs.to_numpy()[:, None], np.full((len(costs), 1), count), relative=True)
     return one
 
 
@@ -97,15 +97,6 @@ def change(difference: Difference, digits: int = 1) -> str:
     if value > 1:
         return f"{1 + value:.1f} times [{1 + low:.1f}, {1 + high:.1f}]"
     return f"{signed(value, digits)} % [{signed(low, digits)}, {signed(high, digits)}]"
-
-
-def below(one: Difference, digits: int = 1) -> str:
-    """Return "2.4 % [2.0, 3.0]" for a difference that is below 0 with all of its interval."""
-    assert one.low is not None
-    assert one.high is not None
-    assert one.high < 0
-    ends = (f"{-100 * end:.{digits}f}" for end in (one.value, one.high, one.low))
-    return "{} % [{}, {}]".format(*ends)
 
 
 def points(gains: pd.Series) -> str:
@@ -306,24 +297,23 @@ def test_the_best_of_twenty_documents_is_that_of_the_bounds():
 
 def test_the_gain_on_single_tokens_is_that_of_the_samples():
     """Targets whose loss differs by more than 2 nats from truncation, and key tokens."""
-    tokens = by_target()
-    cut = np.stack(tokens["none"][WINDOW])
+    cut = stacked("none", WINDOW)
     assert cut.shape == (60, 1024)
     assert f"{cut.size:,} targets" in FLAT
     counts, odds = [], []
     for method in (YARN, PARTS, MR):
-        saved = cut - np.stack(tokens[method][FAR].loc[tokens["none"][WINDOW].index])
+        saved = cut - stacked(method, FAR)
         gains, harms = (saved > 2).sum(axis=1), (saved < -2).sum(axis=1)
         counts.append(f"{gains.sum()} and {harms.sum()}")
         odds.append(stats.ttest_1samp(gains - harms, 0).pvalue)
         if method == YARN:
-            excess = pd.Series(gains - harms, tokens["none"][WINDOW].index).groupby(kinds()).sum()
+            excess = pd.Series(gains - harms, far().index).groupby(kinds()).sum()
     told = "on {} under YaRN, on {} under `ntk_by_parts`, and on {} under `mr_rope`"
     assert told.format(*counts) in FLAT
     assert "(p = {:.4f}, {:.4f} and {:.4f} over documents)".format(*odds) in FLAT
     told = "excess of {} is in code ({code}) and documentation ({documentation}); books have {book}"
     assert told.format(excess.sum(), **excess) in FLAT
-    saved = cut - np.stack(tokens[YARN][WINDOW].loc[tokens["none"][WINDOW].index])
+    saved = cut - stacked(YARN, WINDOW)
     told = f"YaRN reading only 8192 tokens saves {(saved > 2).sum()} and loses {(saved < -2).sum()}"
     assert told in FLAT
     table = key_tokens.make(frame("key_tokens")).set_index(["scaling", "length"])
@@ -347,6 +337,11 @@ def by_target() -> pd.Series:
     """Return the losses of a document's targets, by method, length and document."""
     every = frame("key_tokens").query("status == 'ok'").set_index(["scaling", "length", "unit"])
     return every["losses"].map(np.array)
+
+
+def stacked(method: str, length: int) -> np.ndarray:
+    """Return the loss of each target, (documents, 1024), documents as in ``far()``."""
+    return np.stack(by_target()[method][length].loc[far().index])
 
 
 def over(method: str, length: int, kept: pd.Series) -> pd.Series:
@@ -402,7 +397,7 @@ def passkey_rows() -> list[str]:
         own = answered(part, name, FAR)
         near = answered("passkey", "none" if cut else method, WINDOW)
         assert len(own) == len(near) == 50
-        cells = [f"{rows_['digits'].sum()} ({rows_['strict'].sum()})" for rows_ in (near, own)]
+        cells = [f"{one['digits'].sum()} ({one['strict'].sum()})" for one in (near, own)]
         by_depth = own.groupby("depth")["digits"].sum().astype(str)
         shown = "truncation" if cut else named(method, "passkey")
         rows.append(f"| {shown} | {' | '.join(cells)} | {' '.join(by_depth)} |")
@@ -438,9 +433,6 @@ def test_differences_in_passkeys_are_those_of_the_samples():
     assert paired_p(own[YARN], cut) < 0.001
     odds = paired_p(cut, own["lm_infinite"])
     assert f"recovers {found[2]}, fewer than truncation (p = {odds:.3f})" in FLAT
-
-
-TASKS = ("yarn", "ntk_by_parts", "mr_rope", "truncation")
 
 
 def recall(part: str) -> pd.DataFrame:
@@ -540,29 +532,24 @@ def test_bfloat16_on_a_gpu_differs_from_float32_on_a_cpu_as_the_page_says():
     assert f"{told}, and by {paired.mean():.1f} on average" in FLAT
 
 
-def complete() -> pd.DataFrame:
-    """Return the summed loss of each document in float32 under each newer method."""
-    return losses("newer", FAR)
-
-
 def newer_rows() -> list[str]:
     """Return the table of the newer methods in float32: change from YaRN, and on how many."""
-    table = complete().drop(columns=["yarn", "none"])
+    table = losses("newer", FAR).drop(columns=["yarn", "none"])
     table["ntk_by_parts"] = losses("ntk_by_parts", FAR)["ntk_by_parts"]
     table["truncation"] = losses("truncation", WINDOW)["none"]
-    gaps = table.sub(complete()["yarn"], axis=0)
+    gaps = table.sub(losses("newer", FAR)["yarn"], axis=0)
     rows = []
     for method in gaps.mean().sort_values().index:
         part = "ntk_by_parts" if method == "ntk_by_parts" else "newer"
         name = method if method == "truncation" else named(method, part)
-        change_ = change(difference(gaps[method]))
-        rows.append(f"| {name} | {change_} | {(gaps[method] > 0).sum()} |")
+        gap = gaps[method]
+        rows.append(f"| {name} | {change(difference(gap))} | {(gap > 0).sum()} |")
     return rows
 
 
 def test_the_table_of_the_newer_methods_is_that_of_the_samples():
     assert (frame("newer")["status"] == "ok").sum() == 100
-    assert complete().shape == (10, 10)
+    assert losses("newer", FAR).shape == (10, 10)
     assert "\n".join(newer_rows()) in TEXT
 
 
