@@ -121,7 +121,7 @@ def results() -> dict[str, Any]:
     from harness.api.report import Reports
     from harness.api.reproduce import Reproduction
     from harness.api.run import MeasuredRun, PlanSummary
-    from harness.api.select import Tuned
+    from harness.api.tune import Tuned
     from harness.inspection.inspect import Inspection
     from harness.methods import Finding
     from harness.select.recommend import Recommendation

@@ -26,7 +26,6 @@ def tune(
     *,
     against: tuple[str, ...] | None = None,
     trials: Whole = 60,
-    key_tokens: bool = False,
     dry_run: DryRun = False,
     **settings: Any,
 ) -> Done:
@@ -38,21 +37,20 @@ def tune(
         against: Closed-form methods to compare. [default: pi, ntk, critical_ntk, ntk_by_parts, yarn
             and mr_rope]
         trials: How many points are tried.
-        key_tokens: Minimise the loss of key tokens only: those that need a longer context. The
-            plain model finds them at 0.25x and 1x, so the task must fit there.
         dry_run: Print what is searched and its cost; measure nothing.
     """
     from harness.sweep.spec import methods_of
 
     named = methods_of(against or ())  # before anything that takes long to import
-    from harness.api.select import AGAINST, search
+    from harness.api.tune import AGAINST
+    from harness.api.tune import tune as search
     from harness.cli.tables import grids
 
     given = translated({"model": model, **settings})
     if given["model"] is None:
         note_demo()
     result = search(
-        given, named or AGAINST, trials, key_tokens=key_tokens, observer=TERMINAL, dry_run=dry_run
+        **given, against=named or AGAINST, trials=trials, dry_run=dry_run, observer=TERMINAL
     )
     if result is None:
         return Done(None)

@@ -9,7 +9,15 @@ import pytest
 
 from harness.errors import UserError
 from harness.plugins import entry, load
-from harness.select.space import Space, independent, is_free, of_factors, of_options, rising
+from harness.select.space import (
+    Space,
+    closed_form,
+    independent,
+    is_free,
+    of_factors,
+    of_options,
+    rising,
+)
 from harness.select.tune import Trial, search
 from scaling import yarn
 from scaling.types import Frequencies, Rope
@@ -71,7 +79,7 @@ def test_a_method_is_searched_where_its_options_say():
         "yarn:factor=2,beta_fast=4,beta_slow=0.1",
         "yarn:factor=16,beta_fast=128,beta_slow=4",
     ]
-    assert space.default == "yarn"
+    assert closed_form("yarn") == "yarn"
     assert space.method(space.start, 1).endswith("beta_fast=32,beta_slow=1")
 
 
@@ -80,7 +88,7 @@ def test_given_ranges_are_searched_alone():
     space = of_options("yarn:factor=4,beta_fast=16..64", ROPE, 1024)
     assert len(space.start) == 1
     assert space.method([0.5], 1) == "yarn:factor=4,beta_fast=32"
-    assert space.default == "yarn:factor=4"
+    assert closed_form("yarn:factor=4,beta_fast=16..64") == "yarn:factor=4"
     assert of_options("yarn:attention_factor=1..1.5", ROPE, 1024).method([0.5], 1) == (
         "yarn:attention_factor=1.25"
     )
@@ -111,7 +119,7 @@ def test_a_users_method_declares_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("none", "none has no options to search"),
+        ("none", "no option with a range"),
         ("yarn:factor=4,beta_fast=32,beta_slow=1", "no option with a range"),
         ("yarn:beta=1..2", "has no option 'beta'"),
         ("yarn:beta_fast=64..8", "is no range"),

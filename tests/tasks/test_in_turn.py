@@ -160,7 +160,7 @@ def test_a_search_weighs_all_answers_of_a_haystack(source):
     sample = niah.grade(asked, GroupResponse(tuple(told)), source)
     cell = Cell("none", "niah", 1500, None, "key", (asked,))
     record: Any = {Item(cell, asked).key: {"status": "ok", "facts": sample.metadata}}
-    found = losses(cell, record, {asked.doc_id}, "answers", {})
+    found = losses(cell, record, {asked.doc_id}, "answers")
     assert found == {asked.doc_id: (pytest.approx(sum(counts) / 2), sum(counts))}
 
 

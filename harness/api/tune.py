@@ -1,0 +1,193 @@
+"""Search a method's options, or free factors of its channels, and decide on documents held out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.api.observer import LOG, Observer
+from harness.api.run import keeping, measurer, note_plan
+from harness.api.settings import name_of, read_spec
+from harness.backends.connect import connected
+from harness.backends.workers import Cluster
+from harness.data.documents import Documents
+from harness.errors import UserError
+from harness.methods.resolve import as_served, resolve
+from harness.plugins import load
+from harness.reports.writing.sentences import counted
+from harness.runs.store import measured
+from harness.select.space import Space, closed_form, is_free, of_factors, of_options
+from harness.select.tune import (
+    Row,
+    Split,
+    Trial,
+    Tuning,
+    best_of,
+    compare,
+    display,
+    kind_of,
+    perplexity,
+    summary,
+    to_use,
+    write,
+)
+from harness.serve._export import serving_command
+from harness.sweep.measure import records
+from harness.sweep.memory import estimate
+from harness.sweep.plan import make_plan
+from harness.sweep.spec import CELLS, Spec, methods_of
+from scaling import yarn
+
+AGAINST = ("pi", "ntk", "critical_ntk", "ntk_by_parts", "yarn", "mr_rope")
+DEFAULTS = {"scaling": "yarn", "task": "perplexity", "length": "4x"}
+# Settings of the model and the documents, which the next command to type repeats.
+REPEATED = (
+    "docs", "adapter", "dtype", "device", "device_map", "compile", "attention", "max_memory",
+    "allow_pickle",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The result of a search.
+
+    Attributes:
+        method: the best method of the search, or the file that holds its factors.
+        text: which method to use, and what the found one is worth on the held-out documents.
+        table: one row per method, the best one of the search first.
+        next: what to type next: to measure the in-window cost, and to serve the method to use.
+        files: ``found.json``, which ``scaling`` reads, and the page.
+    """
+
+    method: str
+    text: str
+    table: pd.DataFrame
+    next: tuple[str, ...]
+    folder: Path
+    files: tuple[Path, ...]
+
+
+def tune(
+    model: str | Path | None = None,
+    *,
+    against: Sequence[str] = AGAINST,
+    trials: int = 60,
+    dry_run: bool = False,
+    observer: Observer = LOG,
+    **settings: Any,
+) -> Tuned | None:
+    """Search a method's options, or free factors of the channels, by CMA-ES at one length.
+
+    ``against`` are the closed-form methods to compare with. The settings are those of the command
+    line (``ropewalk tune --help``): ``scaling``, what is searched, ``task``, ``length``, ``docs``,
+    ``out``, … A search that was interrupted goes on when it is called again. Returns None for a dry
+    run. Raises UserError before any weight is read.
+    """
+    spec = read_spec({"model": name_of(model), **settings}, DEFAULTS)
+    if {len(spec.scaling), len(spec.task), len(spec.length)} != {1}:
+        raise UserError("tune searches one --scaling by one --task at one --length.")
+    if not 1 <= trials <= CELLS:
+        raise UserError(f"--trials {trials} is invalid: tune tries 1 to {CELLS:,} points.")
+    if find_spec("cmaes") is None:
+        raise UserError("tune needs the package cmaes: pip install 'ropewalk[tune]'.")
+    with connected(spec, observer.note) as cluster:
+        tuning, space = _set_up(spec, against, cluster, observer)
+        records(tuning.plan, tuning.folder)  # another run's folder is an error, in a dry run too
+        note_plan(tuning.plan, observer)
+        _note_search(tuning, space, trials, observer)
+        if dry_run:
+            return None
+
+        def note_best(done: Sequence[Trial]) -> None:
+            best = min(done, key=lambda trial: trial.score)
+            observer.note(
+                f"{len(done)} of {counted(trials, 'trials')}; best: "
+                f"{perplexity(best.score)}, {best.method}"
+            )
+
+        with keeping([tuning.folder]):
+            best = best_of(tuning.run(space, trials, tuning.plan.spec.seed, note_best))
+            table = compare(tuning, tuning.hold_out(best))
+    text = summary(tuning, best, table, trials)
+    files = write(tuning, best, table, trials, text)
+    return Tuned(
+        method=best.method,
+        text=" ".join(text),
+        table=display(table),
+        next=tuple(_next(tuning, best.method, table, files[0])),
+        folder=tuning.folder,
+        files=files,
+    )
+
+
+def _set_up(
+    spec: Spec, against: Sequence[str], cluster: Cluster | None, observer: Observer
+) -> tuple[Tuning, Space]:
+    """Plan the closed-form methods, split the documents, and lay out what is searched."""
+    searched = str(spec.scaling[0])
+    methods = [*methods_of(against), *([] if is_free(searched) else [closed_form(searched)])]
+    with observer.status("Reading config, tokenizer and documents"):
+        elsewhere = cluster.device if cluster else None
+        changes = {"scaling": tuple(dict.fromkeys(methods))}
+        plan = make_plan(spec.model_copy(update=changes), elsewhere=elsewhere)
+    rope, (length,) = plan.checkpoint.rope, plan.lengths
+    folder = spec.out or Path("results") / f"tune-{plan.checkpoint.label}"
+    if is_free(searched):
+        begin = yarn.frequencies(rope, length)
+        space = of_factors(searched, rope, length, begin, folder / "factors")
+    else:
+        space = of_options(searched, rope, length)
+    measure = measurer(plan, folder, observer, cluster)
+    return Tuning(plan, folder, length, kind_of(plan), Split.of(plan, spec.seed), measure), space
+
+
+def _note_search(tuning: Tuning, space: Space, trials: int, observer: Observer) -> None:
+    """Say what is searched and how many tokens that takes, as estimated from the closed forms."""
+    plan, closed, split = tuning.plan, len(tuning.closed), tuning.split
+    units = "trials" if tuning.kind == "answers" else "documents"
+    everything = estimate(plan, set()).tokens / closed  # of one method, on all documents
+    held = len(split.held) / (len(split.search) + len(split.held))
+    each = sum(len(cell.questions) for cell in plan.cells) / closed
+    begun = len(measured(tuning.samples)) / each
+    times = max(0.0, trials * (1 - held) + held + closed - begun)
+    observer.note(
+        f"Searching {space.text}. {counted(trials, 'trials')} and "
+        f"{counted(closed, 'closed-form methods')} ({', '.join(tuning.closed)}) at "
+        f"{tuning.length:,} tokens, by the loss of the {tuning.kind} of {plan.tasks[0].label}, on "
+        f"{counted(len(split.search), units)}; {len(split.held)} held out. "
+        f"{'Left' if begun else 'Cost'}: about {round(everything * times):,} tokens. "
+        f"Run folder: {tuning.folder}."
+    )
+
+
+def _next(tuning: Tuning, method: str, table: Sequence[Row], path: Path) -> Iterator[str]:
+    """Say how to measure the in-window cost of a method, and how to serve the one to use."""
+    spec, task = tuning.plan.spec, tuning.plan.tasks[0]
+    closed = {method.label: method.given for method in tuning.plan.methods}[table[1].scaling]
+    rope, length = tuning.plan.checkpoint.rope, tuning.length
+    served = [as_served(str(given), rope, length) for given in (closed, method)]
+    if served[1] == method:
+        served[1] = str(path)
+    words = [*spec.opened]
+    for name in REPEATED:
+        value = getattr(spec, name)
+        if value != Spec.model_fields[name].default and not isinstance(value, dict | Documents):
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    words += ["--scaling", *dict.fromkeys(["none", *served]), "--length", "1x", str(length)]
+    # The search's own task, if the window holds it; else half of a short window is context.
+    window, options = rope.trained_length, task.options
+    fits = options.get("protocol") != "tail" or options.get("tail", 0) < window - 2
+    tail = min(load("task", "perplexity").options["tail"], max(1, window // 2))
+    own = task.module.METRIC == "perplexity" and fits
+    words += ["--task", task.given if own else f"perplexity:tail={tail}"]
+    yield f"Next, the in-window cost: ropewalk run --model {shlex.join(words)}"
+    use = to_use(table)
+    given = str(path if use is table[0] else closed)
+    rotation = resolve(load("method", given), rope, length)
+    yield f"To serve {use.scaling}: {serving_command(spec, given, rotation, length)[1]}"
