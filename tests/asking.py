@@ -39,7 +39,7 @@ def own_losses(model: Any, tokens: Sequence[int], start: int = 1) -> torch.Tenso
 
 
 @torch.inference_mode()
-def generated(model: Any, prompt: Sequence[int], new: int, **limits: int) -> list[int]:
+def generated(model: Any, prompt: Sequence[int], new: int, **limits: float) -> list[int]:
     """Return the tokens that the library's own greedy generation adds to a prompt."""
     tokens = torch.tensor([[*prompt]])
     given = {"attention_mask": torch.ones_like(tokens), "max_new_tokens": new, **limits}

@@ -29,16 +29,15 @@ _known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 class Generation:
     """A text as it grows: its tokens so far, with the loss of each in nats.
 
-    ``penalty`` is the repetition penalty of the model's generation config (Qwen2.5: 1.05), or 1 for
-    a request that is not penalized. ``path`` has the runs of the prompt
-    in the order of the positions, ``keys`` the keys and values of the text by layer, and ``kept``
-    by layer what the kernel keeps of them.
+    ``processors`` change the scores of the next token, as ``generate`` of transformers does.
+    ``path`` has the runs of the prompt in the order of the positions, ``keys`` the keys and values
+    of the text by layer, and ``kept`` by layer what the kernel keeps of them.
     """
 
     request: Generate
     decode: Decode
     ends: frozenset[int]
-    penalty: float = 1.0
+    processors: Sequence[Callable[[Tensor, Tensor], Tensor]] = ()
     path: Sequence[tuple[int, Node]] = ()
     tokens: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -53,9 +52,7 @@ class Generation:
         """Begin a text; the model's generation config has the tokens that end one."""
         ends = getattr(model.generation_config, "eos_token_id", None)
         every = ends if isinstance(ends, list) else [] if ends is None else [ends]
-        shipped = getattr(model.generation_config, "repetition_penalty", None) or 1.0
-        penalty = shipped if request.penalized else 1.0
-        return cls(request, decode, frozenset(every), penalty, path)
+        return cls(request, decode, frozenset(every), processors_of(model, request), path)
 
     @property
     def newest(self) -> int:
@@ -67,13 +64,14 @@ class Generation:
         """The position of that token."""
         return len(self.request.prompt) - 1 + len(self.tokens)
 
-    def penalize(self, scores: Tensor) -> None:
-        """Apply the repetition penalty to the scores of the next token, (vocabulary,), in place."""
-        if self.penalty != 1:
-            from transformers import RepetitionPenaltyLogitsProcessor  # with the model's code
-
-            before = torch.tensor([[*self.request.prompt, *self.tokens]], device=scores.device)
-            scores.copy_(RepetitionPenaltyLogitsProcessor(self.penalty)(before, scores[None])[0])
+    def process(self, scores: Tensor) -> None:
+        """Apply the processors to the scores of the next token, (vocabulary,), in place."""
+        if self.processors:
+            tokens = torch.tensor([[*self.request.prompt, *self.tokens]], device=scores.device)
+            processed = scores[None]
+            for processor in self.processors:
+                processed = processor(tokens, processed)
+            scores.copy_(processed[0])
 
     def add(self, token: int, loss: float) -> None:
         """Continue the text by a token."""
@@ -94,6 +92,25 @@ class Generation:
         return Generated(text, tuple(self.tokens), tuple(self.losses))
 
 
+def processors_of(model: Any, request: Generate) -> list[Any]:
+    """Return the processors of scores that ``generate(do_sample=False)`` makes for a request.
+
+    They follow the model's generation config; only a penalized request has its repetition penalty.
+    """
+    prompt = torch.tensor([request.prompt], device=model.device)
+    return list(
+        model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            do_sample=False,
+            max_new_tokens=request.max_new_tokens,
+            use_cache=False,
+            **({} if request.penalized else {"repetition_penalty": 1.0}),
+            custom_generate=lambda *_, logits_processor, **__: logits_processor,
+        )
+    )
+
+
 def alone(model: Any, request: Generate, decode: Decode) -> Generated:
     """Return a text by the model's own forward and cache: the prompt at once, then every token."""
     text = Generation.of(model, request, decode)
@@ -103,7 +120,7 @@ def alone(model: Any, request: Generate, decode: Decode) -> Generated:
         # Without a cache a model makes one of the kind that its layers need.
         out = model(input_ids=inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
         exact, cache = out.logits[0, -1:].float(), out.past_key_values
-        text.penalize(exact[0])
+        text.process(exact[0])
         best = most_likely(exact)
         text.add(int(best), float(nll_of(exact, best, best)))
         tokens = [text.newest]
@@ -187,11 +204,11 @@ def _step(model: Any, step: Step, sizes: Sizes) -> None:
     vocabulary = model.config.get_text_config().vocab_size
     chunk = sizes.head_rows(vocabulary, gpu=on_gpu(model.device))
 
-    def penalize(first: int, logits: Tensor) -> None:
+    def process(first: int, logits: Tensor) -> None:
         for text, scores in zip(step.texts[first:], logits, strict=False):
-            text.penalize(scores)
+            text.process(scores)
 
-    losses, best = target_losses(model, hidden, rows, likeliest, chunk, penalize)
+    losses, best = target_losses(model, hidden, rows, likeliest, chunk, process)
     for text, token, loss in zip(step.texts, best.tolist(), losses.tolist(), strict=True):
         text.add(token, loss)
 

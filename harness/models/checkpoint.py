@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GenerationConfig
 
 from harness.encodings._config import EncodingConfig
 from harness.engine.accelerated import check_compiler, check_flash3
@@ -40,6 +40,11 @@ from scaling import native
 from scaling.types import Rope
 
 QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
+# Keys with which generate(do_sample=False) does more than process scores, and what switches them off.
+UNSUPPORTED = {
+    "num_beams": 1, "guidance_scale": 1, "penalty_alpha": 0, "token_healing": False,
+    **dict.fromkeys(("constraints", "force_words_ids", "dola_layers", "stop_strings", "max_time")),
+}  # fmt: skip
 SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -82,6 +87,19 @@ class Checkpoint:
         """The position encoding of a laboratory's model, with its options."""
         own = isinstance(self.config, EncodingConfig)
         return self.config.to_dict()["encoding"] if own else None
+
+    @cached_property
+    def generation(self) -> Any:
+        """The generation config that the model has, or will have once it is loaded."""
+        if self.loaded is not None:
+            return self.loaded.generation_config
+        if is_gguf(self.name):
+            return GenerationConfig.from_model_config(self.config)
+        read = partial(GenerationConfig.from_pretrained, self.name, revision=self.revision)
+        try:
+            return read()
+        except OSError:  # without a file of its own, it is in the model's config
+            return read(config_file_name="config.json")
 
     @cached_property
     def parameter_count(self) -> int:
@@ -206,6 +224,17 @@ def check_shipped(config: Any, rope: Rope, *, trust_remote_code: bool = False) -
         )
 
 
+def check_generation(checkpoint: Checkpoint) -> None:
+    """Raise UserError for a generation config that asks for more than greedy generation."""
+    shipped = checkpoint.generation
+    keys = [key for key, off in UNSUPPORTED.items() if getattr(shipped, key, off) not in (None, off)]
+    if keys:
+        raise UserError(
+            f"the generation config of {checkpoint.label} sets {', '.join(keys)}, which greedy "
+            "generation does not apply; remove it there, or leave out the tasks that generate text."
+        )
+
+
 def _scales(model: Any) -> dict[str, float]:
     scales = ((name, getattr(module, "scaling", None)) for name, module in model.named_modules())
     return {name: scale for name, scale in scales if isinstance(scale, float)}
@@ -272,7 +301,6 @@ def _fingerprint(where: str, config: Any, trusted: bool, allow_pickle: bool) -> 
 
 
 APPLIED = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")  # of PEFT's layers
-GENERATION = ("repetition_penalty", "eos_token_id")  # what texts depend on beside the weights
 
 
 def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Checkpoint:
@@ -351,12 +379,12 @@ def _active_adapter(model: Any) -> Adapter | None:
 def _fingerprint_in_memory(model: Any) -> str:
     """Hash config and weights, every byte: a changed model has other numbers.
 
-    The hash covers what of the generation config changes a text, and how adapters are applied,
-    which the weights do not show.
+    The hash covers the generation config and how adapters are applied, which the weights do not
+    show.
     """
     digest = sha256(model.config.to_json_string().encode())
-    generation = getattr(model, "generation_config", None)
-    digest.update(f"{[getattr(generation, name, None) for name in GENERATION]}".encode())
+    if (generation := getattr(model, "generation_config", None)) is not None:
+        digest.update(generation.to_json_string().encode())
     for name, module in model.named_modules():
         if hasattr(module, "active_adapters") and hasattr(module, "merged_adapters"):
             applied = [getattr(module, part, None) for part in APPLIED]

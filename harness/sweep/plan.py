@@ -16,7 +16,7 @@ from harness.data.corpus import make_corpora, open_all
 from harness.data.documents import Documents
 from harness.errors import Collector, Problems, UserError
 from harness.methods.resolve import over_lengths, supersets
-from harness.models.checkpoint import Checkpoint, check_shipped, open_checkpoint
+from harness.models.checkpoint import Checkpoint, check_generation, check_shipped, open_checkpoint
 from harness.names import printable
 from harness.plugins import Plugin, call, load
 from harness.runs.compatible import deciding
@@ -26,7 +26,7 @@ from scaling import native, none
 from scaling._files import read_table
 from scaling.types import Rotation
 from tasks._tokens import kept
-from tasks.types import ModelRequest, Request, TaskContext
+from tasks.types import Generate, ModelRequest, Request, TaskContext
 
 QUESTIONS = 300_000
 TOKENS = 2**29  # tokens that the questions keep in memory, four bytes each
@@ -186,6 +186,8 @@ def make_plan(
             requests[task.label] = ask(task, context, lengths, spec.seed, tally)
     with found.collecting():
         _check_vocabulary(checkpoint, requests)
+        if any(isinstance(part, Generate) for part in _parts(requests)):
+            check_generation(checkpoint)
     found.check()
     return Plan(
         spec=spec,
@@ -332,14 +334,18 @@ def _checked(requests: Iterable[Any], lengths: Sequence[int], tally: Tally) -> I
 
 def _check_vocabulary(checkpoint: Checkpoint, requests: Requests) -> None:
     size = checkpoint.config.get_text_config().vocab_size
-    every = [q for lengths in requests.values() for some in lengths.values() for q in some]
-    runs = [kept(part.tokens).numbers() for question in every for part in question.model_requests]
+    runs = [kept(part.tokens).numbers() for part in _parts(requests)]
     largest = max((int(tokens.max()) for tokens in runs), default=0)
     if largest >= size:
         raise UserError(
             f"the tokenizer of {checkpoint.label} gives token {largest}, its model has {size}:"
             " they do not belong together."
         )
+
+
+def _parts(requests: Requests) -> list[ModelRequest]:
+    every = [q for lengths in requests.values() for some in lengths.values() for q in some]
+    return [part for question in every for part in question.model_requests]
 
 
 def rotations(

@@ -89,16 +89,26 @@ def test_a_text_is_that_of_generate_and_of_whole_forwards(family, method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_a_repetition_penalty_is_that_of_generate(family, monkeypatch):
-    """It applies only where a task wants it: RULER generates with a penalty of 1."""
-    model, plain = model_of(family), asked()[1:4]
-    before = texts(model, plain)
-    monkeypatch.setattr(model.generation_config, "repetition_penalty", 1.5)
-    penalized = [replace(one, penalized=True) for one in plain]
-    found = [answer.argmax for answer in texts(model, penalized)]
-    assert found == [tuple(generated(model, one.tokens, NEW)) for one in plain]
-    assert found != [answer.argmax for answer in before]
-    assert texts(model, plain) == before
+@pytest.mark.parametrize("shipped", [
+    {"no_repeat_ngram_size": 1, "repetition_penalty": 1.5},
+    {"encoder_repetition_penalty": 0.5, "sequence_bias": [[[3], -9.0], [[5, 7], 4.0]]},
+    {"encoder_no_repeat_ngram_size": 1, "exponential_decay_length_penalty": [2, 9.0]},
+    {"suppress_tokens": [*range(0, 300, 2)], "begin_suppress_tokens": [*range(150)]},
+    {"bad_words_ids": [[n] for n in range(0, 300, 3)], "forced_eos_token_id": 9},
+    {"min_new_tokens": 4, "min_length": 108, "eos_token_id": [*range(250)]},
+    {"forced_bos_token_id": 11, "eos_token_id": 299, "prompt_lookup_num_tokens": 3},
+], ids=", ".join)  # fmt: skip
+def test_a_text_follows_the_generation_config(family, shipped, monkeypatch):
+    """The repetition penalty applies only where a task wants it: RULER generates with 1."""
+    model, requests = model_of(family), asked()
+    plain = [answer.argmax for answer in texts(model, requests)]
+    for name, value in shipped.items():
+        monkeypatch.setattr(model.generation_config, name, value)
+    penalized = [replace(one, penalized=True) for one in requests]
+    for given, limits in ((penalized, {}), (requests, {"repetition_penalty": 1.0})):
+        found = [answer.argmax for answer in texts(model, given)]
+        assert found == [tuple(generated(model, one.tokens, NEW, **limits)) for one in given]
+        assert found != plain
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """What a checkpoint is known by, and which ones would give numbers that are not what they say."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +132,19 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path, docs):
     folder = save_tiny(tmp_path / "small", vocab_size=100)
     with pytest.raises(UserError, match=r"gives token \d+, its model has 100: they do not belong"):
         make_plan(Spec(model=str(folder), docs=str(docs), task=("perplexity:tail=16",)))
+
+
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_a_generation_config_beyond_greedy_is_refused_before_the_weights(tiny, tmp_path, file):
+    folder = Path(shutil.copytree(tiny, tmp_path / "beams"))
+    (folder / "generation_config.json").unlink()
+    written = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    (folder / file).write_text(json.dumps({**written, "num_beams": 4, "guidance_scale": 1.0}))
+    spec = Spec(model=str(folder), task=("passkey:depths=1,trials=1",), length=("1024",))
+    make_plan(spec)
+    spec = spec.model_copy(update={"task": ("niah:depths=1,trials=1",)})
+    with pytest.raises(UserError, match="sets num_beams, which greedy generation does not apply"):
+        make_plan(spec)
 
 
 @pytest.fixture
