@@ -43,7 +43,7 @@ from tasks._retrieval import (
 from tasks.types import Fact, Generate, Group, Loglikelihood, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
-VERSION = 1
+VERSION = 2
 METRIC = "recall"
 
 

@@ -18,7 +18,7 @@ from tasks.niah import PRESETS
 from tasks.types import Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "about", "answers", "ask", "grade", "score"]
-VERSION = 4
+VERSION = 5
 METRIC = "recall"
 FACTS = {**_retrieval.FACTS, **qa.FACTS, "part": str}
 PARTS: dict[str, Callable[..., Iterator[Request]]] = {

@@ -15,6 +15,7 @@ from scipy import stats
 
 import ropewalk as rw
 from harness.reports import best, key_tokens
+from harness.reports.writing.sentences import percent
 from harness.stats.paired import Difference, of_means, of_shares
 from harness.stats.selection import Selection, select_means
 from harness.sweep.plan import make_plan
@@ -447,10 +448,8 @@ def ruler_rows() -> list[str]:
     able = near[near >= 0.3].index
     rows = []
     for part in dict.fromkeys(inside["part"]):
-        cells = [
-            f"{100 * near[part]:.0f} %",
-            *(f"{100 * every[name][part]:.0f} %" for name in TASKS),
-        ]
+        shares = [near[part], *(every[name][part] for name in TASKS)]
+        cells = [f"{percent(share)} %" for share in shares]
         rows.append(f"| `{part}` | {' | '.join(cells)} |")
     for label, kept in (("mean", near.index), ("mean of the tasks within reach", able)):
         cells = []

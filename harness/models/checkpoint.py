@@ -227,7 +227,9 @@ def check_shipped(config: Any, rope: Rope, *, trust_remote_code: bool = False) -
 def check_generation(checkpoint: Checkpoint) -> None:
     """Raise UserError for a generation config that asks for more than greedy generation."""
     shipped = checkpoint.generation
-    keys = [key for key, off in UNSUPPORTED.items() if getattr(shipped, key, off) not in (None, off)]
+    keys = [
+        key for key, off in UNSUPPORTED.items() if getattr(shipped, key, off) not in (None, off)
+    ]
     if keys:
         raise UserError(
             f"the generation config of {checkpoint.label} sets {', '.join(keys)}, which greedy "

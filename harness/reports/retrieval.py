@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from harness.reports.plots import style
 from harness.reports.plots.methods import methods
-from harness.reports.writing.sentences import text, titles
+from harness.reports.writing.sentences import percent, text, titles
 from harness.reports.writing.tables import across, heading
 from harness.stats.cells import CELL
 from harness.stats.measure import SHARES
@@ -353,7 +353,7 @@ class Map:
         """Return the percentage of a cell, or of few trials how many of them."""
         share, count = float(self.shares[place]), int(self.counts[place])
         few = count < FEW and math.isclose(share * count, round(share * count), abs_tol=1e-9)
-        return f"{share * count:.0f} of {count}" if few else f"{100 * share:.0f}"
+        return f"{share * count:.0f} of {count}" if few else percent(share)
 
 
 def _heat_map(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from harness.reports.writing.sentences import percent
 from harness.reports.writing.tables import wide
 from harness.stats.cells import CELL, cells
 
@@ -43,6 +44,6 @@ def notes(table: pd.DataFrame) -> list[str]:
         texts.append(
             f"{model}, {task}: answers with the right number in another format do not count; with "
             f"them (column lenient) `{row['scaling']}` at {row['length']} tokens has "
-            f"{100 * row['lenient']:.0f} % instead of {100 * row['score']:.0f} %."
+            f"{percent(row['lenient'])} % instead of {percent(row['score'])} %."
         )
     return texts

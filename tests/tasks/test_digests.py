@@ -1,15 +1,21 @@
 """The digests of requests are the keys of stored samples: they are those of earlier versions."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ropewalk
 import tasks
+from harness.data.corpus import make_context
+from harness.plugins import load
 from harness.runs.store import read_samples
 from tasks.types import Divergence, Generate, Group, Loglikelihood, Request, Sample
+from tests.tiny import tiny_tokenizer
 
 TOKENS = tuple(range(1, 41))
 SHORT = Loglikelihood(TOKENS[:20], 18, doc_id="request")
@@ -38,12 +44,43 @@ KNOWN: dict[str, tuple[Request, list[str]]] = {
 }  # fmt: skip
 
 
+PROMPTS = {
+    "common_words:trials=1": (2, "dc42eabc926f9225"),
+    "frequent_words:trials=1": (2, "1002b6b46f284efe"),
+    "key_value:trials=1": (1, "9c05182810951791"),
+    "niah": (2, "d517414fed036259"),
+    "niah:in_turn=3,keys=4": (2, "30f41d98cb65755d"),
+    "passkey": (1, "b1c28c6ae79feee2"),
+    "passkey:filler=documents": (1, "9e9150d0e90332a2"),
+    "perplexity": (1, "b194e5ba802796ba"),
+    "perplexity:protocol=sliding": (1, "6333992202da2f9b"),
+    "qa:data=DATA,trials=2": (1, "108e77318a202f35"),
+    "ruler": (5, "25cb3f2e235886eb"),
+    "variable_tracking:trials=1": (1, "ac4e1eb701901d83"),
+    "window_kl": (1, "ae0b6e64f454a341"),
+}
+
+
 @pytest.mark.parametrize("digest", KNOWN)
 def test_a_request_has_the_digest_of_earlier_versions(digest):
     request, parts = KNOWN[digest]
     assert request.digest == digest
     assert [part.digest for part in request.model_requests] == (parts or [digest])
     assert replace(request, doc_id="other", metadata={"a": 1}).digest == digest
+
+
+@pytest.mark.parametrize("task", PROMPTS)
+def test_a_task_whose_prompts_change_has_another_version(task, tmp_path):
+    """Samples of one VERSION are compared: raise it, and write the new digest here."""
+    texts = json.loads((Path(__file__).parent / "ruler_texts.json").read_text())
+    (tmp_path / "qa.json").write_text(json.dumps(texts["qa_1"]["data"]))
+    plugin = load("task", task.replace("DATA", str(tmp_path / "qa.json")))
+    text = "".join(f"Sentence {n} of a tale. Was there one before it? " for n in range(300))
+    context = make_context(tiny_tokenizer(), lambda: [("tale", text)], 2048)
+    digest = sha256()
+    for request in plugin.module.ask(context, [2000, 3500], **plugin.arguments):
+        digest.update(request.digest.encode())
+    assert (plugin.module.VERSION, digest.hexdigest()[:16]) == PROMPTS[task]
 
 
 def test_a_penalized_text_is_another_request():

@@ -92,6 +92,11 @@ def bound(regret: float | None, *, relative: bool, metric: str) -> str:
     return rounded_up(regret)
 
 
+def percent(share: float) -> str:
+    """Return a share in whole percent; halves are rounded up."""
+    return f"{math.floor(round(100 * share, 6) + 0.5)}"
+
+
 def at_most(share: float) -> str:
     """Return a bound that is a share, rounded up: "2.2 %"."""
     return f"{rounded_up(100 * share)} %"
