@@ -40,7 +40,7 @@ from scaling import native
 from scaling.types import Rope
 
 QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
-# Keys with which generate(do_sample=False) does more than process scores, and what switches them off.
+# Keys with which generate(do_sample=False) does more than process scores, and their neutral values.
 UNSUPPORTED = {
     "num_beams": 1, "guidance_scale": 1, "penalty_alpha": 0, "token_healing": False,
     **dict.fromkeys(("constraints", "force_words_ids", "dola_layers", "stop_strings", "max_time")),
