@@ -21,9 +21,9 @@ def article(kind: str) -> str:
 
 
 def tensors(names: Sequence[str]) -> str:
-    """Return "the tensor a.weight", or "2 tensors, a.weight among them"."""
-    several = f"{len(names)} tensors, {names[0]} among them"
-    return several if len(names) > 1 else f"the tensor {names[0]}"
+    """Return "the tensor a.weight", or "4 tensors (a.weight, b.weight, c.weight, …)"."""
+    several = ", ".join([*names[:3], "…"] if len(names) > 3 else names)
+    return f"{len(names)} tensors ({several})" if len(names) > 1 else f"the tensor {names[0]}"
 
 
 def is_dotted(name: str) -> bool:

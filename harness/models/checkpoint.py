@@ -18,6 +18,7 @@ from harness.hub import attempt, attempting
 from harness.models.adapter import Adapter, open_adapter
 from harness.models.config import label, open_config, packed
 from harness.models.files import (
+    exists,
     fetch_tokenizer,
     file_hash,
     folder_hash,
@@ -45,6 +46,7 @@ UNSUPPORTED = {
     "num_beams": 1, "guidance_scale": 1, "penalty_alpha": 0, "token_healing": False,
     **dict.fromkeys(("constraints", "force_words_ids", "dola_layers", "stop_strings", "max_time")),
 }  # fmt: skip
+UNREAD = "hf_quant_config.json"  # NVIDIA's description of quantised weights
 SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -76,6 +78,7 @@ class Checkpoint:
     tokenizer_hash: str | None = None  # of a folder, whose fingerprint leaves out some of its files
     compiled: bool = False  # its layers are compiled after loading
     attention: str = "auto"  # what computes it: PyTorch's choice, or flash3
+    left_out: tuple[str, ...] = ()  # parts of its files that are not measured, as a vision tower
 
     @property
     def sliding_window(self) -> int | None:
@@ -151,7 +154,12 @@ def open_checkpoint(
         if attention == "flash3" and elsewhere is None:
             check_flash3(where_to, number)
         if elsewhere is None:
-            attempt("weights", where, lambda: quantizer_of(config, device_map))
+            quantizer = attempt("weights", where, lambda: quantizer_of(config, device_map))
+            if quantizer is None and (kind or _has(where, commit, UNREAD)):
+                raise UserError(
+                    f"transformers does not read the quantised weights of {where} ({kind or UNREAD})"
+                    " and would measure what is stored in their place; give the model they are of."
+                )
         added = (
             None
             if adapter is None
@@ -272,6 +280,10 @@ def _check_begin(where: str, tokenizer: Any) -> None:
             f"{where} has no {SPECIAL[0]}, which names the begin token or says that there is none; "
             "copy it from where the model came from."
         )
+
+
+def _has(where: str, commit: str | None, file: str) -> bool:
+    return exists(where, file, commit) if commit else (Path(where) / file).exists()
 
 
 def _device(device: str) -> str:

@@ -104,8 +104,7 @@ def fetch_weights(name: str, commit: str, named: set[str]) -> None:
 
 def _missing_files(name: str, files: list[str], revision: str | None) -> list[str]:
     """Return which weights have to be downloaded, and say how much that is."""
-    cached = (try_to_load_from_cache(name, file, revision=revision) for file in files)
-    missing = [file for file, path in zip(files, cached, strict=True) if not isinstance(path, str)]
+    missing = absent(name, files, revision)
     if not missing or constants.HF_HUB_OFFLINE:
         return []
     size = ""
@@ -114,6 +113,12 @@ def _missing_files(name: str, files: list[str], revision: str | None) -> list[st
         size = f", {sum(getattr(one, 'size', 0) for one in infos) / 2**20:,.1f} MiB"
     tell(f"Downloading the weights of {name} from the hub{size}")
     return missing
+
+
+def absent(name: str, files: Iterable[str], revision: str | None) -> list[str]:
+    """Return which files of a hub model are not in the cache."""
+    cached = ((file, try_to_load_from_cache(name, file, revision=revision)) for file in files)
+    return [file for file, path in cached if not isinstance(path, str)]
 
 
 WHOLE = (".json", ".jinja", ".model", ".py", ".txt")  # read whole into memory

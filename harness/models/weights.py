@@ -5,25 +5,29 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 import time
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers.utils import SAFE_WEIGHTS_NAME
+from torch import nn
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from harness.engine.accelerated import compile_layers
 from harness.errors import UserError
-from harness.hub import attempt
+from harness.hub import attempt, attempting
 from harness.models.adapter import adapted
 from harness.models.checkpoint import DTYPES, Checkpoint
-from harness.models.files import ONLY_SAFE, fetch_weights, named_weights
+from harness.models.files import ONLY_SAFE, absent, fetch_weights, named_weights
 from harness.models.gguf import dequantized, is_gguf, keep, pretrained
 from harness.models.structure import auto_model, bounded
 from harness.names import tensors
@@ -31,6 +35,10 @@ from harness.patching.frequencies import check_geometry
 
 PREFIX = "ropewalk-offload-"  # of a folder for layers on disk
 FRESH = 60  # seconds in which a new folder may not be locked yet
+# Buffers that older versions saved, and that a model computes itself.
+BUFFERS = re.compile(
+    r"(inv_freq|attn\.bias|attention\.bias|masked_bias|causal_mask|position_ids|_cached)$"
+)
 
 
 def load_weights(checkpoint: Checkpoint) -> Any:
@@ -41,7 +49,7 @@ def load_weights(checkpoint: Checkpoint) -> Any:
     where = checkpoint.name
     loaded: Any = _kept(checkpoint) or attempt("weights", where, lambda: _load(checkpoint))
     model, info = loaded
-    _check_fit(where, info)
+    _check_fit(where, model, info)
     if (folder := _cache_of(checkpoint)) is not None:
         keep(model, where, _hash_of(checkpoint), folder)
     if checkpoint.device_map:
@@ -55,6 +63,24 @@ def load_weights(checkpoint: Checkpoint) -> Any:
     if checkpoint.compiled:
         compile_layers(model)
     return model
+
+
+def parts_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Check names and shapes of a checkpoint's tensors; return the parts that its model lacks.
+
+    No value is read: the library loads onto the meta device. Quantised weights, whose conversion
+    needs values, and weights that are not downloaded yet are checked when they are loaded.
+    """
+    where, commit, pickles = checkpoint.name, checkpoint.revision, checkpoint.allow_pickle
+    either = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
+    remote = commit is not None and len(absent(where, either, commit)) == len(either)
+    if remote or checkpoint.quantized is not None:
+        return ()
+    with attempting("weights", where):
+        named = named_weights(where, commit, checkpoint.config, allow_pickle=pickles)
+        if commit is not None and absent(where, named or {SAFE_WEIGHTS_NAME}, commit):
+            return ()
+        return _check_fit(where, *_load(replace(checkpoint, device="meta", device_map=None)))
 
 
 def _cache_of(checkpoint: Checkpoint) -> Path | None:
@@ -125,8 +151,12 @@ def _placed(device: str) -> dict[str, Any]:
     return {} if place.type == "cpu" else {"device_map": {"": place}}
 
 
-def _check_fit(where: str, info: dict[str, Any]) -> None:
-    """Raise UserError for tensors that the library would fill with random numbers."""
+def _check_fit(where: str, model: Any, info: dict[str, Any]) -> tuple[str, ...]:
+    """Raise UserError unless a model's tensors are those of its files; return parts left out.
+
+    Such a part is outside the text model, as a vision tower is. Other tensors that the library does
+    not read, as biases, scales or layers, would change the numbers.
+    """
     for name, shape, wanted in sorted(info["mismatched_keys"]):
         raise UserError(
             f"the weights of {where} do not fit its config: {name} is {tuple(shape)}, by the config"
@@ -135,9 +165,36 @@ def _check_fit(where: str, info: dict[str, Any]) -> None:
     missing = sorted(info["missing_keys"])
     if missing:
         raise UserError(f"the weights of {where} do not contain {tensors(missing)}.")
-    extra = sorted(info["unexpected_keys"]) if is_gguf(where) else ()
-    if extra:
-        raise UserError(f"transformers does not read the tensor {extra[0]} of {where}.")
+    unread, parts = _unused(model, sorted(info["unexpected_keys"]))
+    if unread or (parts and is_gguf(where)):
+        raise UserError(
+            f"{type(model).__name__} does not use {tensors(unread or parts)} of {where}, so that the"
+            " numbers would be another model's; compare its config.json with the original."
+        )
+    return tuple(parts)
+
+
+def _unused(model: Any, names: list[str]) -> tuple[list[str], list[str]]:
+    """Return which tensors belong into modules of a model or to more layers, and other parts.
+
+    Buffers of older versions and draft layers (multi-token prediction) are neither.
+    """
+    modules, text = dict(model.named_modules()), model.config.get_text_config()
+    layers = next((name for name, one in modules.items() if isinstance(one, nn.ModuleList)), "")
+    holders = [*accumulate(layers.split(".")[:-1], "{}.{}".format), ""]  # what the layers are in
+    more = getattr(text, "num_nextn_predict_layers", None) or 0
+    drafts = {str(text.num_hidden_layers + number) for number in range(more)}
+    unread, parts = list[str](), set[str]()
+    for name in names:
+        places = accumulate(name.split("."), "{}.{}".format)
+        first = next((place for place in places if place not in modules), name)
+        inside, _, last = first.rpartition(".")
+        draft = last in drafts and isinstance(modules[inside], nn.ModuleList)
+        if inside in holders:
+            parts.add(first)
+        elif not draft and not BUFFERS.search(name):
+            unread.append(name)
+    return unread, sorted(parts)
 
 
 def spread() -> dict[str, Any]:

@@ -17,6 +17,7 @@ from harness.data.documents import Documents
 from harness.errors import Collector, Problems, UserError
 from harness.methods.resolve import over_lengths, supersets
 from harness.models.checkpoint import Checkpoint, check_generation, check_shipped, open_checkpoint
+from harness.models.weights import parts_left_out
 from harness.names import printable
 from harness.plugins import Plugin, call, load
 from harness.runs.compatible import deciding
@@ -138,7 +139,8 @@ class Plan:
 def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
     """Open the model a spec names; ``elsewhere`` is the device where workers compute."""
     given = inspect.signature(open_checkpoint).parameters.keys() & Spec.model_fields.keys()
-    return open_checkpoint(spec.model, **spec.model_dump(include=given), elsewhere=elsewhere)
+    opened = open_checkpoint(spec.model, **spec.model_dump(include=given), elsewhere=elsewhere)
+    return replace(opened, left_out=parts_left_out(opened))
 
 
 def make_plan(

@@ -93,6 +93,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         **({"attention": checkpoint.attention} if checkpoint.attention != "auto" else {}),
         **({"encoding": checkpoint.encoding} if checkpoint.encoding else {}),
         **({"quantized": checkpoint.quantized} if checkpoint.quantized else {}),
+        **({"left_out": list(checkpoint.left_out)} if checkpoint.left_out else {}),
         **({"tokenizer": checkpoint.tokenizer_hash} if checkpoint.tokenizer_hash else {}),
         **({"loaded": True} if checkpoint.loaded is not None else {}),
         **({"adapter": checkpoint.adapter.metadata} if checkpoint.adapter else {}),

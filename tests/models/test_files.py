@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from harness.data.tokenize import tokenize
 from harness.errors import UserError
 from harness.models.checkpoint import Checkpoint, open_checkpoint
 from harness.models.structure import without_weights
 from harness.models.weights import load_weights
+from harness.sweep.plan import open_model
+from harness.sweep.spec import Spec
 from tests.tiny import tiny_config
 
 Weights = dict[str, torch.Tensor]
@@ -186,6 +189,50 @@ def test_each_error_of_weights_has_its_own_sentence(folder):
     (folder / "model.safetensors").write_bytes(whole)
     (folder / "model.safetensors").unlink()
     _refused(folder, "has no weights in safetensors; .*--allow-pickle")
+
+
+def planned(folder: Path) -> Checkpoint:
+    return open_model(Spec(model=str(folder), dtype="float32", device="cpu"))
+
+
+@pytest.mark.parametrize("names", [
+    ["model.layers.0.mlp.up_proj.bias", "model.layers.1.mlp.up_proj.bias"],
+    ["model.layers.0.self_attn.q_norm.weight"],
+    ["model.layers.0.self_attn.q_proj.weight_scale"],
+    ["lm_head.bias"],
+    ["model.layers.2.input_layernorm.weight", "layers.3.input_layernorm.weight"],
+])  # fmt: skip
+def test_tensors_that_the_model_does_not_use_are_refused_before_a_weight_is_read(folder, names):
+    weights = load_file(folder / "model.safetensors")
+    more = {name: torch.ones(1) for name in names}
+    safe({**weights, **more}, folder / "model.safetensors")
+    for read in (planned, lambda folder: load_weights(opened(folder))):
+        with pytest.raises(UserError, match=rf"LlamaForCausalLM does not use .*{names[0]}"):
+            read(folder)
+
+
+def test_parts_beside_the_text_model_are_recorded_and_change_no_number(folder):
+    """A vision tower, draft layers (by the config or their own name), and buffers of old versions.
+
+    The losses are those of transformers' own forward of the model before they were added.
+    """
+    tokens = torch.arange(1, 40)[None]
+    wanted = AutoModelForCausalLM.from_pretrained(folder)(tokens, labels=tokens).loss
+    weights = load_file(folder / "model.safetensors")
+    parts = ["model.visual.blocks.0.attn.q_proj.weight", "mtp.layers.0.mlp.up_proj.weight"]
+    drafts = ["model.layers.2.eh_proj.weight", "model.layers.1.self_attn.rotary_emb.inv_freq"]
+    more = {name: torch.ones(1) for name in (*parts, *drafts)}
+    safe({**weights, **more}, folder / "model.safetensors")
+    found = planned(changed(folder, num_nextn_predict_layers=1))
+    assert found.left_out == ("model.visual", "mtp")
+    assert torch.equal(load_weights(found)(tokens, labels=tokens).loss, wanted)
+
+
+@pytest.mark.parametrize("keys", [{"quant_method": "modelopt", "quant_algo": "FP8"}, None])
+def test_quantised_weights_that_the_library_takes_as_they_are_stored_are_refused(folder, keys):
+    (folder / "hf_quant_config.json").write_text("{}")
+    with pytest.raises(UserError, match="does not read the quantised weights of"):
+        opened(changed(folder, quantization_config=keys))
 
 
 def _refused(folder: Path, words: str) -> None:
