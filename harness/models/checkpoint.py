@@ -157,8 +157,9 @@ def open_checkpoint(
             quantizer = attempt("weights", where, lambda: quantizer_of(config, device_map))
             if quantizer is None and (kind or _has(where, commit, UNREAD)):
                 raise UserError(
-                    f"transformers does not read the quantised weights of {where} ({kind or UNREAD})"
-                    " and would measure what is stored in their place; give the model they are of."
+                    f"transformers does not read the quantised weights of {where} "
+                    f"({kind or UNREAD}), only the numbers that stand for them; give the model that"
+                    " was quantised."
                 )
         added = (
             None
