@@ -168,8 +168,8 @@ def _check_fit(where: str, model: Any, info: dict[str, Any]) -> tuple[str, ...]:
     unread, parts = _unused(model, sorted(info["unexpected_keys"]))
     if unread or (parts and is_gguf(where)):
         raise UserError(
-            f"{type(model).__name__} does not use {tensors(unread or parts)} of {where}, so it would"
-            " measure another model; compare its config.json with the original."
+            f"{type(model).__name__} does not use {tensors(unread or parts)} of {where}, so"
+            " it would measure another model; compare its config.json with the original."
         )
     return tuple(parts)
 
