@@ -58,12 +58,10 @@ def _shares(model: Any) -> bool:
     try:
         forward = Forward(model, tree, Sizes(chunk=ROWS), sharing=True)  # of one pack
         hidden = forward.hidden(0, np.arange(ends[-1]))[0]
-    except NotShareableError:
-        return False
-    except (TypeError, AttributeError) as error:  # layers that read a mask, which is None here
-        if "'NoneType' object" not in str(error):
-            raise
-        return False
+    except torch.OutOfMemoryError:
+        raise
+    except (NotShareableError, TypeError, AttributeError, RuntimeError):
+        return False  # its code does not take a pack, as where it reads a mask, which is None here
     bound = EXACT if model.dtype == torch.float32 else COARSE
     for path, wanted in zip(tree.paths, alone, strict=True):
         runs = [hidden[ends[node] - len(tree.nodes[node].tokens) : ends[node]] for node in path]

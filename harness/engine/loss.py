@@ -31,11 +31,18 @@ class _Hidden(BaseModelOutput):  # type: ignore[misc]  # its type is Any here
 
 
 class _Stub(nn.Module):
-    """Replaces the trunk and returns hidden states computed before."""
+    """Replaces the trunk and returns hidden states computed before.
 
-    def __init__(self) -> None:
+    A head may read other attributes of the trunk, such as a multiplier of its logits.
+    """
+
+    def __init__(self, trunk: nn.Module) -> None:
         super().__init__()
+        self.__dict__["trunk"] = trunk  # no child, so that the model's modules stay the same
         self.hidden: Tensor | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["trunk"], name)
 
     @property
     def decoder(self) -> _Stub:
@@ -53,7 +60,8 @@ def _head_only(model: nn.Module) -> Iterator[_Stub]:
     A bare ``lm_head`` is wrong for a dozen families, which scale or cap their logits.
     """
     name = trunk_name(model)
-    trunk, stub = getattr(model, name), _Stub()
+    trunk = getattr(model, name)
+    stub = _Stub(trunk)
     setattr(model, name, stub)
     try:
         yield stub

@@ -192,10 +192,15 @@ def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callabl
     return forward
 
 
-def _norm_by_rows(own: Callable[..., Any], ranges: Ranges) -> Callable[..., Any]:
-    """Return a norm's forward that overwrites its input: its float32 copies stay small."""
+def _norm_by_rows(own: Callable[[Tensor], Tensor], ranges: Ranges) -> Callable[..., Any]:
+    """Return a norm's forward that overwrites its input: its float32 copies stay small.
+
+    An embedding may be called a norm too; only hidden states are (1, rows, width) floats.
+    """
 
     def forward(hidden: Tensor) -> Tensor:
+        if hidden.dim() != 3 or not hidden.is_floating_point():
+            return own(hidden)
         for first, end, _ in ranges:
             hidden[:, first:end] = own(hidden[:, first:end])
         return hidden
