@@ -5,6 +5,7 @@
 - ``patched(model, rotation)`` runs a loaded model with it.
 - ``run(...)`` measures a sweep, and ``recommend(...)`` races methods.
 - ``export(...)``, ``doctor(...)`` and the other commands are functions of the same names.
+- ``testing.check_method(method, rope, lengths)`` checks a method of your own.
 - ``Callback(...)`` measures a model while transformers' Trainer fine-tunes it.
 """
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from harness.patching.config import rope_of as rope_of
     from harness.select.recommend import Recommendation as Recommendation
     from ropewalk import methods as methods
+    from ropewalk import testing as testing
     from scaling import Band as Band
     from scaling import Bands as Bands
     from scaling import Frequencies as Frequencies
@@ -94,8 +96,8 @@ def __getattr__(name: str) -> Any:
     if name == "rerun":
         warnings.warn("rerun is called reproduce now", DeprecationWarning, stacklevel=2)
         name = "reproduce"
-    if name == "methods":
-        return import_module("ropewalk.methods")
+    if name in ("methods", "testing"):
+        return import_module(f"ropewalk.{name}")
     if name in HOMES:
         return getattr(import_module(HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -309,7 +309,7 @@ def table() -> str:
         "  spread, also with sliding windows of 32 tokens. A model whose attention cannot be",
         "  replaced, that masks its scores itself, or that chooses among keys raises an error.",
         "",
-        "`ropewalk inspect` and `ropewalk run` print the same facts for your model.",
+        "`ropewalk inspect` and `ropewalk run` say how many layers a method scales in your model.",
         "",
         "| family | rotated | scaled layers | linear | yarn | positions |",
         "|---|---|---|---|---|---|",

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from harness.api.describe import kinds_of
 from harness.api.observer import LOG, Observer
 from harness.api.settings import name_of, read_spec
 from harness.errors import UserError
-from harness.inspection.check import BAND_WINDOWS, OWN, Geometry, check_encoding, check_method
+from harness.inspection.check import check_encoding, check_method
 from harness.inspection.inspect import Inspection
 from harness.inspection.inspect import inspect as compute
 from harness.methods import Finding
 from harness.models.config import read_config
 from harness.patching import patch
 from harness.patching.config import rope_of
-from harness.plugins import entry, load
+from harness.plugins import call, entry, load
 from harness.serve._doctor import examine
 from harness.serve._export import Export, write
 from harness.serve._export import export as choose
 from harness.serve._server import Server
 from harness.sweep.spec import Spec
-from scaling.types import Rotation
+from scaling.types import Rope, Rotation
 
 
 @contextmanager
@@ -118,72 +118,76 @@ def written_export(
         return replace(result, place=write(result, Path(out), spec.revision, copy=copy))
 
 
-class Checked(NamedTuple):
-    """The findings on a method or an encoding of a name."""
-
-    label: str
-    findings: tuple[Finding, ...]
-
-
 def check(
     plugin: str, *, model: str | Path | None = None, observer: Observer = LOG, **settings: Any
-) -> list[Checked]:
-    """Return the findings of ``ropewalk check`` on a method or an encoding.
+) -> list[Finding]:
+    """Return whether a method or an encoding keeps its contract; a name of both has two findings.
 
-    Each comes with its label; a name that is a method and an encoding has both. A method is checked
-    at many geometries, or at those of a ``model``, from its config alone, up to ``length``
-    (default: 16x); ``settings`` are length, revision, offline and trust_remote_code. Raises
-    UserError for what is neither.
+    A method is checked at the geometry of a ``model``, from its config alone, and at every
+    ``length`` (default: 0.5x, 1x, 2x and 16x); ``settings`` are length, revision, offline and
+    trust_remote_code. Raises UserError for what is neither.
     """
-    own = plugin.partition(":")[0]
-    kinds = ["method"] if own.endswith(".json") else kinds_of(own, ("method", "encoding"))
-    given = {key: value for key, value in settings.items() if value is not None}
-    if given and model is None:
-        raise UserError(f"--{next(iter(given))} is for a model; give --model too.")
-    geometries = _geometries(name, given) if (name := name_of(model)) else None
-    if geometries:
-        kinds = ["method"]
-    results = []
+    name = plugin.partition(":")[0]
+    kinds = ["method"] if name.endswith(".json") else kinds_of(name, ("method", "encoding"))
+    findings = []
     with observer.status("Checking"):
         for kind in kinds:
             loaded = load(kind, plugin)
-            if kind == "encoding":
-                result = check_encoding(plugin)
-            else:
+            about, where = f"{kind} {loaded.label}", ""
+            test: Callable[..., None] = partial(check_encoding, plugin)
+            if kind == "method":
+                rope, lengths = _geometry({"model": name_of(model), **settings})
                 method = partial(entry(loaded.module, kind), **loaded.arguments)
-                result = check_method(method, geometries, () if geometries else OWN)
-            label = f"{kind} {loaded.label}" if len(kinds) > 1 else loaded.label
-            results.append(Checked(label, result))
-    return results
+                test = partial(check_method, method, rope, lengths)
+                where = (
+                    f" at rotary_dim {rope.rotary_dim}, base {rope.base:g}, window "
+                    f"{rope.trained_length}, lengths {', '.join(map(str, lengths))}"
+                )
+            if wrong := _broken(test):
+                findings.append(Finding(about, "failed", wrong))
+                continue
+            findings.append(Finding(about, "passed", f"keeps the contract{where}"))
+            if kind == "method" and (note := _broken(partial(test, plain_inside=True))):
+                findings.append(Finding(about, "note", note))
+    return findings
 
 
-def _geometries(model: str, settings: dict[str, Any]) -> list[Geometry]:
-    """Return the rotary geometry of a model at lengths up to the requested one."""
-    spec = read_spec({"model": model, **settings}, {"length": f"{BAND_WINDOWS[-1]:g}x"})
-    config = read_config(
-        spec.model, revision=spec.revision, trust_remote_code=spec.trust_remote_code
-    )[1]
+def _geometry(settings: Mapping[str, Any]) -> tuple[Rope, tuple[int, ...]]:
+    spec = read_spec(settings, {"length": ("0.5x", "1x", "2x", "16x")})
+    trusted = spec.trust_remote_code
+    config = read_config(spec.model, revision=spec.revision, trust_remote_code=trusted)[1]
     rope = rope_of(config)
-    longest = max(spec.lengths(rope.trained_length)) / rope.trained_length
-    windows = [*(one for one in (*BAND_WINDOWS, 4.0) if one < longest), longest]
-    return [(rope, one) for one in windows]
+    return rope, spec.lengths(rope.trained_length)
+
+
+def _broken(test: Callable[[], None]) -> str:
+    """Return what a check finds wrong, or the error in a plug-in's code."""
+
+    def found() -> str:
+        try:
+            test()
+        except AssertionError as error:
+            return str(error)
+        return ""
+
+    try:
+        return call("its code", found)
+    except UserError as error:
+        return str(error)
 
 
 def inspect(
     model: str | Path | None = None,
     *,
-    base: Sequence[float] = (),
-    encoding: Sequence[str] = (),
     out: str | Path | None = None,
     observer: Observer = LOG,
     **settings: Any,
 ) -> Inspection:
     """Return what each scaling does to a model's channels, from its config alone.
 
-    ``base`` and ``encoding`` add other bases and encodings to the figure of scores, which with the
-    tables is written into ``out``; ``settings`` are scaling, length, revision, offline and
-    trust_remote_code. Raises UserError as a sweep would.
+    Tables and figures are written into ``out``; ``settings`` are scaling, length, revision, offline
+    and trust_remote_code. Raises UserError as a sweep would.
     """
     spec = read_spec({"model": name_of(model), **settings})
     with observer.status("Reading config"):
-        return compute(spec, base, encoding, Path(out) if out else None)
+        return compute(spec, Path(out) if out else None)

@@ -26,8 +26,6 @@ KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faste
 def inspect(
     model: MaybeModel = None,
     *,
-    base: tuple[float, ...] | None = None,
-    encoding: tuple[str, ...] | None = None,
     out: Out = None,
     **settings: Any,
 ) -> Done:
@@ -35,19 +33,12 @@ def inspect(
 
     Args:
         model: A folder or a hub name. [default: reference, the embedded demo model]
-        base: Other bases of the rotary embedding, for the figure of scores.
-        encoding: Encodings for that figure: NAME, or the folder of a model trained with one.
         out: Where tables and figures go, as CSV, PNG, SVG and PDF. [default: print the table only]
     """
     from harness.api.model import inspect
 
-    result = inspect(
-        model, base=base or (), encoding=encoding or (), out=out, observer=TERMINAL, **settings
-    )
+    result = inspect(model, out=out, observer=TERMINAL, **settings)
     print_channels(result, screen)
-    print_identities(result, screen)
-    if result.curves and not result.files:
-        screen.print("Scores of other bases and encodings are drawn in a figure: add --out FOLDER.")
     for file in result.files:
         screen.print(f"  {file}", soft_wrap=True)
     return Done(result)
@@ -118,22 +109,3 @@ def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
         f"{len(unseen)} ({unseen[0]}–{unseen[-1]})" if neighbours else str(len(unseen)),
         f"{max(waves):,.0f}".replace("inf", "∞"),
     ]
-
-
-def print_identities(inspection: Inspection, console: Console) -> None:
-    """Print what a model's plain rotation keeps, with the error in both precisions."""
-    import torch
-
-    from harness.inspection.inspect import identities
-    from harness.reports.writing.sentences import counted
-    from scaling.types import Frequencies
-
-    longest = max(reading.length for reading in inspection.readings)
-    plain = Frequencies(inspection.rope.inv_freq())
-    single, double = (identities(plain, longest, of) for of in (torch.float32, torch.float64))
-    width = max(map(len, single))
-    console.print(
-        f"Largest relative errors up to {counted(longest, 'tokens')}, in float32 and in float64:",
-        *(f"  {about:<{width}}  {single[about]:.1e}  {double[about]:.1e}" for about in single),
-        sep="\n",
-    )

@@ -117,7 +117,6 @@ def results() -> dict[str, Any]:
     from harness.api.calibrate import Calibration
     from harness.api.compare import Comparison, PublishedComparison
     from harness.api.describe import Description
-    from harness.api.model import Checked
     from harness.api.report import Reports
     from harness.api.reproduce import Reproduction
     from harness.api.run import MeasuredRun, PlanSummary
@@ -136,7 +135,7 @@ def results() -> dict[str, Any]:
         "export": Export,
         "doctor": list[Finding],
         "inspect": Inspection,
-        "check": list[Checked],
+        "check": list[Finding],
         "compare": Comparison | PublishedComparison,
         "publish": list[Path],
         "reproduce": Reproduction | None,

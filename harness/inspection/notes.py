@@ -1,4 +1,4 @@
-"""Notes on a sweep: its documents, the scaling its checkpoint ships, and the layers it scales."""
+"""Notes on a sweep that bear on a decision: what is left out, what is equal, what is scaled."""
 
 from __future__ import annotations
 
@@ -7,84 +7,86 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from harness.encodings._config import EncodingConfig
 from harness.errors import UserError
-from harness.models.structure import Layers, layers_of
+from harness.models.structure import layers_of
 from harness.patching.config import is_rotary, rope_of
-from harness.plugins import Plugin, call, parameters
-from harness.reports.writing.sentences import counted
+from harness.plugins import Plugin, call
 from harness.sweep.measure import records
 from harness.sweep.plan import Plan, calibrations
 from scaling import native
-from scaling.types import Rope
+from scaling.types import Frequencies, Rope
 
 DOUBTFUL = 0.1  # share of a document's tokens that are unknown
-NAMED = 3  # documents that a warning names
-LEFT_OUT = {  # by the record's word: what is left out, and why; other words are kinds of files
-    "repeated": ("documents", "the same text as another one"),
-    "null": ("rows", "null instead of a text"),
-    "calibrated": ("documents", "read to calibrate a method"),
+LEFT_OUT = {  # by the record's word; other words are kinds of files
+    "repeated": "documents with the same text as another one",
+    "null": "rows with null instead of a text",
+    "calibrated": "documents that a method was calibrated on",
 }
 
 
 def plan_notes(plan: Plan) -> list[str]:
-    """Return a sentence on each thing that a plan leaves out, changes, or takes from its model."""
+    """Return a sentence on each thing that a plan leaves out, measures once, or does not scale."""
+    model = plan.checkpoint
     failures = dict.fromkeys(cell.failed for cell in plan.cells if cell.failed)
     lines = [f"Its cells fail: {reason}" for reason in failures]
-    lines += [*_other_heads(plan), *_short(plan), *doc_notes(plan.documents, plan.left_out)]
-    model = plan.checkpoint
-    if getattr(model.tokenizer, "chat_template", None):
-        raw = [task.label for task in plan.tasks if not task.options.get("chat")]
-        where = f" in {', '.join(raw)}" if len(raw) < len(plan.tasks) else ""
-        if raw:
-            lines.append(
-                f"{model.label} has a chat template, which is not applied{where}: the text is raw."
-            )
-    trusted = model.trust_remote_code
-    return lines + notes(
-        model.label, model.config, plan.methods, plan.lengths, trust_remote_code=trusted
-    )
-
-
-def _other_heads(plan: Plan) -> list[str]:
-    """Name the files whose heads were measured on another checkpoint of the same shape."""
-    checkpoint = plan.checkpoint
-    own = checkpoint.fingerprint.partition("+")[0]  # without that of an adapter
-    if checkpoint.loaded is not None:  # its fingerprint is of another kind than that of a file
-        return []
-    return [
-        f"{file} was measured on another checkpoint ({table.get('model', 'unnamed')}, fingerprint "
-        f"{table['fingerprint']}; this one has {own}): ropewalk calibrate measures this one."
+    own = model.fingerprint.partition("+")[0]  # without that of an adapter
+    lines += [
+        f"{file} was measured on another checkpoint ({table.get('model', 'unnamed')}): ropewalk "
+        "calibrate measures this one."
         for file, table in calibrations(plan.methods).items()
-        if table.get("fingerprint", own) != own
+        if model.loaded is None and table.get("fingerprint", own) != own
+    ]
+    lines += [*_short(plan), *doc_notes(plan.documents, plan.left_out)]
+    raw = [task.label for task in plan.tasks if not task.options.get("chat")]
+    if raw and getattr(model.tokenizer, "chat_template", None):
+        lines.append(f"The chat template of {model.label} is not applied in {', '.join(raw)}.")
+    trusted = model.trust_remote_code
+    lines += notes(model.label, model.config, plan.methods, trust_remote_code=trusted)
+    return lines + _equal(plan)
+
+
+def _equal(plan: Plan) -> list[str]:
+    """Name the methods that change nothing, or the same as another one, beyond the window."""
+    rope = plan.checkpoint.rope
+    found: dict[str, dict[int, str | None]] = {}
+    for cell in plan.cells:
+        if cell.length > rope.trained_length and cell.scaling != "none":
+            found.setdefault(cell.scaling, {})[cell.length] = cell.frequencies
+    plain = Frequencies(rope.inv_freq()).fingerprint
+    lines = []
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for scaling, lengths in found.items():
+        same = [f"{length:,}" for length, frequencies in lengths.items() if frequencies == plain]
+        if same:
+            lines.append(f"{scaling} changes nothing at {', '.join(same)} tokens.")
+        if len(same) < len(lengths) and None not in lengths.values():
+            alike.setdefault(tuple(lengths.values()), []).append(scaling)
+    return lines + [
+        f"{' and '.join(names)} are equal beyond the trained window and measured once."
+        for names in alike.values()
+        if len(names) > 1
     ]
 
 
 def _short(plan: Plan) -> list[str]:
     """Name the documents that are too short for the longest length of a task."""
-    alike: dict[tuple[Any, ...], list[str]] = {}
+    alike: dict[str, list[str]] = {}
     texts = {document["name"] for document in plan.documents}
     for task in plan.tasks:
         cells = [cell for cell in plan.cells if cell.task == task.label and cell.questions]
         questions = [question for cell in cells for question in cell.questions]
         units = {question.doc_id for question in questions}
-        if texts.isdisjoint(units):  # it reads no documents, or only hides something in them
-            continue
-        read = [document.name for document in plan.sources[task.label].documents()]
         # All documents of a stream are read, though no window may begin in the last of them.
         stream = any(question.metadata.get("protocol") == "overlap" for question in questions)
-        short = [] if stream else [name for name in read if name not in units]
-        longest = max(cell.length for cell in cells)
-        alike.setdefault((len(read), longest, *short), []).append(task.label)
-    lines = []
-    for (count, longest, *short), tasks in alike.items():
-        of = f" of {', '.join(tasks)}" if len(alike) > 1 else ""
+        if stream or texts.isdisjoint(units):
+            continue
+        read = [document.name for document in plan.sources[task.label].documents()]
+        short = [name for name in read if name not in units]
         if short:
-            lines.append(
-                f"{len(short)} of {count} documents hold no window of {longest} tokens and are left"
-                f" out{of}: {_listed(short)}"
-            )
-    return lines
+            longest = max(cell.length for cell in cells)
+            line = f"{len(short)} of {len(read)} documents hold no window of {longest} tokens"
+            alike.setdefault(f"{line} and are left out: {_listed(short)}", []).append(task.label)
+    return [f"{', '.join(tasks)}: {line}" for line, tasks in alike.items()]
 
 
 def unnamed_cells(plan: Plan, folder: Path) -> str | None:
@@ -106,31 +108,12 @@ def unnamed_cells(plan: Plan, folder: Path) -> str | None:
     )
 
 
-def check_rotary(model: str, config: Any) -> None:
-    """Raise UserError for a model of the laboratory whose encoding does not rotate."""
-    if isinstance(config, EncodingConfig) and not config.rope_parameters:
-        raise UserError(
-            f"{model} has the encoding {config.encoding} and no rotary embedding (no "
-            "rope_parameters in its config), so no channels; to draw its scores by distance: "
-            f"ropewalk inspect --encoding {model} --out FOLDER."
-        )
-
-
 def doc_notes(documents: Sequence[Mapping[str, Any]], left_out: Mapping[str, int]) -> list[str]:
-    """Return sentences on how documents were changed or left out when they were read."""
+    """Return sentences on what was left out when documents were read, and on unknown tokens."""
     lines = []
-    ended = sum(document.get("line_ends") == "normalized" for document in documents)
-    if ended:
-        lines.append(f"{ended:,} of {len(documents):,} documents: line ends CRLF or CR read as LF.")
-    for word, (nouns, reason) in LEFT_OUT.items():
-        if count := left_out.get(word):
-            lines.append(f"{counted(count, nouns)} left out: {reason}.")
-    files = [counted(count, kind) for kind, count in left_out.items() if kind not in LEFT_OUT]
-    if files:
-        many = ", ".join(files)
-        lines.append(
-            f"Not read in the folder of texts: {many}. To read them, name a glob (FOLDER/*.log)."
-        )
+    gone = [f"{LEFT_OUT.get(kind, kind)} ({count:,})" for kind, count in left_out.items() if count]
+    if gone:
+        lines.append(f"Left out: {', '.join(gone)}.")
     unknown = sum(document["unknown"] for document in documents)
     if unknown:
         total = sum(document["tokens"] for document in documents)
@@ -140,149 +123,80 @@ def doc_notes(documents: Sequence[Mapping[str, Any]], left_out: Mapping[str, int
 
 def doc_warnings(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return warnings on documents whose scores say little about prose."""
-    pages = [d["name"] for d in documents if d.get("markup")]
-    zeros = [d["name"] for d in documents if d.get("nul")]
-    strange = [d["name"] for d in documents if d["unknown"] > DOUBTFUL * d["tokens"]]
-    lines = []
-    if pages:
-        look = "looks" if len(pages) == 1 else "look"
-        lines.append(
-            f"{_listed(pages)} {look} like HTML: the tags are scored as text. "
-            "Extract the text first."
-        )
-    if zeros:
-        has = "has" if len(zeros) == 1 else "have"
-        lines.append(
-            f"{_listed(zeros)} {has} NUL characters, as UTF-16 and files of other programs have: "
-            "they are scored as text. Save the text as UTF-8 first."
-        )
-    if strange:
-        lines.append(
-            f"More than {100 * DOUBTFUL:.0f} % of the tokens of {_listed(strange)} are unknown to "
-            "the tokenizer: their scores say little about the text."
-        )
-    return lines
+    strange = {
+        "HTML, whose tags are scored as text": [d["name"] for d in documents if d.get("markup")],
+        "NUL characters, as UTF-16 has when it is read as UTF-8": [
+            d["name"] for d in documents if d.get("nul")
+        ],
+        f"more than {100 * DOUBTFUL:.0f} % of tokens that the tokenizer does not know": [
+            d["name"] for d in documents if d["unknown"] > DOUBTFUL * d["tokens"]
+        ],
+    }
+    return [
+        f"Documents with {what}: {_listed(names)}. Their scores say little about the text."
+        for what, names in strange.items()
+        if names
+    ]
 
 
 def _listed(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + rest
+    rest = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + rest
 
 
 def notes(
     model: str,
     config: Any,
     methods: Sequence[Plugin],
-    lengths: Sequence[int],
     *,
     trust_remote_code: bool,
 ) -> list[str]:
-    """Return a sentence or two on each special property of a sweep; none for a plain Llama.
+    """Return a sentence on each special property of a model and its methods; few have any.
 
     Raises UserError for a shipped scaling that is not known, as a sweep does.
     """
     if not is_rotary(config):
         return [f"{model} has no rotary embedding: it is measured unchanged."]
     rope = rope_of(config)
-    requested = any(method.module is native for method in methods)
-    lines = [call("the checkpoint", lambda: shipped(model, rope, requested=requested))]
+    lines = [call("the checkpoint", lambda: shipped(model, rope))]
     try:
         layers = call(model, lambda: layers_of(config, trust_remote_code=trust_remote_code))
-        lines.append(acted_on(layers, rope, max(lengths)))
     except UserError as error:  # a sweep would raise it too
         lines.append(f"Which layers rotate is unknown. {error}")
-    lines += [line for method in methods for line in (composed(rope, method), trained_with(method))]
+    else:
+        rotated, window = layers.rotated, layers.window
+        total = rotated.total() + layers.plain.total()
+        scaled = rotated.total() - (rotated["sliding"] if layers.own_sliding else 0)
+        if scaled < total:
+            lines.append(f"A method scales {scaled} of {total} attention layers.")
+        if window and scaled and not rotated["full"] and window <= rope.trained_length:
+            lines.append(
+                f"The layers that rotate see only {window:,} tokens back, within the trained "
+                "window: no method can help."
+            )
+    lines += [
+        f"{method.label} is made for training: {method.module.TRAINING}. Here the weights are used "
+        "without training."
+        for method in methods
+        if hasattr(method.module, "TRAINING")
+    ]
     return [line for line in lines if line]
 
 
-def shipped(model: str, rope: Rope, *, requested: bool = False) -> str:
-    """Describe the shipped scaling, what native and none do with it, and the window of factors.
-
-    Empty for a checkpoint that ships none, unless native was ``requested``.
-    """
+def shipped(model: str, rope: Rope) -> str:
+    """Describe the scaling that a checkpoint ships, and what native and none do with it."""
     kind, window = native.shipped_type(rope), f"{rope.trained_length:,}"
     if native.DUAL_CHUNK in rope.shipped:
-        native.bands(rope, 1)  # raises ValueError where its numbers are none
-        below = "" if kind == "default" else f" on {kind} scaling"
+        native.bands(rope, 1)  # raises ValueError for invalid numbers
         return (
-            f"{model} ships dual chunk attention{below}, which transformers ignores. native "
-            f"applies it (= {equal_to(rope)}); none is the model as transformers runs it (base "
-            f"{rope.base:g}, trained window {window})."
+            f"{model} ships dual chunk attention, which transformers ignores: native applies it; "
+            "none is the model as transformers runs it."
         )
     if kind == "default":
-        return f"{model} ships no scaling: native is none." if requested else ""
-    # A linear checkpoint may not give the window before scaling; rope_of then takes its maximum.
-    known = kind != "linear" or "original_max_position_embeddings" in rope.shipped
-    start = f" from {window} tokens" if known else ", from a window its config does not give"
+        return ""
     factor = rope.shipped.get("factor")
-    text = f"{model} ships {kind} scaling"
-    text += f", factor {factor:g}{start}" if isinstance(factor, int | float) else start
-    attention = native.frequencies(rope, rope.trained_length).attention_factor
-    if attention != 1:
-        text += f", attention factor {attention:.4g}"
-    two = f": one list of factors up to {window} tokens, another above" * (kind == "longrope")
-    taken = window if known else f"{window}, its max_position_embeddings"
+    by = f", factor {factor:g}" if isinstance(factor, int | float) else ""
     return (
-        f"{text}. native keeps it (= {equal_to(rope)}{two}); none removes it (base "
-        f"{rope.base:g}, trained window {taken}); every other method starts from none, its "
-        f"factors relative to {window} tokens."
-    )
-
-
-def composed(rope: Rope, method: Plugin) -> str:
-    """Say of a method on top of another one whether it keeps the shipped scaling."""
-    on = method.options.get("on")
-    if on is None or not native.ships(rope):
-        return ""
-    lowest = str(on).rpartition("on=")[2].partition(":")[0]
-    fate = "kept" if lowest == "native" else "removed"
-    return f"{method.label} builds on {on}: the shipped scaling is {fate}."
-
-
-def equal_to(rope: Rope) -> str:
-    """Return the method, as written after --scaling, that equals native for this checkpoint."""
-    dual = native.dual_chunk_options(rope)
-    if dual is not None:
-        below = native.shipped_type(rope) != "default"
-        given = [f"{option}={value}" for option, value in dual.items()]
-        return f"dual_chunk:form=qwen,{','.join(given)}{',on=…' * below}"
-    method = native.TYPES[native.shipped_type(rope)]
-    name, known = method.__name__.rpartition(".")[2], parameters(method, "method")
-    given = [
-        f"{option}={str(value).lower().removesuffix('.0')}"
-        for option, value in native.shipped_options(rope).items()
-        if value is not None and value != known[option].default
-    ]
-    return f"{name}:{','.join(given)}" if given else name
-
-
-def acted_on(layers: Layers, rope: Rope, longest: int) -> str:
-    """Say which layers a method scales, unless it scales all of them."""
-    rotated, plain, window = layers.rotated, layers.plain, layers.window
-    total, sliding = rotated.total() + plain.total(), rotated["sliding"]
-    have = "has" if plain.total() == 1 else "have"
-    bare = f"{plain.total()} {have} no rotary embedding" if plain.total() else ""
-    if window is None or not sliding or (window >= longest and not layers.own_sliding):
-        return f"Of {total} attention layers, {bare}: no method changes them." if bare else ""
-    see = "sees" if sliding == 1 else "see"
-    text = f"Of {total} attention layers, {sliding} {see} only {window:,} tokens back"
-    if layers.own_sliding:
-        text += ", with their own rotary embedding, which no method changes"
-    elif rotated["full"]:
-        text += ", with the rotary embedding of the others, so that a method scales them too"
-    else:
-        text += " and no other one rotates"
-        if window <= rope.trained_length:
-            text += ": no distance exceeds the trained window, so a method has no use"
-    return f"{text}; {bare}." if bare else f"{text}."
-
-
-def trained_with(method: Plugin) -> str:
-    """Say of a method that its authors train with it: its file has TRAINING."""
-    training = getattr(method.module, "TRAINING", None)
-    if training is None:
-        return ""
-    return (
-        f"{method.label} is made for training: {training}. Here the weights are used without "
-        "training."
+        f"{model} ships {kind} scaling{by}, trained window {window} tokens. native keeps it; none "
+        "and every other method start without it."
     )

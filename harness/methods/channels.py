@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,16 +85,3 @@ def _change(ratio: float, stretch: float) -> Change:
     if ratio * stretch > 1 + ROUNDING:
         return "in part"
     return "in full" if ratio * stretch >= 1 - ROUNDING else "beyond"
-
-
-def decay(rotation: Rotation, distances: Sequence[int]) -> list[float]:
-    """Return the upper bound of the attention score at each true distance in tokens.
-
-    RoFormer, arXiv:2104.09864, section 3.4.3: the mean over j of abs(S_j), where S_j is the sum of
-    e^(i * angle) over the j fastest pairs; at distance 0 it is (pairs + 1) / 2. It is multiplied
-    by what multiplies the score. float64; NaN where the last query does not meet the key.
-    """
-    turned = rotation.angles(torch.tensor(distances))
-    sums = torch.polar(torch.ones_like(turned), turned).cumsum(dim=1)
-    bounds: list[float] = (sums.abs().mean(dim=1) * rotation.strength).tolist()
-    return bounds

@@ -157,9 +157,8 @@ def test_commands_are_functions_that_print_nothing(tmp_path, capsys):
     reports = rw.report(run, report=["scores"], out=tmp_path / "reports")
     assert reports.complete
     assert (tmp_path / "reports" / "scores.csv") in reports.written.files
-    (label, findings) = rw.check("yarn", model="reference", length="2x")[0]
-    assert label == "yarn"
-    assert all(finding.verdict != "failed" for finding in findings)
+    (finding,) = rw.check("yarn", model="reference", length="2x")
+    assert (finding.about, finding.verdict) == ("method yarn", "passed")
     inspection = rw.inspect(scaling=["pi"], length="2x")
     assert inspection.readings[0].channels[0].ratio == 0.5
     with pytest.raises(rw.UserError, match="name one with --published"):

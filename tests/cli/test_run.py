@@ -201,7 +201,8 @@ class TestRun:
         words = sweep(tiny, folder, tmp_path / "run", task=["perplexity:tail=16"], scaling=["none"])
         done = ropewalk(*words)
         assert done.err.splitlines()[0] == (
-            "1 of 4 documents hold no window of 320 tokens and are left out: note.txt"
+            "perplexity:tail=16: 1 of 4 documents hold no window of 320 tokens and are left out: "
+            "note.txt"
         )
         assert len(samples(tmp_path / "run")) == 2 * 3
 
@@ -221,7 +222,7 @@ class TestRun:
         done = ropewalk(*sweep(tiny, folder, tmp_path / "run", **cells), "--dry-run")
         told = [line for line in done.out.splitlines() if "hold no" in line]
         assert told == [
-            "1 of 4 documents hold no window of 320 tokens and are left out of perplexity:tail=16: "
+            "perplexity:tail=16: 1 of 4 documents hold no window of 320 tokens and are left out: "
             "note.txt"
         ]
 

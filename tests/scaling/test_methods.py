@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ropewalk as rw
 import scaling
-from harness.inspection.check import ROPES, WINDOWS, check_method
 from scaling import (
     abf,
     giraffe_power,
@@ -130,14 +129,9 @@ def test_frequencies_are_a_rotary_embedding(name, rope, windows):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_built_in_method_passes_what_a_users_is_held_to(name):
-    """The check command fails none of them, and says of each whether it is plain inside."""
-    every = [_fit(name, rope) for rope in ROPES[::7]]
-    findings = {
-        found.about: found for found in check_method(METHODS[name], [*product(every, WINDOWS)])
-    }
-    assert [found for found in findings.values() if found.verdict == "failed"] == []
-    plain = name in SCALED or name == "native"  # these ropes ship nothing
-    assert findings["inside the window"].verdict == ("passed" if plain else "note")
+    plain = name in SCALED or name == "native"  # this rope ships nothing
+    rope = _fit(name, Rope(64, 1e4, 256, layers=4))
+    rw.testing.check_method(METHODS[name], rope, [128, 256, 512, 4096], plain_inside=plain)
 
 
 @pytest.mark.slow

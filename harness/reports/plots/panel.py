@@ -194,12 +194,6 @@ def _mark_lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, style.Look]) 
                 )  # fmt: skip
 
 
-def where_changed(table: pd.DataFrame, changed: pd.Series[bool]) -> pd.DataFrame:
-    """Keep the lengths at which a method changes anything (all, where none does)."""
-    lengths = table.loc[changed, "length"].unique()
-    return table[table["length"].isin(lengths)] if len(lengths) else table
-
-
 def by_length(
     table: pd.DataFrame, panel: Callable[[Axes, pd.DataFrame], None]
 ) -> tuple[Figure, list[Axes]]:
