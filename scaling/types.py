@@ -175,8 +175,11 @@ class Frequencies(Rotation):
     attention_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.inv_freq.dtype != torch.float32 or self.inv_freq.dim() != 1:
-            kind = f"{self.inv_freq.dtype} {tuple(self.inv_freq.shape)}"
+        row: object = self.inv_freq  # a user's method may give anything
+        if not isinstance(row, torch.Tensor):
+            raise ValueError(f"inv_freq must be a float32 tensor, got {type(row).__name__}")
+        if row.dtype != torch.float32 or row.dim() != 1:
+            kind = f"{row.dtype} {tuple(row.shape)}"
             raise ValueError(f"inv_freq must be one row of float32, got {kind}")
         wrong = ~torch.isfinite(self.inv_freq) | (self.inv_freq < 0)
         if bool(wrong.any()):

@@ -332,7 +332,11 @@ def test_an_option_that_cannot_be_recorded_is_refused(write, value):
     ("Frequencies(rope.inv_freq()[1:])", "3 frequencies for 4 channel pairs."),
     ("Frequencies(rope.inv_freq().double())",
      "inv_freq must be one row of float32, got torch.float64 (4,)."),
+    ("Frequencies([1.0] * 4)", "inv_freq must be a float32 tensor, got list."),
     ("Frequencies(rope.inv_freq(), 0.0)", "attention_factor must be positive, got 0.0."),
+    ("Frequencies(rope.inv_freq(), __import__('random').uniform(1, 2))",
+     "two calls returned different numbers. A method depends on the rope, the length and its "
+     "options alone; seed its random numbers and keep no state."),
 ])  # fmt: skip
 def test_frequencies_that_cannot_be_used_are_refused(write, returned, told):
     plugin = load(

@@ -25,7 +25,13 @@ def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
             )
         return result.checked(rope, length)
 
-    return call(what, rotation)
+    result = call(what, rotation)
+    if method.digest is not None and call(what, rotation).fingerprint != result.fingerprint:
+        raise UserError(
+            f"{what}: two calls returned different numbers. A method depends on the rope, the "
+            "length and its options alone; seed its random numbers and keep no state."
+        )
+    return result
 
 
 def depends_on_length(far: Rotation | None, near: Rotation | None, window: int) -> bool:
