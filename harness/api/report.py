@@ -6,23 +6,23 @@ import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from harness.api.gate import Condition, Verdict, evaluate, parse
 from harness.api.observer import LOG, Observer
-from harness.errors import UserError
-from harness.reports._figures import Paper, checked, requested_figures
+from harness.errors import UserError, reason
 from harness.reports._write import ALL, Written, write_reports
 from harness.reports.page import write_page
+from harness.reports.plots.style import COLUMN, PAGE, Paper, drawing
 from harness.runs.compatible import raw_text, reasons, unpaired
 from harness.runs.frame import make_frame
 from harness.runs.store import read_run, reports_of, runs_in
 from harness.stats.cells import shared
 from harness.stats.checkpoints import as_methods
 
-PAGE = "index.html"
+INDEX = "index.html"
+WIDTHS = {"page": PAGE, "column": COLUMN}
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,9 @@ def report(
     mixed: bool = False,
     together: bool | None = None,
     fail_if: Sequence[str] = (),
+    width: str = "page",
+    style: str | Path | None = None,
     observer: Observer = LOG,
-    **figures: Any,
 ) -> Reports:
     """Write the reports of runs, which are joined, and their page.
 
@@ -76,9 +77,9 @@ def report(
     files that the runs were measured with, ``out`` the folder (default: RUN/reports, for one run).
     ``mixed`` joins runs that are not comparable; ``together`` compares models as methods, by
     default where each has one method. ``fail_if`` are conditions such as ``effective_length(yarn)
-    < 16k``, whose verdicts are ``conditions`` of the result. ``figures`` are width, style, only and
-    rename. Raises UserError where runs are not comparable, and for a condition that names nothing
-    of them.
+    < 16k``, whose verdicts are ``conditions`` of the result. Figures are as wide as a ``page`` or a
+    ``column`` of a paper, in a ``style`` of Matplotlib or of a style file. Raises UserError where
+    runs are not comparable, and for a condition that names nothing of them.
     """
     places = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     folders = runs_in(places)
@@ -89,6 +90,14 @@ def report(
         )
     if page is not None and Path(page).suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--page {page}: name a file that ends in .html.")
+    if width not in WIDTHS:
+        raise UserError(f"--width {width}: figures are as wide as a page or a column.")
+    paper = Paper(WIDTHS[width], style)
+    try:
+        with drawing(paper):
+            pass
+    except OSError as error:
+        raise UserError(f"--style {style} is no style of Matplotlib: {reason(error)}.") from None
     return write(
         folders,
         Path(out) if out else reports_of(places[0]) if len(places) == 1 else None,
@@ -97,7 +106,7 @@ def report(
         mixed=mixed,
         together=together,
         page=Path(page) if page else None,
-        figures=requested_figures(places[0], figures),
+        paper=paper,
         conditions=[parse(text) for text in fail_if],
         observer=observer,
     )
@@ -112,14 +121,13 @@ def write(
     mixed: bool = False,
     together: bool | None = None,
     page: Path | None = None,
-    figures: Paper | None = None,
+    paper: Paper | None = None,
     conditions: Sequence[Condition] = (),
     observer: Observer = LOG,
 ) -> Reports:
     """Write the reports of run folders into a folder, and their page.
 
-    Only the code of ``tasks`` runs beside the built-in ones. ``figures`` say how figures are drawn;
-    by default the file beside the run does.
+    Only the code of ``tasks`` runs beside the built-in ones. Figures are drawn for ``paper``.
     """
     with observer.status("Making tables and figures"):
         gc.disable()  # its every pass would look at all that stays
@@ -133,11 +141,10 @@ def write(
         why = reasons(records)
         notes = [f"Not comparable: {'; '.join(why)}."] if why else unpaired(records)
         note = " ".join([*notes, *raw_text(records.values())])
-        drawn = checked(figures or requested_figures(runs[0], {}), frame)
         if page is None and folder is not None and (chosen is None or ALL in chosen):
-            page = folder / PAGE
+            page = folder / INDEX
         with shared():
-            written = write_reports(frame, folder, chosen, note, drawn)
+            written = write_reports(frame, folder, chosen, note, paper)
             if page is not None:
                 write_page(page, frame, list(records.values()), written, note)
     return Reports(frame, written, note, page, verdicts)

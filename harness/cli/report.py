@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -23,10 +23,8 @@ def report(
     page: Annotated[Path | None, Parameter(group=OUTPUT)] = None,
     mixed: bool = False,
     together: Annotated[bool | None, Parameter(negative=None)] = None,
-    width: str | None = None,
-    style: Path | None = None,
-    only: tuple[str, ...] | None = None,
-    rename: tuple[str, ...] | None = None,
+    width: Literal["page", "column"] = "page",
+    style: str | None = None,
     fail_if: FailIf = None,
 ) -> Done:
     """Make the tables, figures and page of one or more runs from their files.
@@ -40,11 +38,8 @@ def report(
             the files of all reports]
         mixed: Show runs side by side that are not comparable.
         together: Compare models as methods, in one panel. [default: if each has one method]
-        width: Width of figures: page (7 inches, the default), column (3.3), or a number of inches.
-        style: Style of figures: paper (means --width column), a Matplotlib style, or its file.
-        only: The methods that figures show, in their order; tables have all.
-        rename: METHOD=NAME in figures: yarn:factor=4='YaRN 4×'. RUN/figures.toml can keep these
-            settings, and order and colours.
+        width: Figures are 7 inches wide as a page, or 3.3 as a column of a paper.
+        style: A style of Matplotlib, or its file.
         fail_if: As for `ropewalk run`.
     """
     from harness.api.report import report as make_reports
@@ -62,8 +57,6 @@ def report(
         observer=TERMINAL,
         width=width,
         style=style,
-        only=only,
-        rename=rename,
         fail_if=fail_if or (),
     )
     print_tables(reports, screen, chosen=bool(report and ALL not in report))

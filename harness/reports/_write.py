@@ -1,4 +1,4 @@
-"""Write every report of a frame as files: tables in four formats, figures and captions in three."""
+"""Write every report of a frame as files: tables in four formats, figures in three."""
 
 from __future__ import annotations
 
@@ -17,21 +17,15 @@ from PIL import Image
 from harness.errors import UserError
 from harness.files import make_folder, replacing
 from harness.plugins import Plugin, call, load, names
-from harness.reports._figures import Paper
-from harness.reports.plots.style import drawing, lay_out
-from harness.reports.writing.sentences import (
-    latex_sentence,
-    markdown_sentence,
-    markdown_text,
-    without_backticks,
-)
+from harness.reports.plots.style import Paper, drawing, lay_out
+from harness.reports.writing.sentences import without_backticks
 from harness.reports.writing.tables import Part, RenderedTable, csv, headed, joined, latex, page
 from harness.stats.cells import shared
 
 DOTS_PER_INCH = 200
 LARGEST = 2000  # square inches of a figure: 320 MB of pixels
 FIGURES = (".png", ".svg", ".pdf")
-CAPTIONS = (".caption.txt", ".caption.md", ".caption.tex")
+CAPTION = ".caption.txt"
 TABLES = (".csv", ".parquet", ".md", ".tex")
 DEFAULT = ("scores", "best", "curves")  # the reports of a run; the others are made on request
 ALL = "all"
@@ -173,7 +167,7 @@ def _parts(report: Plugin, table: pd.DataFrame, frame: pd.DataFrame) -> list[Par
 
 def _replace(files: Mapping[str, bytes], stem: Path) -> list[Path]:
     """Write a report's files, and remove those that an earlier sweep had and this one has not."""
-    for suffix in {*TABLES, *FIGURES, *CAPTIONS} - files.keys():
+    for suffix in {*TABLES, *FIGURES, CAPTION} - files.keys():
         stem.with_name(stem.name + suffix).unlink(missing_ok=True)
     return save(files, stem)
 
@@ -223,30 +217,15 @@ def save_csv(table: pd.DataFrame, file: Path) -> None:
 
 def _drawn(report: Plugin, figure: Figure, note: str, paper: Paper | None) -> dict[str, bytes]:
     """Return the files of a report's figure, and of its caption, which is the figure's label."""
-    name = report.label.partition(":")[0]
     about = (report.module.__doc__ or "").partition("\n")[0]
     caption = " ".join(filter(None, [about, str(figure.get_label()), note]))
-    return figure_files(figure, paper) | caption_files(name, about, caption)
-
-
-def caption_files(name: str, about: str, caption: str) -> dict[str, bytes]:
-    """Return a caption as text, and as Markdown and LaTeX that show the figure with it."""
-    alt = markdown_text(about.rstrip("."))
-    texts = (
-        f"{caption}\n",
-        f"![{alt}]({name}.png)\n\n{markdown_sentence(caption)}\n",
-        "\\begin{figure}\n\\centering\n"
-        f"\\includegraphics[width=\\linewidth]{{{name}.pdf}}\n"
-        f"\\caption{{{latex_sentence(caption)}}}\n\\end{{figure}}\n",
-    )
-    return dict(zip(CAPTIONS, (text.encode() for text in texts), strict=True))
+    return figure_files(figure, paper) | {CAPTION: f"{caption}\n".encode()}
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG, SVG and PDF, and its caption; the same data give the same bytes."""
-    label = str(figure.get_label())
-    captions = caption_files(name, label.partition(". ")[0], label) if label else {}
-    return save(figure_files(figure) | captions, folder / name)
+    caption = {CAPTION: f"{figure.get_label()}\n".encode()} if figure.get_label() else {}
+    return save(figure_files(figure) | caption, folder / name)
 
 
 def figure_files(figure: Figure, paper: Paper | None = None) -> dict[str, bytes]:

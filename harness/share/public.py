@@ -13,9 +13,9 @@ import pandas as pd
 
 from harness.errors import UserError
 from harness.files import make_folder, replacing
-from harness.reports._figures import Paper
 from harness.reports._write import write_reports
 from harness.reports.page import write_page
+from harness.reports.plots.style import Paper
 from harness.runs.compatible import raw_text
 from harness.runs.frame import make_frame
 from harness.runs.store import REPORTS, SAMPLES, checked_run, checked_samples, write_run

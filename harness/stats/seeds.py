@@ -30,14 +30,6 @@ NONE = (
 )
 
 
-def names(frame: pd.DataFrame) -> set[str]:
-    """Return the names of methods in figures: those of the samples, and of means over seeds."""
-    single = separated(frame)[["model", "scaling"]].drop_duplicates()
-    whole = single["model"].str.replace(ENDING, "", regex=True)
-    means = single.assign(model=whole)[whole != single["model"]]
-    return {*frame["scaling"].unique(), *labels(means).values()}
-
-
 def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
     """Return one row per model without its ``ending``, a seed, and per task, scaling and length.
 

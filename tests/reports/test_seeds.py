@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from scipy.stats import t, ttest_1samp
 
 from harness.reports import curves, differences, seeds
-from harness.reports._figures import Paper, checked
-from harness.reports.plots.style import drawing
 from harness.stats.measure import Measure
 from harness.stats.paired import of_shares
 from harness.stats.seeds import combined, mean_over_seeds, student
@@ -135,11 +133,6 @@ def test_the_figure_has_the_means_and_the_range_of_single_seeds(frame, table):
     for seed in (1, 2, 3):
         own = cells[cells.model == f"rope-seed{seed}"].drop_duplicates("length").score.tolist()
         assert pytest.approx(own) in drawn
-    with drawing(checked(Paper(only=("rope · yarn", "alibi · none")), frame)):
-        chosen = curves.make(frame, seeds=True).axes[0].get_lines()
-    assert {"rope · yarn", "alibi · none"} == {
-        name for one in chosen if "·" in (name := str(one.get_label()))
-    }
     window = frame.model.str.startswith("rope").map({True: 256, False: 512})
     apart = curves.make(frame.assign(trained_length=window), seeds=True)
     assert len(apart.axes) == 2 * len(curves.make(frame, seeds=True).axes)

@@ -20,13 +20,11 @@ from pydantic import BaseModel
 
 from harness.cli.app import main
 from harness.errors import UserError
-from harness.reports._figures import Paper, checked, requested_figures
 from harness.runs.record import Run, _Sample
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep.spec import Spec, parse_all
 from tests.child import bounded
 from tests.command_line import lines_of
-from tests.frames import sweep
 
 GONE = object()
 DEEP: Any = "x"
@@ -172,30 +170,5 @@ def test_a_sweep_file_of_any_content(tmp_path):
     def check(content: str) -> None:
         file.write_text(content)
         sentence(lambda: parse_all(file, {}))
-
-    bounded(check)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return str(value) if isinstance(value, float) else json.dumps(value)
-
-
-def test_figure_settings_of_any_content(tmp_path):
-    frame = sweep(scalings=("none", "yarn"), lengths=(256,))
-    usual = {
-        "width": 5, "style": "ggplot", "only": ["none"], "order": ["yarn"],
-        "rename": {"yarn": "YaRN"}, "colours": {"yarn": "#aa3377"},
-    }  # fmt: skip
-
-    @settings(max_examples=100)
-    @given(mutations(Paper, usual))
-    def check(told: dict[str, Any]) -> None:
-        lines = (f"{name} = {_toml(value)}\n" for name, value in told.items())
-        (tmp_path / "figures.toml").write_text("".join(lines))
-        sentence(lambda: checked(requested_figures(tmp_path, {}), frame))
 
     bounded(check)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
 from harness.api.share import TARGETS
-from harness.reports._figures import Paper
+from harness.reports.plots.style import Paper
 from harness.runs.frame import make_frame
 from harness.runs.store import read_run, read_samples
 from harness.share import card, every_eval_ever

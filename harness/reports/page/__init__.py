@@ -22,12 +22,11 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from harness.files import make_folder, replacing
 from harness.reports import curves, loss_by_position, retrieval
-from harness.reports._figures import COLUMN, Paper
 from harness.reports._write import Written
 from harness.reports.best import answer
 from harness.reports.page.serving import Serving, serving
 from harness.reports.plots.answer import draw_answer, longest
-from harness.reports.plots.style import drawing, lay_out
+from harness.reports.plots.style import COLUMN, Paper, drawing, lay_out
 from harness.reports.writing.tables import RenderedTable, csv, headed, wide
 from harness.runs.provenance import documents, facts
 from harness.stats.cells import CELL, cells

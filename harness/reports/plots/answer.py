@@ -9,7 +9,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.reports._figures import PAGE
 from harness.reports.plots import style
 from harness.reports.plots.forest import ROW, Row, draw_rows
 from harness.reports.plots.methods import Methods, methods
@@ -63,7 +62,7 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
         lines = (f"{one.facts['model']}: {title}" if several else title, *verdict(one, known))
         heads.append("\n".join(style.folded(line, room) for line in lines))
     most = max(head.count("\n") + 1 for head in heads)
-    row = ROW if width >= PAGE else LOW_ROW
+    row = ROW if width >= style.PAGE else LOW_ROW
     tall = row * max(map(len, orders)) + 0.14 * most + 0.75
     figure, panels = style.sheet(len(shown), columns, panel_height=tall)
     figure.set_size_inches(width, figure.get_size_inches()[1] + 0.25)
@@ -208,7 +207,7 @@ def _name(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> No
     labels = [
         f"{same.get(name, name)} *" if name in code else same.get(name, name) for name in order
     ]
-    room = LONGEST if style.paper().width >= PAGE else IN_COLUMN
+    room = LONGEST if style.paper().width >= style.PAGE else IN_COLUMN
     texts = [
         style.folded(f"→ {label}" if name == use else label, room, style.SIZE - 1)
         for name, label in zip(order, labels, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 from matplotlib.artist import Artist
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.reports.plots.style import LOOKS, REST, Look, foot, looks, paper
+from harness.reports.plots.style import LOOKS, REST, Look, foot, looks
 from harness.stats.cells import coinciding, once, ranked
 
 FEW = 8  # of more methods beside ``none`` than there are looks these many, the best, have one
@@ -84,17 +84,14 @@ def methods(frame: pd.DataFrame) -> Methods:
     """Give every method of a run its name and look; the frame is that of all the run's samples."""
     labels, order, unchanging, scored = _known(frame)
     names: dict[str, str] = {}
-    for scaling, label in paper().kept(labels).items():
+    for scaling, label in labels.items():
         names[scaling] = _short(label, set(names.values()))
     plain = {scaling for scaling in names if "none" in labels[scaling].split(" = ")}
-    colours = {scaling: paper().colour(labels[scaling]) for scaling in names}
     best = [scaling for scaling in order if scaling in names]
     own = [scaling for scaling in best if scaling not in plain]
     own = own if len(own) <= LOOKS else own[:FEW]
-    own += [scaling for scaling in names if colours[scaling] and scaling not in own]
     fixed = {scaling for scaling in unchanging if scaling in names}
     look = looks(list(names), distinct=own, plain=plain, fixed=fixed)
-    look |= {one: replace(look[one], color=color) for one, color in colours.items() if color}
     return Methods(
         names,
         {names[scaling]: one for scaling, one in look.items()},

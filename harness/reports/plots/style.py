@@ -13,17 +13,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain, cycle
+from pathlib import Path
 from textwrap import TextWrapper
 from typing import TypeVar
 
+import matplotlib.style
 import pandas as pd
 from matplotlib import rc_context, rcdefaults, rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.reports._figures import PAGE, Paper
-
+PAGE, COLUMN = 7.0, 3.3  # inches: the text of a two-column paper, and one of its columns
 SIZE = 8.0  # points; notes and tick labels one less
 GREY = "0.4"
 MOST_PANELS = 12  # that can be read on a page
@@ -47,6 +48,23 @@ FIXED = (0, (5, 1.5))  # dashes of a fixed factor
 # It tells each table of a font that a PDF embeds, wherever a library shows messages of that level.
 logging.getLogger("fontTools").setLevel(logging.WARNING)
 
+
+@dataclass(frozen=True)
+class Paper:
+    """What figures are drawn for: their width in inches, and a style of Matplotlib or its file."""
+
+    width: float = PAGE
+    style: str | Path | None = None
+
+    def across(self, panels: int) -> int:
+        """Return how many of so many panels of a page are side by side at this width."""
+        return max(1, min(panels, math.floor(panels * self.width / PAGE)))
+
+    def tall(self, inches: float) -> float:
+        """Return the height of a panel: in a column lower, as it is less wide."""
+        return inches if self.width >= PAGE else 0.75 * inches
+
+
 _PAPER: ContextVar[Paper | None] = ContextVar("_PAPER", default=None)
 
 
@@ -67,7 +85,8 @@ def drawing(requested: Paper | None = None) -> Iterator[None]:
     try:
         with rc_context():
             rcdefaults()
-            rcParams.update(requested.style if requested and requested.style else {})
+            if requested and requested.style:
+                matplotlib.style.use(requested.style)
             rcParams["figure.autolayout"] = rcParams["figure.constrained_layout.use"] = False
             rcParams["text.parse_math"] = rcParams["text.usetex"] = False
             rcParams["svg.fonttype"] = "path"

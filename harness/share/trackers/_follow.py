@@ -179,12 +179,10 @@ def scores(frame: pd.DataFrame) -> dict[int, dict[str, float]]:
 def _write_reports(run: Path, tasks: Sequence[str], frame: pd.DataFrame, out: Path) -> None:
     """Write the page, tables and figures of a run without any path of this machine."""
     # Not needed while a run is measured: what draws figures takes a second to import.
-    from harness.reports._figures import checked, requested_figures
+    from harness.reports.plots.style import Paper
     from harness.share.public import public_run, write_page_and_reports
 
-    write_page_and_reports(
-        public_run(run, tasks, checked(requested_figures(run, {}), frame), frame, out), out
-    )
+    write_page_and_reports(public_run(run, tasks, Paper(), frame, out), out)
 
 
 def main() -> int:
