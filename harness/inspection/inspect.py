@@ -20,10 +20,9 @@ from harness.files import make_folder
 from harness.inspection.notes import notes
 from harness.methods.channels import Channel, channels, shown
 from harness.methods.resolve import resolve
+from harness.models.checkpoint import check_rope
 from harness.models.config import read_config
-from harness.models.structure import built
 from harness.patching.config import rope_of
-from harness.patching.frequencies import check_described
 from harness.plugins import load
 from harness.reports._write import save_csv, save_figure
 from harness.reports.plots import style
@@ -31,7 +30,6 @@ from harness.reports.plots.methods import methods
 from harness.reports.plots.panel import by_length
 from harness.sweep.plan import distinct
 from harness.sweep.spec import Spec
-from scaling import native
 from scaling.types import Rope, Rotation
 
 CONTENTS = 64  # random contents of a score curve
@@ -75,9 +73,7 @@ def inspect(spec: Spec, out: Path | None = None) -> Inspection:
     trusted = spec.trust_remote_code
     model, config = read_config(spec.model, revision=spec.revision, trust_remote_code=trusted)
     rope = rope_of(config)
-    if native.ships(rope):
-        own = built(config, config.get_text_config(), trust_remote_code=trusted)
-        check_described(config.model_type, own, rope)
+    check_rope(config, rope, trust_remote_code=trusted)
     lengths = spec.lengths(rope.trained_length)
     readings = []
     for method in methods:

@@ -206,24 +206,25 @@ def open_tokenizer(name: str, *, revision: str | None, trust_remote_code: bool) 
     return _tokenizer(where, commit, trust_remote_code)
 
 
-def check_shipped(config: Any, rope: Rope, *, trust_remote_code: bool = False) -> None:
-    """Raise UserError for a shipped scaling that cannot be read, or is not in the rotary embedding.
+def check_rope(config: Any, rope: Rope, *, trust_remote_code: bool = False) -> None:
+    """Raise UserError unless a model rotates as its config says, and scales nowhere else.
 
-    What is outside of it (DeepSeek's softmax scale, Mistral 3's query scale) would stay on under
-    every method. Both are detected from the config alone: the model's own rotary class is built,
-    and the same model with and without the scaling.
+    What a shipped scaling does outside the rotary embedding (DeepSeek's softmax scale, Mistral 3's
+    query scale) would stay on under every method. Both are detected from the config alone: the
+    model's own rotary class is built, and the same model with and without the scaling.
     """
     shipped = rope.shipped
     call("the checkpoint", lambda: native.bands(rope, 1))
+    if not rope.rotary_dim:
+        return
+    model = without_weights(config, trust_remote_code=trust_remote_code)
+    own = own_frequencies(model, config.get_text_config())
+    check_described(type(model).__name__, own, rope)
     if shipped.get("rope_type", "default") == "default":
         return
-    models = [
-        without_weights(given, trust_remote_code=trust_remote_code)
-        for given in (config, rescaled(config, {"rope_type": "default"}))
-    ]
-    own = own_frequencies(models[0], config.get_text_config())
-    check_described(type(models[0]).__name__, own, rope)
-    with_it, without = map(_scales, models)
+    plain = rescaled(config, {"rope_type": "default"})
+    with_it = _scales(model)
+    without = _scales(without_weights(plain, trust_remote_code=trust_remote_code))
     changed = [name for name in with_it if with_it[name] != without.get(name)]
     beyond = [name for name in QUERY_SCALES if shipped.get(name) is not None]
     if changed or beyond:

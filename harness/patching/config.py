@@ -77,7 +77,9 @@ def rope_of(config: Any) -> Rope:
     quantity is guessed.
     """
     with attempting("config", f"this {config.model_type}"):
-        config = config.get_text_config()
+        config = deepcopy(config.get_text_config())
+        if getattr(config, "rope_parameters", None):
+            config.standardize_rope_params()  # as transformers does where it builds the model
         kind, slot = config.model_type, _slot(config)
         shipped = config.rope_parameters[slot] if slot else config.rope_parameters
         part = _number(kind, "partial_rotary_factor", shipped.get("partial_rotary_factor", 1.0))

@@ -212,25 +212,27 @@ def check_geometry(model: Any, rope: Rope) -> None:
 
 def check_described(kind: str, theirs: Frequencies, rope: Rope, tolerance: float = 1e-6) -> None:
     """Check that the frequencies of a model's rotary module are those read from its config."""
-    ours = call("the checkpoint", lambda: native.frequencies(rope, rope.trained_length))
-    same = len(theirs.inv_freq) == len(ours.inv_freq) and torch.allclose(
-        theirs.inv_freq, ours.inv_freq, rtol=tolerance, atol=0.0
+    ours = call("the checkpoint", lambda: native.frequencies(rope, 1))
+    counts, factors = (
+        [len(f.inv_freq) for f in (theirs, ours)],
+        [f.attention_factor for f in (theirs, ours)],
     )
-    if not same or abs(theirs.attention_factor - ours.attention_factor) > tolerance:
-        form = rope.shipped.get("rope_type", "default")
-        raise UserError(
-            f"{kind}: its rotary frequencies are not those its config describes (rope_type"
-            f" {form!r}: {_told(ours)}); the model's own are {_told(theirs)}. No scaling of it can"
-            " be measured."
-        )
-
-
-def _told(frequencies: Frequencies) -> str:
-    """Name frequencies in a sentence by their number, ends and attention factor."""
-    values = frequencies.inv_freq
-    return (
-        f"{len(values)} from {values.min():.3g} to {values.max():.3g} radians per token, attention"
-        f" factor {frequencies.attention_factor:.4g}"
+    if counts[0] != counts[1]:
+        what = "it rotates {} channel pairs, by the config {}".format(*counts)
+    elif abs(factors[0] - factors[1]) > tolerance:
+        what = "its attention factor is {:.7g}, by the config {:.7g}".format(*factors)
+    else:
+        pairs = torch.stack([theirs.inv_freq, ours.inv_freq]).T
+        wrong = ~torch.isclose(pairs[:, 0], pairs[:, 1], rtol=tolerance, atol=0.0)
+        if not wrong.any():
+            return
+        at = int(wrong.nonzero()[0])
+        values = "{:.7g} radians per token, by the config {:.7g}".format(*pairs[at].tolist())
+        what = f"channel pair {at} turns by {values}"
+    form = rope.shipped.get("rope_type", "default")
+    raise UserError(
+        f"{kind}: its rotary frequencies are not those its config describes (rope_type {form!r}):"
+        f" {what}. No scaling of it can be measured."
     )
 
 

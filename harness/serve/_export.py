@@ -17,7 +17,7 @@ from harness.encodings._config import EncodingConfig
 from harness.errors import UserError, foreign
 from harness.files import is_free, make_folder, new_folder, replacing
 from harness.methods.resolve import resolve
-from harness.models.checkpoint import check_shipped, open_checkpoint
+from harness.models.checkpoint import check_rope, open_checkpoint
 from harness.models.config import open_config
 from harness.models.files import GGUF, fetch, fetch_tokenizer, fetch_weights, named_weights
 from harness.models.gguf import is_gguf
@@ -138,7 +138,7 @@ def export(spec: Spec, engine: str) -> Export:
     if not is_rotary(config):
         raise UserError(f"{spec.model} has no rotary embedding: there is nothing to export.")
     rope = rope_of(config)
-    check_shipped(config, rope, trust_remote_code=trusted)
+    check_rope(config, rope, trust_remote_code=trusted)
     (length,) = spec.lengths(rope.trained_length)
     target = Target(
         scaling=method.label,

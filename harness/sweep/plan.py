@@ -16,7 +16,7 @@ from harness.data.corpus import make_corpora, open_all
 from harness.data.documents import Documents
 from harness.errors import Collector, Problems, UserError
 from harness.methods.resolve import over_lengths, supersets
-from harness.models.checkpoint import Checkpoint, check_generation, check_shipped, open_checkpoint
+from harness.models.checkpoint import Checkpoint, check_generation, check_rope, open_checkpoint
 from harness.models.weights import parts_left_out
 from harness.names import printable
 from harness.plugins import Plugin, call, load
@@ -166,7 +166,7 @@ def make_plan(
     try:
         checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
         config, rope = checkpoint.config, checkpoint.rope
-        check_shipped(config, rope, trust_remote_code=checkpoint.trust_remote_code)
+        check_rope(config, rope, trust_remote_code=checkpoint.trust_remote_code)
         check_rotary(checkpoint, methods)
     except UserError as error:
         raise Problems([*found.sentences, *error.sentences]) from error

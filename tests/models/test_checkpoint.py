@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 import ropewalk as rw
 from harness.errors import UserError
-from harness.models.checkpoint import Checkpoint, check_shipped, open_checkpoint
+from harness.models.checkpoint import Checkpoint, check_rope, open_checkpoint
 from harness.patching.config import rope_of
 from harness.patching.frequencies import check_geometry
 from harness.patching.patch import patched
@@ -51,7 +51,7 @@ def test_any_changed_weight_is_another_model(tiny, tmp_path):
 
 
 def check_scaling(checkpoint: Checkpoint) -> None:
-    check_shipped(checkpoint.config, checkpoint.rope)
+    check_rope(checkpoint.config, checkpoint.rope)
 
 
 def test_scaling_outside_the_rotary_embedding_is_refused(tmp_path):
@@ -85,7 +85,16 @@ def test_a_scaling_that_a_family_computes_by_its_own_rule_is_refused_before_its_
     config.rope_parameters = plain
     check_scaling(opened(saved_config(tmp_path / "plain", config)))
     config.rope_parameters = {**plain, "alpha": 1000.0}
-    folder = saved_config(tmp_path / "alpha", config)
+    refused(saved_config(tmp_path / "alpha", config))
+
+
+def test_a_key_that_a_family_ignores_is_refused_before_its_weights(tmp_path):
+    """Llama's class rotates whole heads, whatever share its config gives."""
+    refused(saved_config(tmp_path / "part", tiny_config("llama", partial_rotary_factor=0.5)))
+
+
+def refused(folder: Path) -> None:
+    """Find that a sweep, an export and an inspection refuse a model that rotates otherwise."""
     with pytest.raises(UserError, match="not those its config describes"):
         check_scaling(opened(folder))
     with pytest.raises(UserError, match="not those its config describes"):

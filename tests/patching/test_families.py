@@ -11,7 +11,7 @@ import transformers
 from transformers import AutoConfig
 
 from harness.errors import UserError
-from harness.models.checkpoint import check_shipped, open_checkpoint
+from harness.models.checkpoint import check_rope, open_checkpoint
 from harness.patching.config import FULL, geometry_of, rope_of
 from harness.patching.frequencies import check_geometry, rotary_name
 from harness.patching.patch import patched
@@ -118,7 +118,7 @@ def test_a_scaling_shipped_for_full_attention_is_read(family, scaling, tmp_path)
     config.save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     opened = open_checkpoint(str(tmp_path), device="cpu")
-    check_shipped(opened.config, opened.rope)
+    check_rope(opened.config, opened.rope)
 
 
 def test_a_model_of_sliding_layers_alone_is_refused():

@@ -173,14 +173,27 @@ def test_the_geometry_read_from_the_config_is_the_loaded_models(family, kind):
 
 def test_a_geometry_that_is_not_the_models_is_refused():
     model = plain_model("llama")
-    with pytest.raises(UserError, match="not those its config describes"):
-        check_geometry(model, Rope(16, 500_000.0, WINDOW))
+    for rope, found in (
+        (Rope(16, 500_000.0, WINDOW), "channel pair 1 turns by 0.3162278 radians per token, by"),
+        (Rope(8, 10_000.0, WINDOW), "it rotates 8 channel pairs, by the config 4"),
+    ):
+        with pytest.raises(UserError, match=f"not those its config describes .*{found}"):
+            check_geometry(model, rope)
 
 
-def test_the_trained_length_is_the_original_window_of_a_stretched_checkpoint():
-    """A checkpoint that ships yarn was pretrained at its original length, not at its maximum."""
-    config = tiny_config("llama", rope_parameters=YARN, max_position_embeddings=4 * WINDOW)
-    assert rope_of(config).trained_length == WINDOW
+@pytest.mark.parametrize("top", [False, True])
+def test_the_trained_length_is_the_original_window_of_a_stretched_checkpoint(top):
+    """A checkpoint that ships yarn was pretrained at its original length, not at its maximum.
+
+    transformers reads the key at the top of a config too, when it builds the model.
+    """
+    scaling, name = dict(YARN), "original_max_position_embeddings"
+    more = {name: scaling.pop(name)} if top else {}
+    window = 4 * WINDOW
+    config = tiny_config("llama", rope_parameters=scaling, max_position_embeddings=window, **more)
+    rope = rope_of(config)
+    assert rope.trained_length == WINDOW
+    check_geometry(build(config), rope)
 
 
 def test_the_trained_length_of_command_r_is_its_model_max_length():

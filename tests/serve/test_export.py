@@ -421,15 +421,14 @@ def test_sglang_is_told_base_and_rotated_part_of_a_head_twice(tmp_path):
     So do those of sglang 0.5.23 for exaone4 and qwen3_next (the base), and for llama, phi and phi3
     (the part).
     """
-    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
-    model = save_tiny(tmp_path / "m", "llama", rope_parameters=rope)
+    model = save_tiny(tmp_path / "m", "gpt_neox")
     out = tmp_path / "out"
     rw.export(model, scaling="ntk", length="4x", to="sglang", out=out)
     line = shlex.split(rw.export(model, scaling="ntk", length="4x", to="sglang").command)
     added = json.loads(line[line.index("--json-model-override-args") + 1])
     for told in (added, json.loads((out / "config.json").read_text())):
         assert told["rope_theta"] == told["rope_parameters"]["rope_theta"] != 1e4
-        assert told["partial_rotary_factor"] == 0.5
+        assert told["partial_rotary_factor"] == 0.25
 
 
 @pytest.mark.parametrize(("to", "flag"), [
