@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from harness.engine import answers as answers
     from harness.errors import UserError as UserError
     from harness.patching.config import rope_of as rope_of
+    from harness.runs.store import to_parquet as to_parquet
     from harness.select.recommend import Recommendation as Recommendation
     from ropewalk import methods as methods
     from ropewalk import testing as testing

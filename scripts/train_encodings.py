@@ -3,7 +3,7 @@
 Deterministic from its seed on one machine and number of threads.
 
     python scripts/train_encodings.py --encodings rope alibi --minutes 3
-    python scripts/train_encodings.py table training/encodings results/encodings
+    python scripts/train_encodings.py table training/encodings --out trainings.csv
 
 Texts, tokenizer and recipe are those of the reference model. The models of a seed see the same
 batches in the same order, and what an encoding adds in parameters its MLP gives back. A killed
@@ -13,7 +13,6 @@ run goes on from its last checkpoint and gives the same weights.
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -207,6 +206,7 @@ def fact_row(record: dict[str, Any]) -> dict[str, Any]:
         "held-out loss (nats)": curve[-1]["held_out"]["all"],
         "passkeys inside the window": curve[-1]["passkey"],
         "passkeys from step": keys[0] if keys else None,
+        "weights": record["weights"],
     }
 
 
@@ -250,39 +250,41 @@ def timed(models: dict[str, dict[str, Callable[[], Any]]], rounds: int) -> pd.Da
 
 
 @app.command
-def table(models: Path, out: Path, *, rounds: Count = 5, trust_remote_code: bool = False) -> None:
+def table(*models: Path, out: Path, rounds: Count = 5, trust_remote_code: bool = False) -> None:
     """Write what trainings took and came to, and how fast each encoding is beside rope.
 
-    The folder gets ``training.csv`` and the record of each model.
-
     Args:
-        models: Folder of the trained models.
-        out: Where training.csv and the folder of records go.
+        models: Folders of trained models; times are relative to the first rope of each folder.
+        out: The CSV file of all, one row per model.
         rounds: How often each work is timed.
         trust_remote_code: Run encodings of your own, whose code is beside the weights.
     """
     torch.set_num_threads(1)
+    tables = [table_of(folder, rounds, trust_remote_code) for folder in models]
+    save_csv(pd.concat(tables, ignore_index=True), out)
+
+
+def table_of(models: Path, rounds: int, run_code: bool) -> pd.DataFrame:
+    """Return the rows of one folder of trained models."""
     files = sorted(models.glob("*/training.json"))
     if not files:
         raise UserError(f"{models} has no trained models; name the folder that --out named.")
     records = {file.parent.name: json.loads(file.read_text()) for file in files}
     rows = {name: fact_row(record) for name, record in records.items()}
-    rows_of = pd.DataFrame.from_dict(rows, orient="index").convert_dtypes()
     loaded = {
         name: works(
-            AutoModelForCausalLM.from_pretrained(models / name, run_code=trust_remote_code),
+            AutoModelForCausalLM.from_pretrained(models / name, run_code=run_code),
             record["recipe"],
         )
         for name, record in records.items()
     }
     seconds = timed(loaded, rounds)
     first = next((name for name in seconds.index if name.startswith("rope-")), seconds.index[0])
-    ratios = (seconds / seconds.loc[first]).round(2).add_suffix(f", times {first}")
-    rows_of = rows_of.join(ratios)
-    (out / "training").mkdir(parents=True, exist_ok=True)
-    for file in files:
-        shutil.copy(file, out / "training" / f"{file.parent.name}.json")
-    save_csv(rows_of.rename_axis("model").reset_index(), out / "training.csv")
+    ratios = (seconds / seconds.loc[first]).round(2).add_suffix(", relative to rope")
+    joined = pd.DataFrame.from_dict(rows, orient="index").convert_dtypes().join(ratios)
+    joined = joined.rename_axis("model").reset_index()
+    joined.insert(0, "training", models.name)
+    return joined
 
 
 if __name__ == "__main__":

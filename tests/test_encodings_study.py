@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
 import re
-from collections.abc import Iterator
 from functools import cache
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from harness.reports import agreement
+import ropewalk as rw
+from harness.reports import agreement, seeds
 
 STUDY = Path(__file__).parents[1] / "results" / "encodings"
 TEXT = (STUDY / "README.md").read_text(encoding="utf-8")
@@ -50,6 +47,14 @@ def first_table(model: str) -> bool:
     return not model.endswith((WITHOUT, TWICE))
 
 
+PARTS = {"encodings": "", "no_passkeys": WITHOUT, "long": TWICE}
+
+
+@cache
+def frame(part: str) -> pd.DataFrame:
+    return rw.frame(STUDY / "samples.parquet" / part)
+
+
 @cache
 def samples() -> pd.DataFrame:
     """Return one row per sample.
@@ -58,31 +63,25 @@ def samples() -> pd.DataFrame:
     digits are the most likely ones at their places, and ``guesses`` how many of these are digits.
     A token of the most likely answer is a word or one character.
     """
-    columns = [*WHERE, "unit", "value", "weight", "digits", "placed", "guesses"]
-    return pd.DataFrame(_samples(), columns=columns).set_index([*WHERE, "unit"]).sort_index()
+    every = pd.concat([frame(part).assign(ending=end) for part, end in PARTS.items()])
+    every = every[every["status"] == "ok"]
+    model, seed = every["model"].str.extract(r"(.*)-seed(\d)").to_numpy().T
+    likely = every["argmax"].fillna("").map(lambda text: re.findall(r" ?[^\W\d]+|.", text)[-5:])
+    placed = [sum(map(str.__eq__, key, answer)) for key, answer in
+              zip(every["key"].fillna(""), likely, strict=True)]  # fmt: skip
+    every = every.assign(
+        model=model + every["ending"], method=every["scaling"], seed=seed.astype(int),
+        digits=every["found"].isin(["exact", "format"]), placed=placed,
+        guesses=likely.map(lambda answer: sum(map(str.isdigit, answer))),
+    )  # fmt: skip
+    columns = ["value", "weight", "digits", "placed", "guesses"]
+    return every.set_index([*WHERE, "unit"])[columns].sort_index()
 
 
-def _samples() -> Iterator[tuple[Any, ...]]:
-    for folder in sorted(STUDY.glob("**/*-seed?/")):
-        model, _, seed = folder.name.rpartition("-seed")
-        model += WITHOUT * ("no_passkeys" in folder.parts) + TWICE * ("long" in folder.parts)
-        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        cells: dict[str, list[dict[str, Any]]] = {}
-        for cell in record["cells"]:
-            cells.setdefault(cell["key"], []).append(cell)
-        with gzip.open(folder / "samples.jsonl.gz", "rt", encoding="utf-8") as lines:
-            for sample in map(json.loads, lines):
-                if sample["status"] != "ok":
-                    continue
-                facts = sample["facts"]
-                any_format = facts.get("found") in ("exact", "format")
-                likely = re.findall(r" ?[^\W\d]+|.", facts.get("argmax", ""))[-5:]
-                placed = sum(map(str.__eq__, facts.get("key", ""), likely))
-                extra = any_format, placed, sum(map(str.isdigit, likely))
-                measured = sample["unit"], sample["value"], sample.get("weight") or 1, *extra
-                for cell in cells[sample["cell"]]:
-                    where = model, cell["scaling"], cell["task"], int(cell["length"]), int(seed)
-                    yield *where, *measured
+@cache
+def trainings(part: str = "encodings") -> pd.DataFrame:
+    table = pd.read_csv(STUDY / "trainings.csv")
+    return table[table["training"] == part].set_index("model")
 
 
 @cache
@@ -152,15 +151,15 @@ def from_window(model: str, method: str, length: int = 2048) -> pd.DataFrame:
 
 
 @cache
-def reported(part: str = "") -> pd.DataFrame:
+def reported(part: str = "encodings") -> pd.DataFrame:
     """Return the means over seeds of a report, by model, method, task and length."""
-    table = pd.read_csv(STUDY / part / "reports" / "seeds.csv")
+    table = seeds.make(frame(part))
     return table.set_index(["model", "scaling", "task", "length"]).sort_index()
 
 
 def reported_change(model: str, method: str, length: int = 2048) -> str:
     """Return the report's change from 256 tokens, for random seeds and random documents."""
-    part = "long" if model.endswith(TWICE) else ""
+    part = "long" if model.endswith(TWICE) else "encodings"
     cell = reported(part).loc[(model.removesuffix(TWICE), method, TAIL, length)]
     return as_changes(*(math.log1p(cell[end]) for end in ("change", "low_change", "high_change")))
 
@@ -255,17 +254,15 @@ def rank_test(some: pd.Series[float], others: pd.Series[float]) -> float:
 
 def test_what_was_trained_and_measured_is_that_of_the_text():
     """Models, documents and passkeys, as the page introduces them."""
-    flat, table = " ".join(TEXT.split()), pd.read_csv(STUDY / "training.csv")
+    flat, table = " ".join(TEXT.split()), trainings().reset_index()
     seeds = table["model"].str.replace(r"-seed\d", "", regex=True).value_counts()
     encodings = seeds.drop("rope_linear-rotated=false")
     assert len(encodings) == 14
     assert encodings.value_counts().to_dict() == {3: 8, 5: 6}
     assert table["parameters"].max() / table["parameters"].min() < 1.02
     assert table["parameters"].div(1e6).round(1).eq(1.1).all()
-    for file in STUDY.glob("**/training/*.json"):
-        recipe = json.loads(file.read_text())["recipe"]
-        steps = 6000 if "long" in file.parts else 3000
-        assert (recipe["steps"], recipe["rows"], recipe["answer_weight"]) == (steps, 8, 8)
+    assert (trainings()["steps"] == 3000).all()
+    assert (trainings("long")["steps"] == 6000).all()
     documents = by_document("rope", "none", TAIL, 256).columns
     modules = documents.str.endswith(".py").sum()
     chapters = documents.str.startswith("topics/").sum()
@@ -336,7 +333,7 @@ def without_prompts(task: str, model: str, method: str = "none") -> pd.Series[fl
 
 def test_every_model_without_passkey_prompts_has_three_seeds():
     assert "with three seeds each. Three quarters" in " ".join(TEXT.split())
-    table = pd.read_csv(STUDY / "no_passkeys" / "training.csv")
+    table = trainings("no_passkeys").reset_index()
     trained = sorted(f"{name}-seed{seed}" for name in WITHOUT_NAMES for seed in (1, 2, 3))
     assert table["model"].tolist() == trained
     for model, method in WITHOUT_ROWS:
@@ -416,7 +413,7 @@ def test_a_row_of_twice_the_steps_is_that_of_the_samples(model, method):
 def test_what_twice_the_steps_change_is_that_of_the_text():
     """Perplexity beside 3000 steps and other encodings, and when every seed learned to copy."""
     flat, name = " ".join(TEXT.split()), "rope" + TWICE
-    table = pd.read_csv(STUDY / "long" / "training.csv").set_index("model")
+    table = trainings("long")
     least = min(of(model, "none", TAIL, 256).min() for model, method in ROWS if method == "none")
     for model, told in (
         ("rope", "at steps {}, by seed"),
@@ -425,7 +422,7 @@ def test_what_twice_the_steps_change_is_that_of_the_text():
         ("alibi", "ALiBi at steps {} and"),
         ("t5", "T5 at steps {} ("),
     ):
-        first = table["passkeys from step"].filter(like=f"{model}-").sort_index()
+        first = table["passkeys from step"].filter(like=f"{model}-").sort_index().astype(int)
         assert told.format(", ".join(map(str, first))) in flat
         assert (of(model + TWICE, "none", KEYS, 256) == 1).all()
         assert of(model + TWICE, "none", TAIL, 256).max() < least
@@ -445,11 +442,11 @@ def test_what_twice_the_steps_change_is_that_of_the_text():
             assert ahead.all()
         more = change(far - of(name, method, PREFIX, 2048))
         assert f"{more} from rotary under {told}" in flat
-    costs = pd.read_csv(STUDY / "training.csv").set_index("model")["step, times rope-seed1"]
+    costs = trainings()["step, relative to rope"]
     equal = 3000 * costs[costs.index.str.startswith("transformer_xl")].median()
     assert f"3000 steps of Transformer-XL are about {equal:.0f} of rotary" in flat
-    costs = pd.read_csv(STUDY / "long" / "training.csv").set_index("model")
-    again = costs.filter(like="transformer_xl", axis=0)["step, times rope-seed1"].median()
+    costs = trainings("long")
+    again = costs.filter(like="transformer_xl", axis=0)["step, relative to rope"].median()
     assert f"and about {3000 * again:.0f} when the costs were" in flat
     more = [100 * (6000 / steps - 1) for steps in (equal, 3000 * again)]
     assert f"had {more[0]:.0f} to {more[1]:.0f} % more time" in flat
@@ -508,8 +505,8 @@ def test_kerple_does_not_lead_after_twice_the_steps():
     assert f"at 256 tokens its difference from rotary is {inside}" in flat
     before = against("self_extend", "kerple", 2048)[own.index]
     assert f"the same three seeds differ by {change(before)} from Self-Extend, so" in flat
-    costs = pd.read_csv(STUDY / "long" / "training.csv").set_index("model")
-    costs = costs.filter(like="kerple", axis=0)["step, times rope-seed1"]
+    costs = trainings("long")
+    costs = costs.filter(like="kerple", axis=0)["step, relative to rope"]
     assert f"A step of KERPLE takes {costs.min():.2f} to {costs.max():.2f} times" in flat
     assert f"% and KERPLE {keys(name, 'none', 2048)} %" in flat
     assert at_2048("kerple")[2] == 1
@@ -573,15 +570,15 @@ def test_t5_is_between_transformer_xl_and_extended_rotary_after_twice_the_steps(
     assert told in flat
     assert (of(name, "none", KEYS, 1024) == 1).all()
     assert f"each of three seeds of T5 at least {100 * at_2048(name).min():.0f} %" in flat
-    costs = pd.read_csv(STUDY / "long" / "training.csv").set_index("model")
-    costs = costs.filter(like="t5", axis=0)["step, times rope-seed1"]
+    costs = trainings("long")
+    costs = costs.filter(like="t5", axis=0)["step, relative to rope"]
     assert f"A step of T5 takes {costs.min():.2f} to {costs.max():.2f} times" in flat
 
 
 def test_two_encodings_read_better_than_truncation_after_twice_the_steps():
     """At four windows KERPLE and Transformer-XL, ALiBi only at two, and none at eight."""
     flat = " ".join(TEXT.split())
-    changes = pd.read_csv(STUDY / "long" / "reports" / "seeds.csv").set_index(["task", "length"])
+    changes = reported("long").reset_index().set_index(["task", "length"])
     for model, name in (("kerple", "KERPLE"), ("transformer_xl", "Transformer-XL")):
         own = changes[changes["model"] == model]
         value, low, high = 100 * own.loc[(TAIL, 1024), ["change", "low_change", "high_change"]]
@@ -699,26 +696,26 @@ def test_only_passkeys_show_a_use_of_more_than_the_last_window_at_eight_windows(
 
 def test_training_steps_and_costs_are_those_of_the_table():
     """When rotary and Transformer-XL learned to copy, and what the encodings cost."""
-    table = pd.read_csv(STUDY / "training.csv").set_index("model")
+    table = trainings()
     steps = table["passkeys from step"]
     rope = steps[[f"rope-seed{seed}" for seed in (1, 2, 3, 4, 5)]]
     assert [None if pd.isna(step) else int(step) for step in rope] == [2100, 1700, None, 2800, 2000]
     recurrent = steps[steps.index.str.startswith("transformer_xl")]
     assert (recurrent.min(), recurrent.max()) == (1300, 1800)
-    cost = table["step, times rope-seed1"].round(1)
+    cost = table["step, relative to rope"].round(1)
     assert (cost.min(), cost.max()) == (0.9, 2.2)
     assert cost.idxmax().startswith("deberta")
-    forward = table["forward of 2048 tokens, times rope-seed1"]
+    forward = table["forward of 2048 tokens, relative to rope"]
     assert round(forward["alibi-seed1"], 1) == 2.2
     fire = forward[[f"fire-seed{seed}" for seed in (1, 2, 3, 4, 5)]]
     assert round(fire.median()) == 7
     assert forward.idxmax().startswith("fire")
     flat, minutes = " ".join(TEXT.split()), table["minutes of training"]
     assert f"{minutes.min():.0f} to {minutes.max():.0f} minutes each" in flat
-    later = pd.read_csv(STUDY / "no_passkeys" / "training.csv").set_index("model")
+    later = trainings("no_passkeys")
     names = [f"{name}-seed1" for name in ("alibi", "kerple", "t5")]
     one, two, three = later[forward.name][names].map("{:.1f}".format)
-    assert f"[{one}, {two} and {three}](no_passkeys" in flat
+    assert f"are {one}, {two} and {three} instead" in flat
     one, two, three = forward[names].map("{:.1f}".format)
     assert f"instead of {one}, {two} and {three}" in flat
 
@@ -760,7 +757,7 @@ def test_transformer_xl_is_significantly_better_only_without_pairing():
     assert len(paired) == 20
     corrected, unpaired = holm(paired), holm(apart)
     assert (pairs("transformer_xl")[0] < pairs("transformer_xl")[1]).all()
-    assert f"(p = {corrected['transformer_xl none']:.2f}, [diff" in flat
+    assert f"(p = {corrected['transformer_xl none']:.2f}, report `diff" in flat
     assert f"(p = {unpaired['transformer_xl none']:.2f}, Welch)" in flat
     for model in ("t5", "kerple", "alibi", "fire"):
         assert min(corrected[f"{model} none"], unpaired[f"{model} none"]) > 0.05

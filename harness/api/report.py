@@ -17,6 +17,7 @@ from harness.reports.page import write_page
 from harness.reports.plots.style import COLUMN, PAGE, Paper, drawing
 from harness.runs.compatible import raw_text, reasons, unpaired
 from harness.runs.frame import make_frame
+from harness.runs.parquet import runs_at
 from harness.runs.store import read_run, reports_of, runs_in
 from harness.stats.cells import shared
 from harness.stats.checkpoints import as_methods
@@ -83,7 +84,8 @@ def report(
     """
     places = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     folders = runs_in(places)
-    if len(places) > 1 and out is None and page is None:
+    joined = len(places) > 1 or bool(runs_at(places[0]))
+    if joined and out is None and page is None:
         raise UserError(
             "several runs are joined: say with --out where their tables and figures go, or with "
             "--page where a page of them goes."
@@ -100,7 +102,7 @@ def report(
         raise UserError(f"--style {style} is no style of Matplotlib: {reason(error)}.") from None
     return write(
         folders,
-        Path(out) if out else reports_of(places[0]) if len(places) == 1 else None,
+        Path(out) if out else None if joined else reports_of(places[0]),
         report,
         task,
         mixed=mixed,

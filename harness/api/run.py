@@ -31,7 +31,7 @@ from harness.plugins import load, names_code, parameters
 from harness.reports import best
 from harness.reports.plots.style import drawing, lay_out
 from harness.runs.frame import make_frame
-from harness.runs.store import SAMPLES, measured, outcomes, run_folders
+from harness.runs.store import SAMPLES, measured, outcomes, run_folders, runs_in
 from harness.sweep.backend import ThisProcess
 from harness.sweep.eta import initial_eta, this_machine
 from harness.sweep.measure import Event, Failure, Session, Started
@@ -194,13 +194,13 @@ class MeasuredRun:
 
 
 def frame(folders: str | Path | Iterable[str | Path], tasks: Iterable[str] = ()) -> pd.DataFrame:
-    """Return the frame of one or more run folders, read from their files alone.
+    """Return the frame of runs, read from their files alone: folders, or what ``to_parquet`` wrote.
 
     ``tasks`` are your own task files that the runs were measured with. Raises UserError where runs
     are not comparable.
     """
     many = [folders] if isinstance(folders, str | Path) else folders
-    return make_frame([Path(folder) for folder in many], tasks)
+    return make_frame(runs_in([Path(folder) for folder in many]), tasks)
 
 
 def run(

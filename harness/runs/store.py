@@ -1,6 +1,7 @@
 """Read and write a run folder: ``run.json`` is its record, ``samples.jsonl`` its samples.
 
-The samples are also read where they are compressed (``samples.jsonl.gz``).
+The samples are also read where they are compressed (``samples.jsonl.gz``), and whole runs in a
+Parquet file, where the path of a run is ``FILE.parquet/NAME``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from harness.files import (
     replacing,
     sync_names,
 )
+from harness.runs import parquet
 from harness.runs.compatible import NAMES, PROTOCOLS, SEEDS, differing
 from harness.runs.record import LINE, check_run, check_sample
 
@@ -177,6 +179,9 @@ def each_sample(folder: Path) -> Iterator[dict[str, Any]]:
     The last of one cell key and question digest counts. Raises UserError for a line that is broken
     in the middle of the file.
     """
+    if parquet.runs_at(folder) == [folder]:
+        yield from parquet.samples_of(folder)
+        return
     path = _stored(folder)
     try:
         with open_regular(path, follow=False, buffering=MIB) as file:
@@ -263,7 +268,10 @@ def read_run(folder: Path) -> dict[str, Any]:
     """Return the record of a run; raise UserError if the folder has no record."""
     path = folder / RUN
     try:
-        text = read_regular(path, limit=LARGEST_RUN, follow=False).decode()
+        if parquet.runs_at(folder) == [folder]:
+            text = parquet.record_of(folder)
+        else:
+            text = read_regular(path, limit=LARGEST_RUN, follow=False).decode()
         record = json.loads(text, parse_float=finite, parse_constant=finite)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder} is not a run folder: it has no {RUN}.") from None
@@ -309,6 +317,27 @@ def _cut_torn_line(file: BinaryIO) -> None:
         file.truncate(whole)
         os.fsync(file.fileno())
     file.seek(whole)
+
+
+def to_parquet(folder: str | Path, file: str | Path) -> None:
+    """Write all runs in and below a folder, records included, to one Parquet file.
+
+    ``rw.frame``, ``rw.report`` and ``ropewalk report`` read the file as they read run folders, and
+    ``FILE/NAME`` as one of its runs, or as those of one of its folders. Raises UserError for a
+    folder without runs, and for a run without samples.
+    """
+    folder, file = Path(folder), Path(file)
+    found = sorted(path.parent for path in folder.rglob(RUN))
+    if not found:
+        raise UserError(f"{folder} has no runs: no {RUN} is in it.")
+    names = {run: run.relative_to(folder if run != folder else run.parent) for run in found}
+    parquet.write(
+        {
+            name.as_posix(): (checked_run(run), list(checked_samples(run).values()))
+            for run, name in names.items()
+        },
+        file,
+    )
 
 
 REPORTS = "reports"  # of all models together, beside their folders
@@ -422,15 +451,18 @@ def reports_of(run: Path) -> Path:
 
 
 def runs_in(places: Sequence[Path]) -> list[Path]:
-    """Return the run folders among the given ones and directly inside them.
+    """Return the runs among the given folders, directly inside them, and in Parquet files.
 
-    Files and reports folders, which ``FOLDER/*`` includes, are ignored where there is a run; a
-    place that does not exist is returned, for its error.
+    Other files and reports folders, which ``FOLDER/*`` includes, are ignored where there is a run;
+    a place that does not exist is returned, for its error.
     """
     folders = [
-        sorted(path.parent for path in (*place.glob(RUN), *place.glob(f"*/{RUN}")))
-        if place.exists()
-        else [place]
+        parquet.runs_at(place)
+        or (
+            sorted(path.parent for path in (*place.glob(RUN), *place.glob(f"*/{RUN}")))
+            if place.exists()
+            else [place]
+        )
         for place in places
     ]
     return [run for runs in folders for run in runs] or list(places)

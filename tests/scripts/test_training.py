@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from harness.api.new import new
 from harness.errors import UserError
+from harness.runs.store import runs_in
 from tests import ROOT
 from tests.tiny import tiny_tokenizer
 
@@ -114,11 +115,10 @@ def test_the_models_of_the_laboratory_are_trained_alike(scripts, tmp_path, monke
     assert records[0]["of_the_encoding"] == 2 * 4
     assert [point["step"] for point in records[0]["curve"]] == [2, 4]
     assert not (tmp_path / "whole" / "rope-seed1" / "checkpoint.pt").exists()
-    train_encodings.table(tmp_path / "whole", tmp_path / "study", rounds=1)
-    table = pd.read_csv(tmp_path / "study" / "training.csv").set_index("model")
+    train_encodings.table(tmp_path / "whole", out=tmp_path / "trainings.csv", rounds=1)
+    table = pd.read_csv(tmp_path / "trainings.csv").set_index("model")
     assert list(table["of the encoding"]) == [2 * 4, 0]
-    assert table.loc["rope-seed1"].filter(like="times rope-seed1").tolist() == [1, 1, 1]
-    assert (tmp_path / "study" / "training" / "kerple-seed1.json").exists()
+    assert table.loc["rope-seed1"].filter(like="relative to rope").tolist() == [1, 1, 1]
     with stopping_at(0, monkeypatch):  # a second seed is new, the first is there
         train_encodings.main(**asked, seeds=2, out=tmp_path / "whole")
     with pytest.raises(UserError, match="models of 4 steps"):
@@ -152,8 +152,6 @@ def test_the_weights_of_the_loss_are_those_of_the_study(scripts):
     )  # fmt: skip
     assert told
     answer, filler, first = map(float, told.groups())
-    records = [json.loads(file.read_text()) for file in study.glob("training/*.json")]
-    assert {record["recipe"]["answer_weight"] for record in records} == {answer}
     texts, mine = _training.read_texts(tiny_tokenizer(), documents(), 300), recipe(scripts)
     draw = Random("weights")
     prompts = [_training.passkey_row(texts.source, mine, texts.least, draw) for _ in range(8)]
@@ -172,10 +170,10 @@ def test_a_changed_file_is_not_taken_for_the_trained_one(scripts, tmp_path):
     train_encodings.main(encodings=[str(file)], out=out)
     train_encodings.main(encodings=[str(file)], out=out)
     with pytest.raises(UserError, match="--trust-remote-code"):
-        train_encodings.table(out, tmp_path / "study", rounds=1)
-    train_encodings.table(out, tmp_path / "study", rounds=1, trust_remote_code=True)
+        train_encodings.table(out, out=tmp_path / "study.csv", rounds=1)
+    train_encodings.table(out, out=tmp_path / "study.csv", rounds=1, trust_remote_code=True)
     with pytest.raises(UserError, match="has no trained models"):
-        train_encodings.table(tmp_path, tmp_path / "study")
+        train_encodings.table(tmp_path, out=tmp_path / "study.csv")
     file.write_text(source.replace("distance**0.5", "distance**0.6"), encoding="utf-8")
     with pytest.raises(UserError, match="another file"):
         train_encodings.main(encodings=[str(file)], out=out)
@@ -197,10 +195,10 @@ def test_a_checkpoint_of_another_recipe_is_not_gone_on_with(scripts, tmp_path):
         scripts.train(recipe(scripts), documents(), tmp_path)
 
 
-def test_the_study_has_the_record_of_every_model():
+def test_the_study_has_a_row_for_every_model():
     study = ROOT / "results" / "encodings"
-    models = set(pd.read_csv(study / "training.csv")["model"])
-    assert {file.stem for file in study.glob("training/*.json")} == models
+    trained = pd.read_csv(study / "trainings.csv")[["training", "model"]]
+    runs = [run.parts[-3:] for run in runs_in([study / "samples.parquet"])]
     for task in ("perplexity", "passkey"):
-        measured = {folder.name for folder in (study / task).iterdir()}
-        assert {name for name in measured if "held" not in name} == models, task
+        measured = {run[::2] for run in runs if run[1] == task and "held" not in run[2]}
+        assert measured == set(trained.itertuples(index=False, name=None)), task
