@@ -156,7 +156,7 @@ def _geometry(settings: Mapping[str, Any]) -> tuple[Rope, tuple[int, ...]]:
     spec = read_spec(settings, {"length": ("0.5x", "1x", "2x", "16x")})
     trusted = spec.trust_remote_code
     config = read_config(spec.model, revision=spec.revision, trust_remote_code=trusted)[1]
-    rope = rope_of(config)
+    rope = rope_of(config, spec.trained_length)
     return rope, spec.lengths(rope.trained_length)
 
 

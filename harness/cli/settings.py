@@ -23,7 +23,12 @@ METHODS = Group.create_ordered("Methods")
 TASKS = Group.create_ordered("Tasks, lengths and documents")
 EXECUTION = Group.create_ordered("Execution")
 OUTPUT = Group.create_ordered("Output")
-OPENING = ("revision", "offline", "trust_remote_code")  # how a model's config is read
+OPENING = (
+    "revision",
+    "offline",
+    "trained_length",
+    "trust_remote_code",
+)  # how a model's config is read
 
 
 def whole(kind: Any, tokens: Sequence[Token]) -> int:  # noqa: ARG001
@@ -56,8 +61,8 @@ FLAGS = {
         "dtype": "auto (float32 on a CPU, elsewhere that of the checkpoint), float32, bfloat16 or "
         "float16. [default: auto]",
         "offline": "Send no request to the hub; use what its cache has. [default: False]",
-        "trained_length": "The trained window in tokens, for a model whose config does not give "
-        "it. [default: the config's]",
+        "trained_length": "The trained window in tokens, where the config gives none or another. "
+        "[default: the config's]",
         "trust_remote_code": "Run code from the model's repository. [default: False]",
         "allow_pickle": "Accept weights that are not safetensors. [default: False]",
     },

@@ -72,7 +72,7 @@ def inspect(spec: Spec, out: Path | None = None) -> Inspection:
     methods = distinct("scaling", [load("method", given) for given in spec.scaling])
     trusted = spec.trust_remote_code
     model, config = read_config(spec.model, revision=spec.revision, trust_remote_code=trusted)
-    rope = rope_of(config)
+    rope = rope_of(config, spec.trained_length)
     check_rope(config, rope, trust_remote_code=trusted)
     lengths = spec.lengths(rope.trained_length)
     readings = []
@@ -81,7 +81,7 @@ def inspect(spec: Spec, out: Path | None = None) -> Inspection:
             rotation = resolve(method, rope, length)
             for label, part in shown(method.label, rotation):
                 readings.append(Reading(label, length, part, channels(rope, part, length)))
-    lines = notes(model, config, methods, trust_remote_code=trusted)
+    lines = notes(model, config, methods, rope, trust_remote_code=trusted)
     if out and max(lengths) < 2:
         raise UserError("figures over distance need a --length of 2 tokens or more.")
     result = Inspection(model, rope, tuple(lines), tuple(readings))

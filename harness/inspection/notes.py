@@ -41,7 +41,7 @@ def plan_notes(plan: Plan) -> list[str]:
     if raw and getattr(model.tokenizer, "chat_template", None):
         lines.append(f"The chat template of {model.label} is not applied in {', '.join(raw)}.")
     trusted = model.trust_remote_code
-    lines += notes(model.label, model.config, plan.methods, trust_remote_code=trusted)
+    lines += notes(model.label, model.config, plan.methods, model.rope, trust_remote_code=trusted)
     return lines + _equal(plan)
 
 
@@ -148,6 +148,7 @@ def notes(
     model: str,
     config: Any,
     methods: Sequence[Plugin],
+    rope: Rope,
     *,
     trust_remote_code: bool,
 ) -> list[str]:
@@ -157,8 +158,12 @@ def notes(
     """
     if not is_rotary(config):
         return [f"{model} has no rotary embedding: it is measured unchanged."]
-    rope = rope_of(config)
     lines = [call("the checkpoint", lambda: shipped(model, rope))]
+    if (window := rope_of(config).trained_length) != rope.trained_length:
+        lines.append(
+            f"{model}: the trained window is {rope.trained_length:,} tokens by --trained-length, "
+            f"{window:,} by its config."
+        )
     try:
         layers = call(model, lambda: layers_of(config, trust_remote_code=trust_remote_code))
     except UserError as error:  # a sweep would raise it too

@@ -116,7 +116,9 @@ def _missing_files(name: str, files: list[str], revision: str | None) -> list[st
 
 
 def absent(name: str, files: Iterable[str], revision: str | None) -> list[str]:
-    """Return which files of a hub model are not in the cache."""
+    """Return which files are not in a model's folder, or of a hub model not in the cache."""
+    if (folder := Path(name)).is_dir():
+        return [file for file in files if not (folder / file).exists()]
     cached = ((file, try_to_load_from_cache(name, file, revision=revision)) for file in files)
     return [file for file, path in cached if not isinstance(path, str)]
 

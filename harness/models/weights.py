@@ -69,16 +69,15 @@ def parts_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Check names and shapes of a checkpoint's tensors; return the parts that its model lacks.
 
     No value is read: the library loads onto the meta device. Quantised weights, whose conversion
-    needs values, and weights that are not downloaded yet are checked when they are loaded.
+    needs values, and weights that are not here yet are checked when they are loaded.
     """
     where, commit, pickles = checkpoint.name, checkpoint.revision, checkpoint.allow_pickle
     either = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
-    remote = commit is not None and len(absent(where, either, commit)) == len(either)
-    if remote or checkpoint.quantized is not None:
+    if checkpoint.quantized is not None or len(absent(where, either, commit)) == len(either):
         return ()
     with attempting("weights", where):
         named = named_weights(where, commit, checkpoint.config, allow_pickle=pickles)
-        if commit is not None and absent(where, named or {SAFE_WEIGHTS_NAME}, commit):
+        if absent(where, named or {SAFE_WEIGHTS_NAME}, commit):
             return ()
         return _check_fit(where, *_load(replace(checkpoint, device="meta", device_map=None)))
 

@@ -44,32 +44,26 @@ def sliding_window(config: Any) -> int | None:
 def geometry_of(config: Any, trained_length: int | None = None) -> Rope:
     """Return the geometry of a config, with no channels for a model without a rotary embedding.
 
-    The window of such a model is the one in its config, under any of ``WINDOWS``, or
-    ``trained_length`` if there is none. Raises UserError where both or neither are given.
+    The window of such a model is ``trained_length``, or the one in its config, under any of
+    ``WINDOWS``. Raises UserError where there is none.
     """
     if is_rotary(config):
-        source, rope = "a rotary embedding", rope_of(config)
-    else:
-        text = config.get_text_config()
-        windows = [getattr(text, name, None) for name in WINDOWS]
-        window = next((w for w in windows if isinstance(w, int) and 1 <= w <= LONGEST), None)
-        if window is None and trained_length is None:
-            raise UserError(
-                f"{text.model_type}: the config gives no trained window; give --trained-length"
-                " TOKENS, a window of its pretraining."
-            )
-        source, rope = f"a window of {window} tokens", Rope(0, 1.0, window or trained_length or 1)
-        if window is None:
-            return rope
-    if trained_length not in (None, rope.trained_length):
+        return rope_of(config, trained_length)
+    text = config.get_text_config()
+    windows = [trained_length, *(getattr(text, name, None) for name in WINDOWS)]
+    window = next((w for w in windows if isinstance(w, int) and 1 <= w <= LONGEST), None)
+    if window is None:
         raise UserError(
-            f"--trained-length {trained_length}: the config gives {source}; leave it out."
+            f"{text.model_type}: the config gives no trained window; give --trained-length"
+            " TOKENS, a window of its pretraining."
         )
-    return rope
+    return Rope(0, 1.0, window)
 
 
-def rope_of(config: Any) -> Rope:
+def rope_of(config: Any, trained_length: int | None = None) -> Rope:
     """Read the rotary geometry from a model's config alone.
+
+    ``trained_length`` replaces the window of the config, from which a shipped scaling starts still.
 
     Where a model has a rotary embedding per layer type (Gemma 3, OLMo 3), it is the one of the
     full-attention layers: sliding layers see short distances only, so theirs is never scaled.
@@ -91,6 +85,11 @@ def rope_of(config: Any) -> Rope:
             )
         trained = _trained_length(config, shipped)
         scaling = dict(shipped)
+        if trained_length is not None and scaling.get("rope_type") == "dynamic":
+            raise UserError(
+                f"{kind}: its dynamic scaling starts from the config's window, {trained:,} tokens;"
+                " leave --trained-length out."
+            )
         if slot:
             scaling.pop("truncate", None)  # transformers reads it from a flat config only
         if scaling.get("rope_type") == "longrope" and scaling.get("factor") is None:
@@ -102,7 +101,8 @@ def rope_of(config: Any) -> Rope:
         if base <= 0:
             raise UserError(f"{kind}: rope_theta must be above 0, the config gives {base:g}.")
         heads = getattr(config, "num_attention_heads", 1)
-        return Rope(rotary_dim, base, trained, scaling, config.num_hidden_layers, heads)
+        window = trained_length or trained
+        return Rope(rotary_dim, base, window, scaling, config.num_hidden_layers, heads)
 
 
 def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:

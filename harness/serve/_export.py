@@ -137,7 +137,7 @@ def export(spec: Spec, engine: str) -> Export:
         )
     if not is_rotary(config):
         raise UserError(f"{spec.model} has no rotary embedding: there is nothing to export.")
-    rope = rope_of(config)
+    rope = rope_of(config, spec.trained_length)
     check_rope(config, rope, trust_remote_code=trusted)
     (length,) = spec.lengths(rope.trained_length)
     target = Target(

@@ -261,9 +261,10 @@ class Spec(BaseModel):
     @property
     def opened(self) -> list[str]:
         """Return the words of a command line that open the same model."""
-        revision = ["--revision", self.revision] if self.revision else []
+        values = {"--revision": self.revision, "--trained-length": self.trained_length}
         switches = {"--trust-remote-code": self.trust_remote_code, "--offline": self.offline}
-        return [self.model, *revision, *(name for name, given in switches.items() if given)]
+        words = [word for name, value in values.items() if value for word in (name, str(value))]
+        return [self.model, *words, *(name for name, given in switches.items() if given)]
 
     def lengths(self, trained_length: int) -> tuple[int, ...]:
         """Return the lengths in tokens, ascending, each once; a part of a token is rounded.

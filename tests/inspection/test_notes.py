@@ -7,6 +7,7 @@ import pytest
 from transformers import AutoConfig
 
 from harness.inspection.notes import notes, plan_notes
+from harness.patching.config import geometry_of
 from harness.plugins import catalogue, load
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import parse
@@ -35,7 +36,7 @@ LAYERS = {
 
 def noted(config: Any, *scaling: str) -> list[str]:
     methods = [load("method", given) for given in scaling]
-    return notes("model", config, methods, trust_remote_code=False)
+    return notes("model", config, methods, geometry_of(config), trust_remote_code=False)
 
 
 @pytest.mark.parametrize("name", HUB)

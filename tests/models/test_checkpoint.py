@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 import ropewalk as rw
 from harness.errors import UserError
+from harness.inspection.notes import plan_notes
 from harness.models.checkpoint import Checkpoint, check_rope, open_checkpoint
 from harness.patching.config import rope_of
 from harness.patching.frequencies import check_geometry
@@ -101,6 +102,26 @@ def refused(folder: Path) -> None:
         rw.export(folder, scaling="yarn", length="4x", to="vllm")
     with pytest.raises(UserError, match="not those its config describes"):
         rw.inspect(folder, scaling="native", length="4x")
+
+
+def test_a_given_window_replaces_that_of_a_rotary_model(tiny, tmp_path, docs):
+    """The rotation is transformers' yarn from that window, and the shipped scaling stays."""
+    config = tiny_config("llama", rope_parameters=YARN, max_position_embeddings=4 * WINDOW)
+    rope, name = rope_of(config, 2 * WINDOW), "original_max_position_embeddings"
+    assert (
+        native.frequencies(rope, 1).fingerprint
+        == native.frequencies(rope_of(config), 1).fingerprint
+    )
+    folder = Path(shutil.copytree(tiny, tmp_path / "scaled"))
+    config.save_pretrained(folder)
+    asked = {"trained_length": 2 * WINDOW, "scaling": ("yarn",), "task": ("passkey",)}
+    plan = make_plan(Spec(model=str(folder), docs=str(docs), length=("3x",), **asked))
+    config.rope_parameters |= {"factor": 3.0, name: 2 * WINDOW}
+    theirs = AutoModelForCausalLM.from_config(config).model.rotary_emb
+    (rotation,) = {cell.rotation for cell in plan.cells}
+    torch.testing.assert_close(rotation.inv_freq, theirs.inv_freq, rtol=1e-6, atol=0)
+    said = "model: the trained window is 128 tokens by --trained-length, 64 by its config."
+    assert plan_notes(plan).count(said.replace("model", folder.name)) == 1
 
 
 def test_a_longrope_checkpoint_is_read_natively_at_every_length():

@@ -166,13 +166,9 @@ def test_a_sweep_measures_a_model_as_it_is(plain, docs, ropewalk, tmp_path):
 
 def test_a_method_needs_a_rotary_embedding(plain, ropewalk, tmp_path):
     folder = plain("bloom")
-    for words, told in {
-        ("--scaling", "none", "yarn"): "no rotary embedding that yarn could change",
-        ("--scaling", "none", "--trained-length", "8"): "the config gives a window of 64 tokens",
-    }.items():
-        ended = ropewalk("run", "--model", folder, *words, "--out", tmp_path / "run")
-        assert ended.status == 2
-        assert told in " ".join(ended.err.split())
+    ended = ropewalk("run", "--model", folder, "--scaling", "none", "yarn", "--out", tmp_path / "r")
+    assert ended.status == 2
+    assert "no rotary embedding that yarn could change" in " ".join(ended.err.split())
     with pytest.raises(UserError, match="give --trained-length TOKENS"):
         geometry_of(AutoConfig.for_model("mamba"))
     assert geometry_of(AutoConfig.for_model("mamba"), 512).trained_length == 512
