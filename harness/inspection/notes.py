@@ -159,10 +159,10 @@ def notes(
     if not is_rotary(config):
         return [f"{model} has no rotary embedding: it is measured unchanged."]
     lines = [call("the checkpoint", lambda: shipped(model, rope))]
-    if (window := rope_of(config).trained_length) != rope.trained_length:
+    if (own := rope_of(config).trained_length) != rope.trained_length:
         lines.append(
             f"{model}: the trained window is {rope.trained_length:,} tokens by --trained-length, "
-            f"{window:,} by its config."
+            f"{own:,} by its config."
         )
     try:
         layers = call(model, lambda: layers_of(config, trust_remote_code=trust_remote_code))
