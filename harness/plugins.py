@@ -58,6 +58,7 @@ CONTRACTS = {
     "tracker": ("begin",),
 }
 POSITIONAL = {"method": 2, "task": 2, "report": 1, "encoding": 1}  # arguments before the options
+ROPE_TYPES = {"linear": "pi", "dynamic": "dynamic_ntk", "default": "none"}  # of transformers
 FUNCTION = "function"  # the digest of a method that is a function of Python
 IN_PYTHON = "given in Python"  # the end of the name of documents that are objects of Python
 RAISED = BaseException  # of a user's code: an exit there must not end the sweep
@@ -215,7 +216,7 @@ def check_name(kind: str, name: str) -> None:
 
 def _unknown(kind: str, name: str) -> UserError:
     more = f"a task of lm-eval is lm_eval:tasks={reason(name)}; " if kind == "task" else ""
-    meant, _, known = nearest(name, all_names(kind)).partition("known: ")
+    meant, _, known = nearest(ROPE_TYPES.get(name, name), all_names(kind)).partition("known: ")
     return UserError(
         f"no {kind} is called {reason(repr(name))}; {meant}{more}known: {known}, or a path to a "
         ".py file."

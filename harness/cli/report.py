@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from harness.cli.console import TERMINAL, Done, screen
+from harness.cli.console import TERMINAL, Done, err, screen
 from harness.cli.output import command
 from harness.cli.settings import OUTPUT, FailIf, Out
 
@@ -61,5 +61,5 @@ def report(
     )
     print_tables(reports, screen, chosen=bool(report and ALL not in report))
     print_files(reports, screen)
-    print_conditions(reports, screen)
+    print_conditions(reports, err if screen.quiet else screen)
     return Done(reports, status_of(reports, complete=reports.complete))

@@ -81,5 +81,5 @@ def run(
             TERMINAL.note(warning, warning=True)
     print_failures(done.missing, err)
     complete = reports.complete and not done.missing and len(folders) == len(specs)
-    print_conditions(reports, screen)
+    print_conditions(reports, err if screen.quiet else screen)
     return Done(MeasuredRun(done, reports), status_of(reports, complete=complete))

@@ -38,6 +38,7 @@ class Corpus:
         calibrated_on: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.label = documents.label
+        self.documents = documents
         self.entries: list[Entry] = []
         self.left_out = Counter[str]()
         read = partial(self._read, documents, tokenizer, calibrated_on)
@@ -107,6 +108,12 @@ class Corpora:
             for corpus in corpora
             for entry in corpus.entries
         )
+
+    def check_unread(self) -> None:
+        """Read a text of the documents that no task read: their name may be wrong there too."""
+        for corpus in self._distinct():
+            if not corpus.entries:
+                next(iter(corpus.documents.read()), None)
 
     def left_out(self) -> dict[str, int]:
         """Return how much is left out: repeated texts, null rows, and files by their kind."""

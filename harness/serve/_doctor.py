@@ -124,8 +124,8 @@ def _examine(spec: Spec, server: Server | None, quick: bool, say: Say) -> Iterat
         yield cache_finding(model, read, windows, limit)
     if server is not None:
         size = max(2, min(QUICK if quick else COMPARED, length - 1))
-        ids = list(tokenize(checkpoint.tokenizer, text)[0][:size])
-        yield _compare_server(server, checkpoint, model, ids, method, length, say)
+        text = _beginning(checkpoint.tokenizer, text, size)
+        yield _compare_server(server, checkpoint, model, text, method, length, say)
 
 
 def _document(spec: Spec, checkpoint: Checkpoint) -> tuple[str, list[int]]:
@@ -134,6 +134,15 @@ def _document(spec: Spec, checkpoint: Checkpoint) -> tuple[str, list[int]]:
     text = next(iter(open_documents(docs).read()))[1] or ""
     tokens = tokenize(checkpoint.tokenizer, text)[0][: checkpoint.positions or LONGEST]
     return text[:CHARACTERS], list(tokens[:LONGEST])
+
+
+def _beginning(tokenizer: Any, text: str, size: int) -> str:
+    """Return the text of the first tokens; a character that the tokenizer lacks stays itself."""
+    tokens, ends = tokenize(tokenizer, text)
+    if ends is None:
+        decoded: str = tokenizer.decode(list(tokens[:size]), clean_up_tokenization_spaces=False)
+        return decoded
+    return text.encode()[: ends[: size + 1][-1]].decode(errors="ignore")
 
 
 # The config.
@@ -384,12 +393,11 @@ def _log_probabilities(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tens
 
 
 def _compare_server(
-    server: Server, checkpoint: Checkpoint, model: Any, ids: list[int], method: Plugin, length: int,
+    server: Server, checkpoint: Checkpoint, model: Any, text: str, method: Plugin, length: int,
     say: Say,
 ) -> Finding:  # fmt: skip
     """Compare a server with the method and the model's other scalings, with and without bos."""
     tokenizer, rope = checkpoint.tokenizer, checkpoint.rope
-    text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
     ids, bos = list(tokenize(tokenizer, text)[0]), tokenizer.bos_token_id
     whole = tokenizer(text).input_ids  # as a server reads a prompt
     begun = bos is not None and whole[:1] == [bos] and ids[:1] != [bos]

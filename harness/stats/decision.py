@@ -417,6 +417,8 @@ def overall(tasks: Sequence[Decision]) -> tuple[str, float] | None:
     """
     if all(one.all_zero for one in tasks):
         return None
+    if len(measured := {name for one in tasks for name in one.family.own}) == 1:
+        return measured.pop(), 0.0
     of: dict[str, list[float]] = {}
     for name in tasks[0].family.own:
         known = [one.regret(first) for one in tasks if (first := one.family.compared(name))]

@@ -191,6 +191,8 @@ def make_plan(
         if any(isinstance(part, Generate) for part in _parts(requests)):
             check_generation(checkpoint)
     found.check()
+    if not mistaken:
+        corpora.check_unread()
     return Plan(
         spec=spec,
         checkpoint=checkpoint,

@@ -188,6 +188,12 @@ class Spec(BaseModel):
                 raise ValueError("it is not UTF-8; rename the file or the folder")
         return value
 
+    @field_validator("length", mode="before")
+    @classmethod
+    def _without_commas(cls, value: Any) -> Any:
+        parts = [one.split(",") if isinstance(one, str) else [one] for one in _listed(value)]
+        return [length for some in parts for length in some]
+
     @field_validator("scaling", "task", "length", mode="before")
     @classmethod
     def _as_texts(cls, value: Any) -> Any:

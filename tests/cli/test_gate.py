@@ -196,6 +196,7 @@ def test_a_run_ends_with_the_status_of_its_conditions(tiny, docs, tmp_path, rope
     assert "tail perplexity of pi at 320 tokens is " in line
     held = ropewalk("report", run, "--fail-if", "score(pi, perplexity, 5x) > 0", "--json")
     assert held.status == 3
+    assert "Failed: score(pi, perplexity, 5x) > 0" in held.err
     (verdict,) = json.loads(held.out)["result"]["conditions"]
     (score,) = (
         rw.report(run, report=["scores"])

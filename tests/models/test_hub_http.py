@@ -244,9 +244,13 @@ def test_a_hub_that_is_not_reached_is_one_sentence(run):
 
 
 @pytest.mark.usefixtures("online")
-def test_a_mistyped_folder_is_asked_of_the_hub_once(run: Run) -> None:
-    """A name without an owner is more often a path, so the client's retries are not awaited."""
-    told = refused(run("--dry-run", model="reference", docs="nowhere"))
+@pytest.mark.parametrize("task", ["perplexity", "passkey"])
+def test_a_mistyped_folder_is_asked_of_the_hub_once(run: Run, task: str) -> None:
+    """A name without an owner is more often a path, so the client's retries are not awaited.
+
+    A task that reads no documents does not hide the mistake.
+    """
+    told = refused(run("--dry-run", model="reference", docs="nowhere", task=task))
     assert "there is no file or folder nowhere, and data set nowhere (split test)" in told
     assert f"the hub ({constants.ENDPOINT}) cannot be reached" in told
     assert "next attempt" not in told

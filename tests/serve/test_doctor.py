@@ -16,7 +16,8 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from transformers import AutoConfig, AutoModelForCausalLM
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import ropewalk as rw
 from harness.errors import UserError
@@ -287,6 +288,22 @@ def test_a_server_is_compared_at_the_length_that_is_meant(docs, ropewalk, tmp_pa
     with serving(Engine(folder, "echo", "native")) as url:
         done = ropewalk("doctor", folder, "--docs", docs, "--length", "4x", "--server", url)
     assert "✓ server  native: the losses of" in done.out
+
+
+@pytest.mark.slow
+def test_a_character_that_the_tokenizer_lacks_is_sent_as_it_is(tiny, tmp_path, ropewalk):
+    folder = shutil.copytree(tiny, tmp_path / "m")
+    (tmp_path / "a.txt").write_text("rope éé rope ship " * 99)
+    vocabulary = {"<s>": 0, "<unk>": 1, "rope": 2, "ship": 3}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    own = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", unk_token="<unk>")
+    own.save_pretrained(folder)
+    engine = Engine(tiny, "echo")
+    engine.read = own
+    with serving(engine) as url:
+        done = ropewalk("doctor", folder, "--docs", tmp_path / "a.txt", *ASKED, url)
+    assert "✓ server  yarn:factor=4: the losses of" in done.out, done.out
 
 
 @pytest.mark.slow

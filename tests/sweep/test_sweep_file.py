@@ -181,6 +181,7 @@ def test_a_task_may_have_documents_of_its_own(tiny, docs, tmp_path, sheet):
 @pytest.mark.parametrize(("text", "told"), [
     ("scaling:\n  - none\n  - yarn:factr=4", "line 3: yarn has no option 'factr'; did you mean"),
     ("scaling:\n - none\n - 'yarn:factor=[2,abc]'", "line 3: yarn: factor=abc should be a valid"),
+    ("length: 1x\nscaling: linear", "line 2: no method is called 'linear'; did you mean 'pi'?"),
     ("length: 1x\nscaling: yran", "line 2: no method is called 'yran'; did you mean 'yarn'?"),
     ("task:\n- perplexity\n- paskey", "line 3: no task is called 'paskey'; did you mean"),
     ("docs:\n  passkey: ./absent", "line 2: documents ./absent do not exist;"),
