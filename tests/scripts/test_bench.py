@@ -14,9 +14,9 @@ TINY = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in bench.ROWS if name != "llama.cpp"])
+@pytest.mark.parametrize("name", bench.ROWS)
 def test_every_row_is_measured_on_a_short_input(name, tmp_path):
-    bench.main(["--quick", "--repeats", "1", "--out", str(tmp_path), "--only", name])
+    bench.main(["--quick", "--out", str(tmp_path), "--only", name])
     (numbers,) = tmp_path.glob("*.csv")
     rows = pd.read_csv(numbers)
     assert (rows["name"] == name).all()
@@ -27,23 +27,10 @@ def test_every_row_is_measured_on_a_short_input(name, tmp_path):
     assert all(f"| {name} | {what} |" in page for what in rows["what"])
 
 
-def test_a_row_that_cannot_be_measured_ends_with_status_2(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SystemExit) as stopped:
-        bench.main(["--quick", "--out", str(tmp_path / "out"), "--only", "llama.cpp"])
-    assert stopped.value.code == 2
-    assert "llama.cpp is not measured: it needs llama-perplexity" in capsys.readouterr().out
-    assert not (tmp_path / "out").exists()
-
-
 def test_results_that_differ_end_the_measurement():
-    model = bench.build(bench.Setting(), torch.float32, **TINY)
-    both = bench.Losses(model, [bench.request(range(3, 40), 5)])
-    both.peer()
-    assert both.agreement().startswith("losses within")
-    both.theirs = [loss * (1 + 2e-5) for loss in both.theirs]
+    assert bench.agreement([2.0], [2.0], torch.float32).startswith("losses within")
     with pytest.raises(AssertionError, match="results differ by 2.0e-05, allowed 1e-05"):
-        both.agreement()
+        bench.agreement([1.0, 2.0], [1.0, 2.0 * (1 + 2e-5)], torch.float32)
 
 
 def test_operations_are_those_of_the_shape():
@@ -54,19 +41,13 @@ def test_operations_are_those_of_the_shape():
     assert attention == 2 * sum(4 * 64 * seen for seen in range(1, 101))
 
 
-def test_rows_of_other_names_stay(tmp_path):
-    """The page is that of the numbers: the first machine measured both rows, the second one."""
+def test_a_page_says_what_misses_its_bar(tmp_path):
     one = bench.row("one", "peer", "s", [2.0], [1.0], 1.5, "equal")
     other = bench.row("other", "peer", "ms", [1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
     both = [{"name": "prefix", **one}, {"name": "start", **other}]
-    bench.write(both, "A (R) machine, Linux", tmp_path)
-    page, numbers = bench.write(both[1:], "A (R) machine, newer", tmp_path)
+    page, _ = bench.write(both, "A (R) machine, Linux", tmp_path)
     assert page.name == "a-machine.md"
-    assert pd.read_csv(numbers)["machine"].tolist() == [
-        "A (R) machine, Linux", "A (R) machine, newer",
-    ]  # fmt: skip
     text = page.read_text(encoding="utf-8")
-    assert "- A (R) machine, Linux\n- A (R) machine, newer\n" in text
     assert "| prefix | one | 2 s | peer: 1 s | 2 | ≤ 1.5, **no** | equal | 2" in text
     assert "| start | other | 2 ms | peer: 2 ms | 1 (0.5 – 1.5) |  |  | 2" in text
 
