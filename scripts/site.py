@@ -1,42 +1,49 @@
-"""Build hook of the documentation site: pages kept elsewhere, generated pages, and links.
+"""The documentation site: pages kept elsewhere, generated pages, and the links between them.
 
-Pages keep the links of the repository, so that they work where the files are read on their own.
-Here a link to a file that has a page becomes one to the page, and any other file of the repository
-that is linked to is copied into the site.
+mkdocs calls this file. Pages keep the links of the repository, so that they work where the files
+are read on their own; here a link to a file that has a page leads to the page, and any other file
+that is linked to is copied into the site. ``python -m scripts.site`` prints ``scaling/methods.md``
+anew, from the methods' files and from what they return at one geometry.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
-import math
 import posixpath
 import re
-from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import TYPE_CHECKING
 
+import pandas as pd
 import torch
-from methods_table import Entry, entries, method_table
-from methods_table import page as method_page
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+from transformers import LlamaConfig
 
 from harness.api.describe import Description, describe
-from harness.cli import COMMANDS, EXAMPLES, USAGE
 from harness.cli.app import app
-from harness.cli.plain import document
-from harness.plugins import FOLDERS, catalogue
+from harness.errors import UserError
+from harness.methods.resolve import resolve
+from harness.patching.config import rope_of
+from harness.plugins import FOLDERS, METHOD, Plugin, catalogue, load, names, parameters
+from harness.reports.writing.tables import markdown
+from harness.serve._export import choose
+from harness.serve._parameters import Target
 from harness.sweep.spec import bundled
 from ropewalk import HOMES
-from scaling.types import Bands
+from scaling.types import Bands, Rotation
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 logging.getLogger("transformers").setLevel(logging.ERROR)  # keys that it does not know
 ROOT = Path(__file__).resolve().parent.parent
-# The pages whose text is a file elsewhere in the repository.
-PAGES = {
+PAGES = {  # whose text is a file elsewhere in the repository
     "index.md": "README.md",
     "reference/serving.md": "harness/serve/README.md",
     "reference/method-contract.md": "scaling/README.md",
@@ -57,41 +64,25 @@ PAGES = {
     "project/tests.md": "tests/README.md",
     "project/changelog.md": "CHANGELOG.md",
 }
-KINDS = {
-    "task": "tasks",
-    "report": "reports",
-    "engine": "engines",
-    "tracker": "trackers",
-    "encoding": "encodings",
-    "sweep": "sweeps",
-}
 SOURCES = {source: page for page, source in PAGES.items()} | {
-    "scaling/methods.md": "reference/methods/index.md",
+    "scaling/methods.md": "reference/methods.md",
     "scripts/first_steps.ipynb": "tutorials/notebook.md",
 }
+KINDS = ("task", "report", "engine", "tracker", "encoding", "sweep")
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(\))")
 FENCE = re.compile(r"(^ *```.*?^ *```)", flags=re.DOTALL | re.MULTILINE)
 copied: set[str] = set()
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List the page of every method below the table of all."""
-    pages = [{name: f"reference/methods/{name}.md"} for name in catalogue("method")]
-    for section in config.nav or []:
-        for entry in section.get("Reference", []):
-            if "Methods" in entry:
-                entry["Methods"] = [entry["Methods"], *pages]
-    return config
-
-
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages kept elsewhere, the generated pages, and the files that pages link to."""
+    from mkdocs.structure.files import File
+
     texts = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in PAGES.items()}
-    texts |= generated()
-    for path, text in texts.items():
+    for path, text in (texts | generated()).items():
         files.append(File.generated(config, path, content=text))
     for file in list(files.documentation_pages()):
-        for target in re.findall(LINK, _prose(file.content_string)):
+        for target in re.findall(LINK, "".join(FENCE.split(file.content_string)[::2])):
             linked = _linked(file.src_uri, target[1])
             if linked in SOURCES or linked.startswith("docs/") or not (ROOT / linked).is_file():
                 continue
@@ -119,13 +110,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{found[1]}{relative}{found[3] or ''}{found[4]}"
 
     parts = FENCE.split(markdown)
-    return "".join(
-        part if index % 2 else LINK.sub(to_site, part) for index, part in enumerate(parts)
-    )
-
-
-def _prose(text: str) -> str:
-    return "".join(FENCE.split(text)[::2])
+    parts[::2] = [LINK.sub(to_site, part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _linked(page: str, target: str) -> str:
@@ -143,143 +129,33 @@ def _copy(path: str) -> str:
 
 def generated() -> dict[str, str]:
     """Return the text of every generated page, by its path."""
+    commands = app.generate_docs(output_format="markdown", heading_level=1)
+    wide = "---\nhide: [toc]\n---\n"
+    options = [_described("method", name, level=2) for name in catalogue("method")]
     pages = {
-        "reference/cli.md": command_line(),
-        "reference/json-schema.md": json_schema(),
+        "reference/cli.md": commands.replace("# ropewalk\n", "# Command line\n", 1),
         "reference/python.md": python(),
-        "reference/methods/index.md": methods(),
+        "reference/methods.md": "\n\n".join((wide + methods(), *options)),
         "tutorials/notebook.md": notebook(ROOT / "scripts/first_steps.ipynb"),
     }
-    pages |= {f"reference/methods/{name}.md": method(one) for name, one in every_method().items()}
-    return pages | {f"reference/{plural}.md": plugins(kind) for kind, plural in KINDS.items()}
+    for kind in KINDS:
+        lines = catalogue(kind) if kind in FOLDERS else bundled()
+        parts = [f"# {kind.capitalize()}s", *(_described(kind, name, level=2) for name in lines)]
+        pages[f"reference/{kind}s.md"] = "\n\n".join(parts)
+    return pages
 
 
-def command_line() -> str:
-    """Return the page of all commands, from the functions that define them."""
-    text = app.generate_docs(output_format="markdown", heading_level=1)
-    text = re.sub(r"## Table of Contents.*?(?=\*\*Commands)", "", text, flags=re.DOTALL)
-    for name in COMMANDS:
-        line = f"ropewalk {name} {USAGE[name]}\n"
-        example = f"\n# for example\n{EXAMPLES[name]}\n"
-        text = text.replace(line.replace(name, f"{name} {name}", 1), line + example)
-    return text.replace("# ropewalk\n", "# Command line\n", 1)
-
-
-def json_schema() -> str:
-    """Return the page of the JSON schema of every command, from the types of the results."""
-    parts = ["# JSON schema", "What [`--json`](json.md) prints, one schema per command."]
-    for name in COMMANDS:
-        schema = json.dumps(document(name), indent=2)
-        parts.append(f"## {name}\n\n```json\n{schema}\n```")
-    return "\n\n".join(parts)
-
-
-def methods() -> str:
-    """Return the table of all methods, each with a link to its page."""
-    table = re.sub(r"^\| (\w+)( +)\|", r"| [\1](\1.md)\2|", method_page(), flags=re.MULTILINE)
-    return "---\nhide: [toc]\n---\n" + table.replace("| [method](method.md)", "| method")
-
-
-def method(one: Entry) -> str:
-    """Return the page of a method: what it is, its figure, and its options."""
-    row = method_table_rows()[one.name]
-    facts = "".join(f"| {key} | {value} |\n" for key, value in row.items() if key != "method")
-    return "\n\n".join(
-        (
-            _described(describe_only("method", one.name), level=1),
-            f"| | |\n|---|---|\n{facts}",
-            figure(one),
-        )
-    )
-
-
-@cache
-def method_table_rows() -> dict[str, dict[str, str]]:
-    """Return the row of every method in the table of all."""
-    return {str(row["method"]): row for row in method_table().to_dict("records")}  # type: ignore[misc]
-
-
-def describe_only(kind: str, name: str) -> Description:
-    """Return the description of a plug-in of one kind; ``none`` is a method and an encoding."""
-    return next(one for one in describe(name) if one.kind == kind)
-
-
-def plugins(kind: str) -> str:
-    """Return the page of all plug-ins of a kind."""
-    lines = catalogue(kind) if kind in FOLDERS else bundled()
-    parts = [_described(describe_only(kind, name), level=2) for name in lines]
-    return "\n\n".join((f"# {KINDS[kind].capitalize()}", *parts))
-
-
-def _described(one: Description, level: int) -> str:
-    text = f"```yaml\n{one.text}\n```" if one.kind == "sweep" else _definitions(one.text)
-    parts = [f"{'#' * level} {one.name}", text]
+def _described(kind: str, name: str, level: int) -> str:
+    one: Description = next(one for one in describe(name) if one.kind == kind)
+    text = f"```yaml\n{one.text}\n```" if kind == "sweep" else one.text.replace("<", "&lt;")
+    parts = [f"{'#' * level} {name}", text]
     if one.options:
-        searched = any(option.searched for option in one.options)
-        titles = ["option", "values", "default", *["searched by tune"] * searched]
-        rows = [titles, ["---"] * len(titles)]
-        rows += [[f"`{o.name}`", o.type, o.default, *[o.searched] * searched] for o in one.options]
-        parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+        parts.append("| option | values | default | searched by tune |\n|---|---|---|---|\n")
+        parts[-1] += "\n".join(
+            f"| `{option.name}` | {option.type} | {option.default} | {option.searched} |"
+            for option in one.options
+        )
     return "\n\n".join((*parts, f"```text\n{one.example}\n```"))
-
-
-def _definitions(text: str) -> str:
-    """Return a docstring as Markdown: what it indents is code."""
-    return text.replace("<", "&lt;")
-
-
-def figure(one: Entry) -> str:
-    """Return what a method does at four trained windows, as a small drawing."""
-    if isinstance(one.far, Bands) and not all(band.unmoved for band in one.far.bands):
-        return _positions(one.far)
-    ratio = one.far.farthest.inv_freq.double() / inv_freq_unscaled()
-    top = max(1.0, float(ratio.max()))
-    caption = (
-        "Frequency of each channel pair relative to the unscaled one, at 16,384 tokens for a window"
-        f" of 4,096. Left: the fastest pair. Vertical axis: 0 to {top:.3g}."
-    )
-    steps = [index / (len(ratio) - 1) for index in range(len(ratio))]
-    return _drawing(list(zip(steps, (ratio / top).tolist(), strict=True)), caption)
-
-
-@cache
-def every_method() -> dict[str, Entry]:
-    """Return what every method returns at one geometry, by name."""
-    return {one.name: one for one in entries()}
-
-
-def inv_freq_unscaled() -> torch.Tensor:
-    """Return the frequencies without any method."""
-    return every_method()["none"].far.last.inv_freq.double()
-
-
-def _positions(bands: Bands) -> str:
-    relative = bands.relative(bands.length - 1).flip(0)[:: bands.length // 256]
-    top = float(relative.nan_to_num().max())
-    caption = (
-        "Relative position of each key to the last of 16,384 tokens, for a window of 4,096. Left:"
-        f" the nearest key. Vertical axis: 0 to {top:,.0f} tokens. A gap: keys not attended to."
-    )
-    steps = [index / (len(relative) - 1) for index in range(len(relative))]
-    return _drawing(list(zip(steps, (relative / top).tolist(), strict=True)), caption)
-
-
-def _drawing(points: list[tuple[float, float]], caption: str) -> str:
-    width, height = 560, 160
-    line, pen = "", "M"
-    for x, y in points:
-        if math.isnan(y):
-            pen = "M"
-            continue
-        line += f"{pen}{10 + x * (width - 20):.1f},{height - 10 - y * (height - 20):.1f}"
-        pen = "L"
-    return (
-        '<figure class="ropewalk-figure" markdown="0">'
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{caption}">'
-        f'<path d="M10 10V{height - 10}H{width - 10}" fill="none" stroke="currentColor"'
-        f' opacity=".4"/><path d="{line}" fill="none" stroke="#5c6bc0" stroke-width="2.5"/></svg>'
-        f"<figcaption>{caption}</figcaption></figure>"
-    )
 
 
 def python() -> str:
@@ -287,17 +163,15 @@ def python() -> str:
     parts = [
         "# Python",
         "::: ropewalk\n    options:\n      members: []\n      show_root_heading: false",
+        "::: harness.inspection.check.check_method",
+        "::: harness.inspection.check.check_encoding",
     ]
-    parts += [f"::: {_defined(home, name)}" for name, home in HOMES.items() if name != "methods"]
+    for name, home in HOMES.items():
+        if home != "ropewalk":
+            module = getattr(getattr(import_module(home), name), "__module__", home)
+            known = module.partition(".")[0] in ("harness", "scaling", "tasks")
+            parts.append(f"::: {module if known else f'{home}.types'}.{name}")  # else of an alias
     return "\n\n".join(parts)
-
-
-def _defined(home: str, name: str) -> str:
-    """Return the dotted name where an object is defined, which is read without an import."""
-    module = getattr(getattr(import_module(home), name), "__module__", home)
-    if module.partition(".")[0] not in ("harness", "scaling", "tasks"):  # of an alias of types
-        module = f"{home}.types"
-    return f"{module}.{name}"
 
 
 def notebook(path: Path) -> str:
@@ -306,17 +180,133 @@ def notebook(path: Path) -> str:
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
-        parts += [_output(output) for output in cell.get("outputs", [])]
-    return "\n\n".join(part for part in parts if part)
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if image := "".join(data.get("image/png", ())).strip():
+                parts.append(f'<img alt="figure" src="data:image/png;base64,{image}">')
+            elif table := "".join(data.get("text/html", ())):
+                parts.append(f'<div markdown="0">{table}</div>')
+            elif text := "".join(data.get("text/plain", output.get("text", ""))).strip():
+                parts.append(f"```text\n{text}\n```")
+    return "\n\n".join(parts)
 
 
-def _output(output: dict[str, Any]) -> str:
-    data = output.get("data", {})
-    if "image/png" in data:
-        return (
-            f'<img alt="figure" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
-        )
-    if "text/html" in data:
-        return f'<div markdown="0">{"".join(data["text/html"])}</div>'
-    text = "".join(data.get("text/plain", output.get("text", "")))
-    return f"```text\n{text}\n```" if text.strip() else ""
+WINDOW = 4096
+CONFIG = LlamaConfig(
+    hidden_size=512, num_attention_heads=8, num_key_value_heads=4, num_hidden_layers=4,
+    max_position_embeddings=WINDOW,
+)  # fmt: skip
+ENGINES = ("transformers", "vllm", "sglang", "gguf", "mlx")
+DIFFERENCES, OUT_OF_SCOPE = (
+    "\n## Where a method differs from its paper or its authors' code\n\n",
+    "\n## Out of scope\n",
+)
+
+
+def methods() -> str:
+    """Return ``scaling/methods.md`` with its table and its differences made anew."""
+    text = (ROOT / "scaling/methods.md").read_text(encoding="utf-8")
+    head, (_, *tail) = text.partition("| method")[0], text.partition(OUT_OF_SCOPE)
+    lines = []
+    for name in names("method"):
+        module = load("method", name).module
+        functions = [getattr(module, part, None) for part in METHOD]
+        texts = [inspect.getdoc(one) or "" for one in functions if one is not None]
+        paragraphs = [" ".join(part.split()) for part in "\n\n".join(texts).split("\n\n")]
+        if found := [part for part in paragraphs if part.startswith("Differs ")]:
+            lines.append(f"- `{name}`: {' '.join(found)}\n")
+    return "".join((head, markdown(method_table()), DIFFERENCES, *lines, *tail))
+
+
+def method_table() -> pd.DataFrame:
+    """Return one row per method; the page explains the columns."""
+    rope, rows = rope_of(CONFIG), []
+    plain = resolve(load("method", "none"), rope, WINDOW).fingerprint
+    with TemporaryDirectory() as folder:
+        files = _files(Path(folder))
+        for name in names("method"):
+            method = load("method", f"{name}:{files[name]}" if name in files else name)
+            far, near = (resolve(method, rope, length) for length in (4 * WINDOW, WINDOW))
+            year, paper = _source(method.module)
+            rows.append(
+                {
+                    "method": name,
+                    "changes": _changes(far),
+                    "inside the window": "unchanged" if near.fingerprint == plain else "changed",
+                    "calibration": _calibration(method),
+                    "served by": _served(name, method, far),
+                    "year": year,
+                    "paper": paper,
+                    "authors' code": getattr(method.module, "CODE", "–"),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """Write the files without which a method is an error; return the options that name them."""
+    heads, pairs = CONFIG.num_attention_heads, CONFIG.hidden_size // CONFIG.num_attention_heads // 2
+    ranks = torch.arange(CONFIG.num_hidden_layers * heads).reshape(-1, heads).double()
+    lists = {"short_factor": [1.0] * pairs, "long_factor": [2.0 + i / pairs for i in range(pairs)]}
+    (folder / "heads.json").write_text(json.dumps({"outlier_shares": ranks.tolist()}))
+    (folder / "factors.json").write_text(json.dumps(lists))
+    return {
+        "longrope": f"factors={folder / 'factors.json'}",
+        "ms_poe": f"heads={folder / 'heads.json'}",
+    }
+
+
+def _changes(rotation: Rotation) -> str:
+    what, logits = "frequencies", rotation.last.attention_factor != 1
+    if rotation.per_layer:
+        return "frequencies of each layer"
+    if isinstance(rotation, Bands):
+        logits = logits or rotation.query_scale is not None
+        moved = not all(band.unmoved for band in rotation.bands)
+        what = "positions" if moved else ""
+        if rotation.by_head:
+            what = "positions by head"
+        elif any(band.column is not None for band in rotation.bands):
+            what = "positions by channel"
+        elif any(band.blended for band in rotation.bands):
+            what = "positions, blended"
+    return ", ".join(part for part in (what, "logits" * logits) if part)
+
+
+def _calibration(method: Plugin) -> str:
+    known = parameters(method.module, "method")
+    if "heads" in known:
+        return "needed: heads" if method.options["heads"] else "group sizes; optionally heads"
+    if "factors" in known:
+        return "needed: factors"
+    if "span" in known:
+        return "span, for other models than the authors'"
+    return "made for training" if hasattr(method.module, "TRAINING") else "none"
+
+
+def _served(name: str, method: Plugin, far: Rotation) -> str:
+    """Return the engines that express a method at four windows from their config."""
+    if far.needs_code or far.stateful:
+        return "hf-code"
+    target = Target(name, 4 * WINDOW, rope_of(CONFIG), far, "model", CONFIG)
+    served = []
+    for engine in ENGINES:
+        try:
+            choose(target, load("engine", engine), method)
+        except UserError:
+            continue
+        served.append(engine)
+    return "all" if len(served) == len(ENGINES) else ", ".join(served)
+
+
+def _source(module: ModuleType) -> tuple[str, str]:
+    """Return the year and the paper in the first line of a method's file."""
+    line = (module.__doc__ or "").partition("\n")[0]
+    if found := re.search(r"(?:arXiv:)?\b(\d{2})(\d{2}\.\d{5})\b", line):
+        return str(getattr(module, "YEAR", f"20{found[1]}")), f"arXiv:{found[1]}{found[2]}"
+    named = re.search(r"\(([^()]*)\)\.$", line)
+    return str(getattr(module, "YEAR", "–")), named[1] if named else "–"
+
+
+if __name__ == "__main__":
+    print(methods(), end="")

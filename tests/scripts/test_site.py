@@ -3,14 +3,14 @@
 import pytest
 
 from harness.plugins import names
-from scripts.methods_table import method_table, page
+from scripts.site import method_table, methods
 from tests import ROOT
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_page_of_methods_is_what_their_files_say():
-    assert (ROOT / "scaling/methods.md").read_text(encoding="utf-8") == page()
+    assert (ROOT / "scaling/methods.md").read_text(encoding="utf-8") == methods()
 
 
 @pytest.mark.slow
