@@ -23,7 +23,7 @@ from harness.names import printable
 if TYPE_CHECKING:
     from harness.methods import Finding
 
-COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED = 0, 1, 2, 130  # exit statuses
+COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141  # exit statuses
 HOLDS, UNKNOWN = 3, 4  # of --fail-if: a condition holds, or cannot be evaluated
 PIPED = 120  # columns where no terminal tells
 
@@ -78,10 +78,10 @@ class Lines(Console):
         Lines.file_log.flush()
 
     def on_broken_pipe(self) -> None:
-        """Write nothing more, and stop silently: ``ropewalk list | head`` is not an error."""
+        """Write nothing more, and stop silently with the status of SIGPIPE, as ``cat`` does."""
         with suppress(SystemExit):
             super().on_broken_pipe()
-        raise SystemExit(INTERRUPTED)
+        raise SystemExit(UNREAD)
 
 
 # Names come from files and data sets: do not read markup, emojis or numbers in them.

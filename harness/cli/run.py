@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, err, no
 from harness.cli.conventions import translated
 from harness.cli.output import command
 from harness.cli.settings import DryRun, FailIf, with_settings
+from harness.errors import UserError
 
 
 @command
@@ -42,7 +44,7 @@ def run(
         note_demo()
     from harness.api.report import write
     from harness.api.run import MeasuredRun, PlanSummary, keeping, machine_of, planned, summarize
-    from harness.cli.outcome import print_brief, print_conditions, status_of
+    from harness.cli.outcome import brief, print_brief, print_conditions, status_of
     from harness.cli.show import print_failures, print_plan
     from harness.inspection.notes import doc_warnings
     from harness.runs.store import reports_of
@@ -67,14 +69,16 @@ def run(
         place = folders[0] if len(specs) == 1 else folders[0].parent
         # Models of one sweep may have different tokenizers: then a note keeps them separate.
         with keeping(folders):
-            reports = write(
-                folders,
-                reports_of(place),
-                tasks=specs[0].task,
-                mixed=len(folders) > 1,
-                conditions=conditions,
-                observer=TERMINAL,
-            )
+            making = partial(write, folders, tasks=specs[0].task, mixed=len(folders) > 1)
+            try:
+                reports = making(reports_of(place), conditions=conditions, observer=TERMINAL)
+            except UserError as error:  # a full disk, for instance
+                scores = making(None, ["scores"])
+                brief(scores.frame, scores.written, screen)
+                raise UserError(
+                    f"{error} The scores are above; everything measured is kept, and the same "
+                    "command writes the reports."
+                ) from error
             print_brief(reports, folders, screen)
     for plan, _ in planning.pairs:
         for warning in doc_warnings(plan.documents):

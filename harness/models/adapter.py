@@ -214,7 +214,9 @@ def _changes_shared(model: Any) -> bool:
 def _check_fit(given: str, where: str, shapes: Shapes, wanted: Shapes, own: Shapes) -> None:
     """Raise UserError unless an adapter has exactly the tensors that it must have."""
     places = {**own, **wanted}
-    name = next((name for name, shape in shapes.items() if places.get(name) != shape), None)
+    wrong = [name for name, shape in shapes.items() if places.get(name) != shape]
+    # PEFT saves the resized matrix of a whole module under more names, which are nowhere.
+    name = next((name for name in wrong if name in places), wrong[0] if wrong else None)
     missing = sorted(wanted.keys() - shapes.keys())
     if name is None and not missing:
         return
@@ -222,8 +224,8 @@ def _check_fit(given: str, where: str, shapes: Shapes, wanted: Shapes, own: Shap
         why = f"it lacks {tensors(missing)}"
     elif name not in places:
         why = f"its tensor {printable(name)} has no place there"
-    elif name in own:
-        why = f"it changes {printable(name)} from {own[name]} to {shapes[name]}, as where tokens"
+    elif name in own or f"{name.removesuffix('.weight')}.original_module.weight" in own:
+        why = f"it changes {printable(name)} from {places[name]} to {shapes[name]}, as where tokens"
         why += " are added; merge it, and save model and tokenizer in one folder"
     else:
         why = f"{printable(name)} is {shapes[name]}, by the model {places[name]}"

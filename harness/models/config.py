@@ -73,7 +73,14 @@ def open_config(
 
 def _built(where: str, commit: str | None, trust_remote_code: bool) -> Any:
     """Return the config that the library builds of a config.json, with its own attention."""
-    check_config(where, read_raw(where, commit))
+    raw = read_raw(where, commit)
+    check_config(where, raw)
+    scaling = raw.get("rope_scaling") or {}
+    if "su" in (scaling.get("type"), scaling.get("rope_type")):
+        raise UserError(
+            f"the config of {where} names its scaling su, the former name of longrope, which "
+            "transformers does not read; write longrope in its config.json."
+        )
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
     config = AutoConfig.from_pretrained(where, **options)
     if MOVED in (config.architectures or ()):

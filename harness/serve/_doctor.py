@@ -273,7 +273,7 @@ def _dropped_elsewhere(scaling: Mapping[str, Any], kind: str, model_type: str) -
             "short_mscale and long_mscale; write it there too"
         )
     differ = scaling.get("short_factor") != scaling.get("long_factor")
-    if kind in ("longrope", "su") and differ and not model_type.startswith("phi3"):
+    if kind == "longrope" and differ and not model_type.startswith("phi3"):
         yield (
             "longrope has two lists of factors: transformers chooses by the input, servers by the "
             "length that they allocate, and keys cached under the other list are stale; write one "

@@ -117,6 +117,12 @@ def _tensor(name: str, *shape: int) -> Callable[[Path], None]:
     return change
 
 
+def _resized(folder: Path) -> None:
+    """Tokens were added in training: PEFT saves the whole matrix under several names."""
+    for name in ("lm_head.modules_to_save.weight", "lm_head.weight"):
+        _tensor(name, 301, 32)(folder)
+
+
 @pytest.mark.parametrize(("kind", "hurt", "words"), [
     ("lora", _no_weights, "no adapter_model.safetensors; .*--allow-pickle"),
     ("lora", _config(base_model_name_or_path="nobody/other"), "trained on nobody/other, not"),
@@ -127,6 +133,7 @@ def _tensor(name: str, *shape: int) -> Callable[[Path], None]:
     ("lora", _config(target_modules=["absent"]), "absent"),
     ("lora", _config(target_modules=["q_proj", "k_proj", "v_proj"]), "lacks 4 tensors"),
     ("lora", _tensor("model.embed_tokens.weight", 301, 32), r"\(300, 32\) to \(301, 32\)"),
+    ("whole", _resized, r"\(300, 32\) to \(301, 32\), as where tokens"),
     ("lora", _tensor("model.layers.9.a.lora_A.weight", 4, 4), "has no place"),
     ("lora", _tensor("model.layers.0.self_attn.q_proj.lora_A.weight", 8, 32),
      r"is \(8, 32\), by the model \(4, 32\)"),

@@ -147,6 +147,7 @@ def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
     (lambda folder: changed(folder, architectures=7), "gives architectures as 7; it should be a"),
     (lambda folder: changed(folder, text_config={}), "gives text_config as {}; Dictionary"),
     (lambda folder: changed(folder, transformers_weights=["x"]), "transformers_weights as .*x"),
+    (lambda folder: changed(folder, rope_scaling={"type": "su"}), "the former name of longrope"),
     (lambda folder: changed(folder, rope_theta={}), "gives rope_theta as {}; it should be a val"),
     (_tokenizer("normalizer", type="Precompiled", precompiled_charsmap="AAAA"),
      "the tokenizer of .* cannot be read"),
@@ -226,6 +227,18 @@ def test_parts_beside_the_text_model_are_recorded_and_change_no_number(folder):
     found = planned(changed(folder, num_nextn_predict_layers=1))
     assert found.left_out == ("model.visual", "mtp")
     assert torch.equal(load_weights(found)(tokens, labels=tokens).loss, wanted)
+
+
+def test_scales_of_a_form_that_the_library_does_not_read_are_a_sentence(folder):
+    """AutoFP8's weights have one static scale per matrix; transformers reads one per block."""
+    weights = load_file(folder / "model.safetensors")
+    for name in [name for name in weights if "_proj" in name]:
+        weights[name] = weights[name].to(torch.float8_e4m3fn)
+        weights[f"{name}_scale"] = torch.ones(())
+    safe(weights, folder / "model.safetensors")
+    changed(folder, quantization_config={"quant_method": "fp8", "activation_scheme": "static"})
+    with pytest.raises(UserError, match="does not use 14 tensors .*proj.weight_scale"):
+        load_weights(opened(folder))
 
 
 @pytest.mark.parametrize("keys", [{"quant_method": "modelopt", "quant_algo": "FP8"}, None])

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from harness.cli.app import main
@@ -166,6 +167,20 @@ class TestDisk:
         assert [file.name for file in (tmp_path / "out").iterdir()] == ["drawn.pdf"]
         assert (tmp_path / "out" / "drawn.pdf").read_text() == "before"
 
+    @pytest.mark.usefixtures("scored")
+    @pytest.mark.slow
+    def test_reports_that_cannot_be_written_cost_no_number(self, tiny, docs, tmp_path, ropewalk):
+        """The scores are printed, and the sentence says that samples are kept."""
+        words = sweep(tiny, docs, tmp_path, task=["perplexity:tail=16"], scaling=["none"])
+        (tmp_path / "reports").touch()
+        done = ropewalk(*words)
+        assert done.status == 2
+        assert "The scores are above; everything measured is kept" in done.err
+        (tmp_path / "reports").unlink()
+        assert ropewalk(*words, "--quiet").status == 0
+        scores = pd.read_csv(tmp_path / "reports" / "scores.csv")["score"]
+        assert all(f"{score:.0f}" in done.out for score in scores)
+
     @pytest.mark.slow
     def test_a_disk_that_fills_up_keeps_what_was_measured(
         self, many, tiny, docs, tmp_path, ropewalk, monkeypatch
@@ -260,7 +275,7 @@ class TestScreen:
 
     @pytest.mark.slow
     def test_a_reader_that_is_gone(self):
-        assert self.ended("list | true") == (130, "")
+        assert self.ended("list | true") == (141, "")
 
 
 def take_free_heap(size: int = 16 * 2**20) -> None:
