@@ -38,16 +38,6 @@ FOLDERS = {
     "tracker": "harness/share/trackers",
 }
 PACKAGED = ("method", "task", "report", "encoding")  # kinds that installed packages may add
-REPLACED = {  # reports of earlier versions: which one has their numbers now
-    "paired_differences": "differences",
-    "passkey_map": "retrieval",
-    "retrieval_table": "retrieval",
-    "seed_curves": "curves:seeds=true",
-    "seed_differences": "differences:seeds=true",
-    "short_cost": "differences",
-    "short_long": "best",
-    "summary": "best",
-}
 METHOD = ("bands", "frequencies")  # what a method defines; bands where it defines both
 CONTRACTS = {
     "method": (),  # one of METHOD
@@ -203,8 +193,6 @@ def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
         return _imported(kind, name, name)
     if name in packaged(kind):
         return _imported(kind, name, packaged(kind)[name].value)
-    if kind == "report" and name in REPLACED:
-        raise UserError(f"the report {name!r} was merged: {REPLACED[name]} has its numbers now.")
     raise _unknown(kind, name)
 
 

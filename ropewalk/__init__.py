@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import ast
-import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from harness.api.model import inspect as inspect
     from harness.api.model import patched as patched
     from harness.api.report import report as report
-    from harness.api.reproduce import reproduce as reproduce
     from harness.api.run import Run as Run
     from harness.api.run import frame as frame
     from harness.api.run import run as run
@@ -92,11 +90,6 @@ def _check_packages() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Answer", "Passage", "Question", "Source"):  # of earlier versions
-        return getattr(import_module("tasks"), name)
-    if name == "rerun":
-        warnings.warn("rerun is called reproduce now", DeprecationWarning, stacklevel=2)
-        name = "reproduce"
     if name in ("methods", "testing"):
         return import_module(f"ropewalk.{name}")
     if name in HOMES:

@@ -5,10 +5,6 @@ response, context) -> Sample``, ``score(samples) -> Score``, ``VERSION`` and ``M
 are the keyword-only parameters of ``ask``. The types are exported here.
 """
 
-from typing import Any
-from warnings import warn
-
-from tasks import _deprecated
 from tasks.types import Divergence as Divergence
 from tasks.types import DivergenceResponse as DivergenceResponse
 from tasks.types import Document as Document
@@ -23,12 +19,3 @@ from tasks.types import Response as Response
 from tasks.types import Sample as Sample
 from tasks.types import Score as Score
 from tasks.types import TaskContext as TaskContext
-
-
-def __getattr__(name: str) -> Any:
-    """Return what earlier versions exported."""
-    if name not in ("Answer", "Passage", "Question", "Source"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    old: Any = getattr(_deprecated, name, None) or globals()[_deprecated.NAMES[name]]
-    warn(f"tasks.{name} is deprecated; see tasks.types", DeprecationWarning, stacklevel=2)
-    return old

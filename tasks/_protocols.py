@@ -15,9 +15,7 @@ TAIL, STRIDE = 128, 256  # the options' defaults, in tokens
 JOINED = 4  # windows of one length that fill a unit of overlapping windows
 SLIDE = 8  # windows that slide move on by one part of their length in so many
 MOST = 300_000  # windows of a task; a plan has no room for more questions
-Protocol = Literal["tail", "prefix", "sliding", "disjoint", "overlapping", "press", "overlap"]
-# Two have other names in the records, which may be given too.
-RECORDED: dict[Protocol, Protocol] = {"sliding": "press", "overlapping": "overlap"}
+Protocol = Literal["tail", "prefix", "sliding", "disjoint", "overlapping"]
 
 
 @dataclass(frozen=True)
@@ -203,22 +201,17 @@ def _slid(
 PROTOCOLS: dict[Protocol, Windows] = {  # by the recorded names
     "tail": tail,
     "prefix": prefix,
-    "press": sliding,
+    "sliding": sliding,
     "disjoint": disjoint,
-    "overlap": overlapping,
+    "overlapping": overlapping,
 }
 # The protocols that read each option; with any other, only its default is accepted.
 READ: dict[str, tuple[Protocol, ...]] = {
     "tail": ("tail",),
     "windows": ("tail",),
     "slide": ("tail",),
-    "stride": ("press", "overlap"),
+    "stride": ("sliding", "overlapping"),
 }
-
-
-def _given(recorded: Protocol) -> Protocol:
-    """Return the name by which a protocol is given."""
-    return next((given for given, one in RECORDED.items() if one == recorded), recorded)
 
 
 def check(protocol: Protocol, layout: Layout, length: int) -> None:
@@ -226,10 +219,9 @@ def check(protocol: Protocol, layout: Layout, length: int) -> None:
     default = Layout(())
     for option, protocols in READ.items():
         if protocol not in protocols and getattr(layout, option) != getattr(default, option):
-            own = " and ".join(_given(one) for one in protocols)
+            own = " and ".join(protocols)
             raise ValueError(
-                f"{option} is an option of protocol={own}; leave it out with "
-                f"protocol={_given(protocol)}"
+                f"{option} is an option of protocol={own}; leave it out with protocol={protocol}"
             )
     if layout.windows < 1:
         raise ValueError(f"windows={layout.windows} is not 1 or more")
@@ -238,8 +230,8 @@ def check(protocol: Protocol, layout: Layout, length: int) -> None:
         raise ValueError(f"tail={layout.tail} leaves no context in a window of {shortest} tokens")
     if layout.room(length) < 1:
         raise ValueError(f"a window of {length} token has no target")
-    most = length if protocol == "overlap" else layout.room(length)
-    if protocol in ("press", "overlap") and not 0 < layout.stride <= most:
+    most = length if protocol == "overlapping" else layout.room(length)
+    if protocol in ("sliding", "overlapping") and not 0 < layout.stride <= most:
         raise ValueError(
             f"stride={layout.stride} is not 1 to {most}, for a window of {length} tokens"
         )
@@ -263,7 +255,7 @@ def fitting(documents: list[Document], protocol: Protocol, layout: Layout) -> li
     Raises ValueError, with the length that would fit, if no document is long enough.
     """
     opening, length = len(layout.opening), layout.longest
-    if protocol == "overlap":
+    if protocol == "overlapping":
         total = sum(opening + len(document.tokens) for document in documents)
         held = total if layout.stride == length else total - layout.stride - 1
         fitted = documents if held >= length else []

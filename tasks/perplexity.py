@@ -8,8 +8,6 @@ reproduce published tables:
 - ``sliding`` moves a window by a stride and scores its new tokens (PI, arXiv:2306.15595);
 - ``disjoint`` uses adjacent windows;
 - ``overlapping`` scores all tokens of every window (LongLoRA, LCEG, ChunkLlama).
-
-The records call ``sliding`` press and ``overlapping`` overlap; both names are accepted.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from itertools import pairwise
 from tasks._intervals import per_weight
 from tasks._protocols import (
     PROTOCOLS,
-    RECORDED,
     STRIDE,
     TAIL,
     Layout,
@@ -68,7 +65,6 @@ def ask(
     Raises ValueError when no document is long enough, with the length that would fit, or when no
     context is left.
     """
-    protocol = RECORDED.get(protocol, protocol)
     layout = Layout(context.opening, tail, stride, windows, max(lengths), slide)
     check(protocol, layout, min(lengths))
     documents = fitting(list(context.documents()), protocol, layout)

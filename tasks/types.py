@@ -9,7 +9,6 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, NewType
 
-from tasks._deprecated import OldKinds, OldNames
 from tasks._tokens import kept
 
 Fact = str | int | float | list[float] | None
@@ -40,7 +39,7 @@ def no_template(_beginning: str) -> tuple[list[int], list[int], str]:
 
 
 @dataclass(frozen=True)
-class TaskContext(OldNames):
+class TaskContext:
     """The model's tokenizer and window and the documents, before any weights are read.
 
     - ``encode`` and ``decode`` are the tokenizer's, without special tokens.
@@ -70,7 +69,7 @@ class TaskContext(OldNames):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Named(OldKinds):
+class _Named:
     """The fields that every request has.
 
     ``doc_id`` names the document or the trial and is the unit of resampling. ``metadata`` is stored
@@ -232,7 +231,7 @@ Request = ModelRequest | Group  # what a task asks
 
 
 @dataclass(frozen=True)
-class LoglikelihoodResponse(OldKinds):
+class LoglikelihoodResponse:
     """The losses of n targets.
 
     ``nll`` has the negative log-likelihood of every target in nats, (n,); ``argmax`` the most
@@ -244,7 +243,7 @@ class LoglikelihoodResponse(OldKinds):
 
 
 @dataclass(frozen=True)
-class Generated(OldKinds):
+class Generated:
     """A text of n tokens: what it says before the stop string, its tokens and their losses.
 
     ``tokens``, (n,), include the one that ended the text; ``nll``, (n,), is in nats.
@@ -256,7 +255,7 @@ class Generated(OldKinds):
 
 
 @dataclass(frozen=True)
-class DivergenceResponse(OldKinds):
+class DivergenceResponse:
     """The divergence at every target, (n,), in nats.
 
     This is the Kullback-Leibler divergence of the patched model's prediction from that of the
@@ -267,7 +266,7 @@ class DivergenceResponse(OldKinds):
 
 
 @dataclass(frozen=True)
-class GroupResponse(OldKinds):
+class GroupResponse:
     """The responses to the parts of a group, in their order."""
 
     parts: tuple[ModelResponse, ...]
@@ -278,7 +277,7 @@ Response = ModelResponse | GroupResponse
 
 
 @dataclass(frozen=True)
-class Sample(OldNames):
+class Sample:
     """One graded response: ``value`` is a sum over ``weight`` tokens, or trials."""
 
     doc_id: str

@@ -19,8 +19,7 @@ PRIVATE = ("jane", "node17", "10.0.0.7")  # what ``private`` puts into a record
 def shorten(patch: pytest.MonkeyPatch) -> None:
     """Let a run end without reports, page and last screen, figures be PNG: all take longer than it.
 
-    Nor is the machine's speed timed for long, from which only the time left is estimated, nor the
-    same config read for its layers again.
+    Nor is the same config read for its layers again.
     """
     from harness.models.structure import layers_of
 
@@ -33,7 +32,6 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
         return known[key]
 
     patch.setattr("harness.inspection.notes.layers_of", once)
-    patch.setattr("harness.sweep.eta.TIMED", 0.01)
     patch.setattr("harness.reports.page.page", lambda *_: "")
     patch.setattr("harness.reports._write.DEFAULT", ())
     patch.setattr("harness.cli.outcome.brief", lambda *_: None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,13 +27,14 @@ from harness.reports.differences import display as display_differences
 from harness.reports.writing.sentences import counted
 from harness.runs.compatible import ASPECTS, MODELS, differing, reasons
 from harness.runs.frame import called, make_frame
-from harness.runs.store import checked_run
+from harness.runs.provenance import machines
+from harness.runs.store import checked_run, read_run
 from harness.stats.cells import cells
 from harness.stats.paired import NO_DIFFERENCE
-from harness.sweep.rerun import surroundings
 
 Place = tuple[str, str, int]
 PLACE = ["task", "scaling", "length"]
+SURROUNDINGS = ("device", "threads", "python", "commit")
 TOLERANCE = 2.0  # percent
 VERDICTS = {
     "better": "significantly better in the second",
@@ -134,10 +135,22 @@ def _two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None)
         )
     text = [_verdicts(table), *_not_compared(parts, names, table)]
     text += [f"{one}." for one in reasons(records)]
-    text += [f"Differs: {one}." for one in surroundings(run, other)]
+    text += [f"Differs: {one}." for one in sorted(_surroundings(run, other))]
     text += notes(table)
     display = display_differences(table)
     return Comparison(table, display, tuple(text), _saved(table, display, text, folder, "compare"))
+
+
+def _surroundings(run: Path, other: Path) -> Iterator[str]:
+    """Yield what else differs between the last machines: packages, device, commit."""
+    last = (machines(read_run(place)["sessions"][-1])[0] for place in (run, other))
+    was, now = (
+        {name: one.get(name) for name in SURROUNDINGS} | dict(one.get("versions") or {})
+        for one in last
+    )
+    for name in was.keys() & now.keys():
+        if None not in (was[name], now[name]) and was[name] != now[name]:
+            yield f"{name}: {now[name]} (was {was[name]})"
 
 
 def _saved(

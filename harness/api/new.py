@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from keyword import iskeyword
 from pathlib import Path
 
 from harness.errors import UserError
@@ -18,18 +17,12 @@ def new(example: str, name: str, folder: str | Path = "") -> Path:
     Raises UserError for a name that is invalid or taken, and where the file exists.
     """
     kind = "method" if example == "bands" else example
-    if not name.isidentifier() or iskeyword(name):
+    if not name.isidentifier() or name in names(kind):
         raise UserError(
-            f"{name!r} is not a name for {article(kind)}; write letters, digits and _, "
-            f"as in my_{kind}."
+            f"{name!r} is not a new name for {article(kind)}; write letters, digits and _, as in "
+            f"my_{kind}."
         )
-    if name in names(kind):
-        raise UserError(f"{article(kind)} of Ropewalk is called {name!r}; choose another name.")
     file = Path(folder) / f"{name}.py"
-    if file.exists():
-        raise UserError(
-            f"{file} exists already; choose another name, or another folder with --out."
-        )
     text = (EXAMPLES / f"{example}.py").read_text(encoding="utf-8")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

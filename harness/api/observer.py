@@ -41,7 +41,7 @@ class Observer:
         log.debug(text)
         yield log.debug
 
-    def progress(self, machine: str) -> Progress:  # noqa: ARG002
+    def progress(self) -> Progress:
         """Return the receiver of the samples of one model."""
         return Progress()
 

@@ -33,7 +33,6 @@ from harness.reports.plots.style import drawing, lay_out
 from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES, measured, outcomes, run_folders, runs_in
 from harness.sweep.backend import ThisProcess
-from harness.sweep.eta import initial_eta, this_machine
 from harness.sweep.measure import Event, Failure, Session, Started
 from harness.sweep.memory import Cost, estimate
 from harness.sweep.plan import Item, Plan, make_plan
@@ -61,7 +60,7 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """The plan of one model; ``cost`` and ``time`` are None where nothing is left to measure."""
+    """The plan of one model; ``cost`` is None where nothing is left to measure."""
 
     model: str
     folder: Path
@@ -72,10 +71,9 @@ class PlanSummary:
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     cost: Cost | None
-    time: str | None
 
 
-def summarize(plan: Plan, folder: Path, machine: str) -> PlanSummary:
+def summarize(plan: Plan, folder: Path) -> PlanSummary:
     """Return what a plan measures and costs, less what its folder has.
 
     Raises UserError where the folder is another model's or another sweep's, as the run would.
@@ -111,7 +109,6 @@ def summarize(plan: Plan, folder: Path, machine: str) -> PlanSummary:
         notes=(*([unnamed] if unnamed else []), *plan_notes(plan)),
         warnings=tuple(doc_warnings(plan.documents)),
         cost=estimate(plan, done) if work else None,
-        time=initial_eta(plan, work, machine).estimate() if work else None,
     )
 
 
@@ -334,16 +331,9 @@ def measurer(
 def _session(
     plan: Plan, folder: Path, observer: Observer, cluster: Cluster | None
 ) -> tuple[Session, Progress]:
-    progress = observer.progress(machine_of(plan, cluster))
+    progress = observer.progress()
     backend = Workers(cluster) if cluster else ThisProcess(plan.checkpoint.device, progress.passing)
     return Session(folder, backend), progress
-
-
-def machine_of(plan: Plan, cluster: Cluster | None) -> str:
-    """Return a name of what measures, under which its rates are remembered."""
-    if cluster is None:
-        return this_machine(plan.checkpoint.device)
-    return f"{cluster.count} workers of {cluster.threads} threads, {cluster.device}"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.api.observer import LOG, Observer
-from harness.api.run import keeping, machine_of, measurer, note_plan
+from harness.api.run import keeping, measurer, note_plan
 from harness.api.settings import open_loaded, read_spec
 from harness.backends.connect import connected
 from harness.backends.workers import Cluster
@@ -25,7 +25,7 @@ from harness.select.measuring import (
     tasks,
     unserved,
 )
-from harness.select.race import FAR, Budget, Race, Rules, read_budget, rounds
+from harness.select.race import Budget, Race, Rules, read_budget, rounds
 from harness.select.recommend import FinishedRace, Recommendation, so_far, write
 from harness.sweep.measure import records
 from harness.sweep.plan import Plan, make_plan, open_model
@@ -91,9 +91,9 @@ def race(
         if fixed:
             forms = ", ".join(f"`{one}` as `{form}`" for one, form in fixed.items())
             observer.note(f"{to} keeps one factor for all lengths. Measured in this form: {forms}.")
-        measure, machine = measurer(plan, folder, observer, cluster), machine_of(plan, cluster)
+        measure = measurer(plan, folder, observer, cluster)
         workers = cluster.count if cluster else 1
-        field = RaceField(plan, folder, measure, Budget(), machine, workers)
+        field = RaceField(plan, folder, measure, Budget(), workers)
         race, candidates = _candidates(field, to, tolerance / 100, margin / 100, observer)
         field.budget = read_budget(budget, race.default_budget(field.grid(candidates)))
         records(plan, folder)  # another run's folder is an error, in a dry run too
@@ -165,7 +165,6 @@ def _note_cost(
 ) -> None:
     race.fit_budget()
     first, last = race.rules.rounds[0], race.rules.rounds[-1]
-    time = field.eta([(FAR, name, first) for name in race.names]).estimate()
     if len(race.names) < len(candidates):
         observer.note(
             f"The budget takes {len(race.names)} of {len(candidates)} candidates, the plainest and "
@@ -174,6 +173,6 @@ def _note_cost(
     observer.note(
         f"{counted(len(race.names), 'candidates')} at {field.target:,} tokens on up to "
         f"{counted(last, 'documents')}. The first round reads {first} of the documents in "
-        f"{counted(len(race.names) * first, 'forwards')} (time {time}). Budget: {field.budget}. "
+        f"{counted(len(race.names) * first, 'forwards')}. Budget: {field.budget}. "
         f"Measuring everything takes {field.grid(candidates):,.0f} forwards."
     )

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 from harness.data.documents import Documents, of_python
 from harness.errors import Problems, UserError
 from harness.hub import go_offline
+from harness.plugins import names_code
+from harness.runs.record import honoured
+from harness.runs.store import checked_run
 from harness.sweep.spec import Spec, parse, parse_all
 
 if TYPE_CHECKING:
     from harness.models.checkpoint import Checkpoint
 
+TRUST = ("trust_remote_code", "allow_pickle")
 BY_NAME = (  # settings of a model that is opened by its name
     "workers", "cluster", "adapter", "dtype", "revision", "device", "device_map", "compile",
     "attention", "trust_remote_code", "allow_pickle",
@@ -43,6 +47,29 @@ def read_specs(file: Path | None, settings: Mapping[str, Any]) -> tuple[Spec, ..
     if specs[0].offline:
         go_offline()
     return specs
+
+
+def settings_of(run: Path, sweep: Path | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run's record, those given in their place.
+
+    A model of the hub is that of the recorded commit. A record runs no code: a file of the user's
+    own, and leave to run a repository's code, are given again. Raises UserError otherwise.
+    """
+    given = _given(settings)
+    record = checked_run(run)
+    recorded = {k: v for k, v in honoured(record).items() if k not in ("out", "track", *TRUST)}
+    if sweep is not None or "out" not in given:
+        raise UserError(f"--from {run} takes the place of a sweep file, and needs a new --out.")
+    for kind, flag in (("method", "scaling"), ("task", "task")):
+        own = [] if flag in given else [one for one in recorded[flag] if names_code(kind, one)]
+        if own:
+            raise UserError(
+                f"{run} measured {own[0]}, a file of yours, and a record runs no code: give "
+                f"--{flag} again, with where the file lies now."
+            )
+    if "model" not in given:
+        recorded["revision"] = record["model"].get("revision") or recorded.get("revision")
+    return recorded | given
 
 
 def _of_plan(rest: Sequence[Spec]) -> Sequence[str]:

@@ -18,7 +18,6 @@ COMMANDS = {
     "check": "Test the code of a method or an encoding against its contract, without a model.",
     "compare": "Compare two runs cell by cell, or one run with a published table.",
     "publish": "Write a run for readers elsewhere, or send it to a tracker.",
-    "reproduce": "Measure a run again from its record, and compare the two sample by sample.",
     "list": "List methods, tasks, reports, engines, encodings and sweeps, or describe one.",
     "new": "Write NAME.py, a working plug-in of about ten lines.",
 }
@@ -35,7 +34,6 @@ USAGE = {
     "check": "PLUGIN [OPTIONS]",
     "compare": "RUN [OTHER] [OPTIONS]",
     "publish": "RUN --to FORM [OPTIONS]",
-    "reproduce": "RUN [OPTIONS]",
     "list": "[NAME]",
     "new": "KIND NAME [--out FOLDER]",
 }
@@ -51,7 +49,6 @@ EXAMPLES = {
     "check": "ropewalk check ./mine.py --model my-model",
     "compare": "ropewalk compare results/before results/after",
     "publish": "ropewalk publish results/run-my-model --to card",
-    "reproduce": "ropewalk reproduce results/run-my-model",
     "list": "ropewalk list methods",
     "new": "ropewalk new method mine",
 }

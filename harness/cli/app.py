@@ -23,7 +23,6 @@ from rich.text import Text
 
 from harness.cli import COMMANDS, EXAMPLES, HELP, USAGE
 from harness.cli.console import COMPLETE, INTERRUPTED, REFUSED, err, terminable
-from harness.cli.conventions import answer
 from harness.cli.output import begin, end, print_error
 from harness.cli.settings import OPTIONS
 from harness.errors import UserError, reason
@@ -106,15 +105,12 @@ def _mistaken(error: CycloptsError) -> str:
             f"{command} has no place for {' '.join(error.unused_tokens or ())!r}; name the flag "
             f"that it belongs to, as in --docs books, which takes one value (see {command} --help)."
         )
-    if isinstance(error, UnknownCommandError) and error.unused_tokens:
-        if error.unused_tokens[0].startswith("-"):
-            return f"name a command first: ropewalk run {' '.join(error.unused_tokens)}"
-        if words := answer(error.unused_tokens[0]):
-            return f"there is no command {error.unused_tokens[0]}: {words}."
+    if isinstance(error, UnknownCommandError):
+        words = error.unused_tokens or [""]
+        if words[0].startswith("-"):
+            return f"name a command first: ropewalk run {' '.join(words)}"
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or str(error.token.value)).partition("=")[0]
-        if words := answer(option):
-            return f"{command} has no {option}: {words}."
         if others := [name for name in COMMANDS if option in _options(name)]:
             name = others[0]
             return f"Unknown option: {option}. It is one of ropewalk {name} (see {name} --help)."
@@ -149,7 +145,6 @@ for name in COMMANDS:  # a command is imported when it is named
         usage=f"Usage: ropewalk {name} {USAGE[name]}",
         help_epilogue=f"Example: {EXAMPLES[name]}",
     )
-app.command("harness.cli.reproduce:rerun", name="rerun", show=False)  # the name of version 0.1
 app.register_install_completion_command(help="Install completion for the shell that runs this.")
 
 

@@ -125,11 +125,11 @@ class Terminal(Observer):
 
             yield update
 
-    def progress(self, machine: str) -> Progress:
+    def progress(self) -> Progress:
         """Return the display of what is measured."""
         from harness.cli.progress import Measuring
 
-        return Measuring(notes, machine)
+        return Measuring(notes)
 
 
 TERMINAL = Terminal()

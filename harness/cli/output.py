@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,6 @@ from harness.cli.console import Done, Lines, given, notes, screen
 from harness.cli.settings import OUTPUT
 from harness.errors import UserError, why
 
-RENAMED = {"rerun": "reproduce"}
 FLAGS = {
     "json": (bool, False, "Print the result as one JSON object, and nothing else, on stdout."),
     "quiet": (bool, False, "Print only the result and errors."),
@@ -50,14 +49,36 @@ def command(function: Callable[..., Done]) -> Callable[..., int]:
             _open_log(log_file)
         done = function(*arguments, **options)
         if json:
-            from harness.cli.plain import plain
-
             _print_object(done.status, result=plain(done.result))
         return done.status
 
     parameters = [*signature.parameters.values(), *flags]
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return call
+
+
+def plain(value: Any) -> Any:
+    """Return a result as JSON has it: by pydantic, what is no finite number is null.
+
+    An object has its fields, or the attributes that its ``JSON`` names; a table is its rows.
+    """
+    from pandas import DataFrame
+    from pydantic_core import to_jsonable_python
+
+    names = getattr(value, "JSON", None) or getattr(value, "_fields", ())
+    if is_dataclass(value) or names:
+        value = {name: getattr(value, name) for name in names or value.__dataclass_fields__}
+    if isinstance(value, DataFrame):
+        value = value.astype(object).to_dict("records")
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | Set):
+        return [plain(part) for part in value]
+    return to_jsonable_python(
+        value,
+        inf_nan_mode="null",
+        fallback=lambda other: other.tolist() if hasattr(other, "tolist") else None,
+    )
 
 
 def _open_log(file: Path) -> None:
@@ -82,7 +103,7 @@ def begin(words: Sequence[str]) -> None:
     """Forget what an earlier command of this process set."""
     given.clear()
     Lines.file_log, notes.quiet, screen.quiet = None, False, False
-    current.command = RENAMED.get(words[0], words[0]) if words else None
+    current.command = words[0] if words else None
     current.json = "--json" in words  # also where the words that follow are wrong
 
 

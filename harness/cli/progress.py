@@ -12,20 +12,24 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from harness.api.observer import Progress as Receiver
 from harness.cli.console import Lines
-from harness.sweep.eta import ETA, duration, initial_eta, keep_rates
+from harness.sweep.eta import Cost, costs, duration
 from harness.sweep.measure import Answered, Event, Started
-from harness.sweep.plan import Batch, Plan
+from harness.sweep.plan import Batch, Key, Plan
 
 LOADING = "Loading the weights and checking the patch on them"
 QUIET = 60.0  # seconds without a line where no one watches
+WINDOW = 600.0  # seconds over which rich takes the speed
 
 
 class Measuring(Receiver):
-    """Shows cells done, the last sample, the rate and the time left; plain lines in a log."""
+    """Shows cells done, the last sample, the rate and the time left; plain lines in a log.
 
-    def __init__(self, console: Lines, machine: str) -> None:
-        self.console, self.machine = console, machine
-        self.pace: ETA | None = None
+    The bar runs over counted operations, at the speed that this run has.
+    """
+
+    def __init__(self, console: Lines) -> None:
+        self.console = console
+        self.bar: Progress | None = None
         self.text, self.shown = LOADING, time.monotonic()
 
     def __call__(self, plan: Plan, events: Generator[Event]) -> Iterator[dict[str, Any]]:
@@ -44,9 +48,14 @@ class Measuring(Receiver):
 
     @contextmanager
     def _bar(self, plan: Plan, work: Sequence[Batch]) -> Iterator[None]:
-        pace = self.pace = initial_eta(plan, work, self.machine)
         self.cells = Counter(item.cell.key for batch in work for item in batch.items)
         self.samples = self.cells.total()
+        self.left: dict[Key, Cost] = {
+            item.key: cost
+            for batch in work
+            for item, cost in zip(batch.items, costs(plan.checkpoint, batch), strict=True)
+        }
+        self.done = self.tokens = self.under_way = 0.0
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -54,36 +63,39 @@ class Measuring(Receiver):
             TextColumn("{task.fields[speed]}", markup=False),
             console=self.console,
             disable=not self.console.is_terminal,
+            speed_estimate_period=WINDOW,
         )
-        self.entry = self.bar.add_task(self.text, total=1.0, speed=speed(pace))
-        self.console.progress(f"{self.text}; {speed(pace)}")
+        total = sum(cost.total for cost in self.left.values())
+        self.entry = self.bar.add_task(self.text, total=total, start=False, speed="")
+        self.console.progress(f"{self.text}.")
         with self.bar:
             try:
                 yield
             finally:
-                keep_rates(plan, self.machine, pace)
                 self.text = "Measuring"  # a plan that follows has its weights loaded
 
     def passing(self, tokens: float) -> None:
         """Note tokens that go through the model: none, once the weights are loaded."""
-        if self.pace is None:
+        if self.bar is None:
             return
-        if self.pace.last is None:
-            self.pace.begin()
+        if self.bar.tasks[self.entry].start_time is None:
+            self.bar.start_task(self.entry)
             self.text = f"{self._done()} · measuring"
-        self.pace.layers(tokens)
+        self.under_way += tokens
         self._move()
-        self._log(self.pace)
+        self._log()
 
-    def _log(self, pace: ETA) -> None:
+    def _log(self) -> None:
         """Write a line to a log that had none for a while."""
         if self.console.is_logged and time.monotonic() - self.shown > QUIET:
             samples = f"{self.samples - self.cells.total()}/{self.samples} samples"
-            self._line(f"{self._done()}, {samples}; {speed(pace)}")
+            self._line(f"{self._done()}, {samples}; {self._speed()}")
 
     def _answer(self, event: Answered) -> None:
-        assert self.pace is not None  # made before anything is measured
-        self.pace.answer(event.item, event.seconds)
+        cost = self.left.pop(event.item.key)
+        self.done += cost.total
+        self.tokens += cost.forwarded + cost.generated
+        self.under_way = 0.0
         cell, question = event.item
         self.cells[cell.key] -= 1
         named = f"{cell.scaling}, {cell.task}, {cell.length} tokens"
@@ -92,18 +104,33 @@ class Measuring(Receiver):
         if event.sample is not None and event.sample["status"] != "ok":
             self._say(f"{named}, {question.doc_id}: {event.sample['status']}")
         elif self.console.is_logged and not self.cells[cell.key]:
-            self._line(f"{self._done()}: {named}; {speed(self.pace)}")
+            self._line(f"{self._done()}: {named}; {self._speed()}")
         else:  # other processes tell of samples alone
-            self._log(self.pace)
+            self._log()
 
     def _done(self) -> str:
         return f"{sum(not rest for rest in self.cells.values())}/{len(self.cells)} cells"
 
     def _move(self) -> None:
+        """Move the bar, also by the tokens of requests that have no answer yet."""
+        assert self.bar is not None
+        done, tokens = self.done, self.under_way
+        for cost in self.left.values():
+            if tokens <= 0:
+                break
+            done += min(1.0, tokens / max(cost.forwarded, 1)) * cost.operations
+            tokens -= cost.forwarded
         room = max(self.console.width - 62, 18)
-        assert self.pace is not None
-        share, text = self.pace.share(), self.text[:room]
-        self.bar.update(self.entry, completed=share, description=text, speed=speed(self.pace))
+        self.bar.update(self.entry, completed=done, description=self.text[:room])
+        self.bar.update(self.entry, speed=self._speed())
+
+    def _speed(self) -> str:
+        """Return tokens per second and the time left, as far as they are known."""
+        assert self.bar is not None
+        task = self.bar.tasks[self.entry]
+        rate = (self.tokens + self.under_way) / task.elapsed if task.elapsed else 0.0
+        left = "unknown yet" if task.time_remaining is None else duration(task.time_remaining)
+        return f"{rate:,.0f} tokens/s, time left {left}" if rate else f"time left {left}"
 
     def _say(self, text: str) -> None:
         """Print what a person at a terminal sees too."""
@@ -115,13 +142,3 @@ class Measuring(Receiver):
     def _line(self, text: str) -> None:
         self.shown = time.monotonic()
         self.console.progress(text)
-
-
-def speed(pace: ETA) -> str:
-    """Return the rate and the time left in words, what is not known left out."""
-    rate, left = pace.tokens_a_second(), pace.seconds_left()
-    parts = (
-        [] if rate is None else [f"{rate:,.0f} tokens/s" if rate >= 10 else f"{rate:.2g} tokens/s"]
-    )
-    parts += ["time left unknown yet" if left is None else f"{duration(left)} left"]
-    return ", ".join(parts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, screen
-from harness.cli.conventions import translated
 from harness.cli.output import command
 from harness.cli.settings import DryRun, MaybeModel, with_settings
 from harness.errors import UserError
@@ -52,12 +51,12 @@ def recommend(
     from harness.api.select import race
     from harness.cli.tables import grids, print_sentences
 
-    given = translated({"model": model, **settings})
-    if given["model"] is None:
+    if model is None:
         raise UserError(
             "recommend needs a model: ropewalk recommend FOLDER or OWNER/NAME. (reference is the "
             "embedded demo model.)"
         )
+    given = {"model": model, **settings}
     result = race(given, tolerance, margin, budget, to=to, observer=TERMINAL, dry_run=dry_run)
     if result is None:
         return Done(None)

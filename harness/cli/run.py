@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, err, note_demo, screen
-from harness.cli.conventions import translated
 from harness.cli.output import command
-from harness.cli.settings import DryRun, FailIf, with_settings
+from harness.cli.settings import EXECUTION, DryRun, FailIf, with_settings
 from harness.errors import UserError
 
 
@@ -20,6 +21,7 @@ def run(
     sweep: Path | None = None,
     /,
     *,
+    from_: Annotated[Path | None, Parameter(name="--from", group=EXECUTION)] = None,
     fail_if: FailIf = None,
     dry_run: DryRun = False,
     **settings: Any,
@@ -28,22 +30,25 @@ def run(
 
     Args:
         sweep: A YAML file with the same settings, or a sweep that `list` names; flags win over it.
+        from_: Measure what another run measured: the settings of its record, where no flag gives
+            another. Then `ropewalk compare RUN NEW`.
         fail_if: Conditions that end in exit status 3, such as "effective_length(yarn) < 16k",
             "score(yarn, passkey, 2x) < 90%", "regret(yarn, 2x) > 5%" or "change(yarn, 2x) > 0%"
             (from truncation). Exit status 4: one cannot be evaluated.
         dry_run: Print the plan and its cost; read no weights and write nothing.
     """
     from harness.api.gate import check, names_of_plan, parse
-    from harness.api.settings import read_specs
+    from harness.api.settings import read_specs, settings_of
     from harness.sweep.spec import Spec
 
     conditions = [parse(text) for text in fail_if or ()]
-    given = translated(settings)
-    specs = read_specs(sweep, given)  # before anything that takes long to import
-    if given.get("model") is None and specs[0].model == Spec.model_fields["model"].default:
+    if from_ is not None:
+        settings = settings_of(from_, sweep, settings)
+    specs = read_specs(sweep, settings)  # before anything that takes long to import
+    if settings.get("model") is None and specs[0].model == Spec.model_fields["model"].default:
         note_demo()
     from harness.api.report import write
-    from harness.api.run import MeasuredRun, PlanSummary, keeping, machine_of, planned, summarize
+    from harness.api.run import MeasuredRun, PlanSummary, keeping, planned, summarize
     from harness.cli.outcome import brief, print_brief, print_conditions, status_of
     from harness.cli.show import print_failures, print_plan
     from harness.inspection.notes import doc_warnings
@@ -57,7 +62,7 @@ def run(
             if dry_run:
 
                 def shown(plan: Plan, folder: Path) -> PlanSummary:
-                    summary = summarize(plan, folder, machine_of(plan, planning.cluster))
+                    summary = summarize(plan, folder)
                     print_plan(plan, summary, screen)
                     return summary
 

@@ -53,8 +53,6 @@ FLAGS = {
     MODEL: {
         "model": "Folders, hub names (NAME@REVISION) or GGUF files. "
         "[default: reference, the embedded demo model]",
-        "model_args": "The model as lm-eval names it: pretrained=NAME,dtype=…,revision=…,"
-        "trust_remote_code=True. Read as --model, --dtype and so on. [default: none]",
         "revision": "Branch, tag or commit on the hub, for one model. [default: the main branch]",
         "adapter": "PEFT adapters for the model: folders or hub names. none is the model itself. "
         "[default: none]",
@@ -104,14 +102,11 @@ FLAGS = {
     },
 }
 # What the command line reads where it is not one text.
-KINDS: dict[str, Any] = dict.fromkeys(
-    ("model", "model_args", "adapter", "scaling", "task", "length"), Many
-)
+KINDS: dict[str, Any] = dict.fromkeys(("model", "adapter", "scaling", "task", "length"), Many)
 KINDS |= dict.fromkeys(("offline", "compile", "trust_remote_code", "allow_pickle"), bool)
 KINDS |= dict.fromkeys(("trained_length", "seed", "workers"), Whole) | {"out": Path}
 ALIASES = {
     "model": ("-m",),
-    "model_args": ("-a",),
     "task": ("--tasks", "-t"),
     "limit": ("-L",),
     "out": ("--output-path", "-o"),

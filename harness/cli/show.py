@@ -51,8 +51,7 @@ def print_plan(plan: Plan, summary: PlanSummary, console: Console) -> None:
         f"{summary.model}: {cost.parameters:,} parameters, {summary.dtype} on "
         f"{summary.device}, trained window {summary.trained_length:,} tokens, {rotary}."
         f"\nTo measure: {cost.samples:,} samples, {cost.tokens:,} tokens; "
-        f"memory about {cost.bytes / 2**20:,.0f} MiB above the program itself; "
-        f"time {summary.time}.{_alone(plan)}",
+        f"memory about {cost.bytes / 2**20:,.0f} MiB above the program itself.{_alone(plan)}",
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from harness.cli.console import TERMINAL, Done, note_demo, screen
-from harness.cli.conventions import translated
 from harness.cli.output import command
 from harness.cli.settings import DryRun, MaybeModel, Whole, with_settings
 
@@ -46,11 +45,15 @@ def tune(
     from harness.api.tune import tune as search
     from harness.cli.tables import grids
 
-    given = translated({"model": model, **settings})
-    if given["model"] is None:
+    if model is None:
         note_demo()
     result = search(
-        **given, against=named or AGAINST, trials=trials, dry_run=dry_run, observer=TERMINAL
+        model,
+        **settings,
+        against=named or AGAINST,
+        trials=trials,
+        dry_run=dry_run,
+        observer=TERMINAL,
     )
     if result is None:
         return Done(None)

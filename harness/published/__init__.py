@@ -6,9 +6,9 @@ A row is one value of one table. Its columns:
 table           the short name of the table
 source          the paper, and the table in it
 model, data     as the paper names them; a checkpoint that it publishes by the hub's name
-protocol        overlap, press or prefix (``tasks/perplexity.py``), ruler, or l-eval, which no task
-                here measures
-stride          tokens between two windows of overlap or press; empty for other protocols
+protocol        overlapping, sliding or prefix (``tasks/perplexity.py``), ruler, or l-eval, which no
+                task here measures
+stride          tokens between two windows of overlapping or sliding; empty for other protocols
 scaling         the method as the paper names it
 method          its name for ``--scaling``; empty where no method here has the same formula
 tuned           "no" for a method without training, else how the checkpoint was trained

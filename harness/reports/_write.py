@@ -29,7 +29,6 @@ CAPTION = ".caption.txt"
 TABLES = (".csv", ".parquet", ".md", ".tex")
 DEFAULT = ("scores", "best", "curves")  # the reports of a run; the others are made on request
 ALL = "all"
-OLD = {"summary": "words", "notes": "legend", "display": "readable"}  # names in older report files
 
 
 @dataclass
@@ -137,7 +136,7 @@ def _make(
 
 def _part(report: Plugin, name: str) -> Any:
     """Return an optional function of a report: ``summary``, ``notes`` or ``display``."""
-    return getattr(report.module, name, getattr(report.module, OLD[name], None))
+    return getattr(report.module, name, None)
 
 
 def _texts(report: Plugin, name: str, table: pd.DataFrame) -> list[str]:

@@ -199,7 +199,7 @@ def _check_same_units(cells: Mapping[Key, Cell]) -> None:
         records = [record for record in cell.records.values() if record is not None]
         if len(records) < len(cell.records):
             continue  # partly measured, and shown so
-        if any(record.metadata.get("protocol") == "overlap" for record in records):
+        if any(record.metadata.get("protocol") == "overlapping" for record in records):
             continue
         units = {(str(r.unit), str(r.metadata.get("window", 0))) for r in records}
         first, other, before = known.setdefault((model, task), (length, cell, units))

@@ -21,7 +21,6 @@ from harness.runs.store import checked_samples, measured
 from harness.select.race import CUT, FAR, NEAR, Array, Budget, Need
 from harness.serve._export import export
 from harness.stats.selection import plainness
-from harness.sweep.eta import ETA, initial_eta
 from harness.sweep.plan import Item, Key, Plan
 
 OWN = "none"  # the model without scaling, against which in-window costs are measured
@@ -127,8 +126,7 @@ class RaceField(Measurements):
     """The losses of the candidates of a race, by document.
 
     ``failed`` are the candidates that have no rotation; ``names`` are all others; ``order`` are the
-    documents in the order in which they are measured. ``workers`` measure at the same time on a
-    ``machine``.
+    documents in the order in which they are measured. ``workers`` measure at the same time.
     """
 
     def __init__(
@@ -137,11 +135,10 @@ class RaceField(Measurements):
         folder: Path,
         measure: Measure,
         budget: Budget,
-        machine: str,
         workers: int = 1,
     ) -> None:
         super().__init__(plan, folder, measure)
-        self.budget, self.machine, self.workers = budget, machine, workers
+        self.budget, self.workers = budget, workers
         self.window, self.target = plan.lengths
         far, near = (task.label for task in plan.tasks)
         where = {FAR: (far, self.target), NEAR: (near, self.window), CUT: (far, self.window)}
@@ -271,10 +268,4 @@ class RaceField(Measurements):
                     totals[at] += seconds, length
         if totals:
             return {at: float(seconds / tokens) for at, (seconds, tokens) in totals.items()}
-        expected = self.eta([(FAR, OWN, 1)]).seconds_left()
-        return {} if expected is None else {("", 0): expected / self.target}
-
-    def eta(self, needs: Iterable[Need]) -> ETA:
-        """Return the time left for what is missing, by what is known of this machine before."""
-        plan = replace(self.plan, only=self._requests(needs).keys())
-        return initial_eta(plan, plan.work(measured(self.samples)), self.machine)
+        return {}

@@ -103,7 +103,7 @@ def kind_of(plan: Plan) -> Kind:
     """Return what is minimised; raise UserError for a task that gives no loss."""
     (task,) = plan.tasks
     requests = [request for cell in plan.cells for request in cell.questions]
-    if any(request.metadata.get("protocol") == "overlap" for request in requests):
+    if any(request.metadata.get("protocol") == "overlapping" for request in requests):
         raise UserError(
             f"{task.label} reads across the ends of documents: what is held out would be searched "
             "too. Give another protocol."

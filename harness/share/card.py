@@ -80,7 +80,10 @@ def data_set(task: str, run: PublicRun) -> tuple[str, list[str]]:
     name = _given(task, read)
     texts = [text for text in read["read"] if text.get("docs") in (None, name)]
     rows = run.frame[run.frame["task"] == task]
-    units, stream = set(rows["unit"]), "protocol" in rows and rows["protocol"].eq("overlap").any()
+    units, stream = (
+        set(rows["unit"]),
+        "protocol" in rows and rows["protocol"].eq("overlapping").any(),
+    )
     alone = [label for label, other in given.items() if other == name] == [task]
     its = [text for text in texts if stream or text["name"] in units] or (texts if alone else [])
     return name if its else task.partition(":")[0], [str(text["sha256"]) for text in its]

@@ -166,9 +166,6 @@ def test_commands_are_functions_that_print_nothing(tmp_path, capsys):
     with pytest.raises(rw.UserError, match="tune searches one --scaling"):
         rw.tune(scaling=["yarn", "pi"])
     assert rw.publish(run, to="card", out=tmp_path / "card")[0].is_file()
-    assert rw.reproduce(run, out=tmp_path / "again", dry_run=True) is None
-    with pytest.warns(DeprecationWarning, match="called reproduce now"):
-        assert rw.rerun is rw.reproduce
     assert capsys.readouterr() == ("", "")
 
 

@@ -76,10 +76,7 @@ def test_a_file_of_ones_own_is_described_by_its_contract(tmp_path):
 def test_a_begun_task_and_a_begun_report_run(tiny, docs, tmp_path, ropewalk, monkeypatch):
     """The files are measured and reported as they are written, under the commands that are told."""
     monkeypatch.chdir(tmp_path)
-    assert (
-        "ropewalk report results/my_task --task ./my_task.py"
-        in ropewalk("new", "task", "my_task").out
-    )
+    assert "run --scaling none yarn --task ./my_task.py" in ropewalk("new", "task", "my_task").out
     assert (
         "ropewalk report RUN --report ./my_report.py" in ropewalk("new", "report", "my_report").out
     )
@@ -98,7 +95,7 @@ def test_a_begun_task_and_a_begun_report_run(tiny, docs, tmp_path, ropewalk, mon
 
 
 TEXTS = {name: text for texts in FLAGS.values() for name, text in texts.items()}
-READ = {"model_args", "limit"}  # flags that are read as other settings
+READ = {"limit"}  # flags that are read as other settings
 NAMES = [name for name in Spec.model_fields if name != "published"]
 
 

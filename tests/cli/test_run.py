@@ -214,7 +214,7 @@ class TestRun:
             "task": [
                 "perplexity:tail=16",
                 "window_kl:tail=16",
-                "perplexity:protocol=overlap,stride=16",
+                "perplexity:protocol=overlapping,stride=16",
             ],
             "length": ["1x", "5x"],
             "scaling": ["none"],

@@ -77,8 +77,6 @@ def test_a_calibration_is_a_file_that_methods_read(tmp_path, ropewalk, docs):
         frame = run.frame()
         assert set(frame["status"]) == {"ok"}
         assert used not in set(frame["unit"])
-        again = ropewalk("reproduce", folder, "--out", tmp_path / f"again-{given[:4]}")
-        assert again.status == 0, again.err
     few = ("--task", "perplexity:tail=8", "--length", "1x", "--scaling", given)
     only = ropewalk("run", "--model", model, "--docs", docs / used, *few)
     assert only.status == 2

@@ -288,8 +288,6 @@ def test_a_run_records_every_layer_and_is_measured_again(
     assert [one["attention_factor"] for one in kept] == [
         one.attention_factor for one in wanted.layers
     ]
-    again = ropewalk("reproduce", tmp_path / "run", "--run-code")
-    assert "samples are equal bit for bit" in " ".join(again.out.split())
 
 
 @pytest.mark.parametrize(("scaling", "words"), [

@@ -99,7 +99,9 @@ def test_windows_of_one_document_are_one_sample():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["press,stride=24", "overlap,stride=24", "disjoint", "prefix"])
+@pytest.mark.parametrize(
+    "protocol", ["sliding,stride=24", "overlapping,stride=24", "disjoint", "prefix"]
+)
 def test_the_mean_over_all_positions_is_the_score(protocol, tiny, docs, tmp_path):
     """Every scored token of every window is at its position: together they are the perplexity."""
     task = f"perplexity:protocol={protocol}"

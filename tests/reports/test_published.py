@@ -54,7 +54,7 @@ def test_every_value_stands_once_and_has_its_source():
     assert frame["source"].str.match("arXiv:|https://").all()
     assert (frame["value"] >= 0).all()
     assert set(frame["relation"]) == {"=", ">"}
-    assert set(frame["protocol"]) == {"overlap", "press", "prefix", "ruler", "l-eval"}
+    assert set(frame["protocol"]) == {"overlapping", "sliding", "prefix", "ruler", "l-eval"}
 
 
 def test_a_method_is_one_that_can_be_asked_for():
@@ -91,7 +91,7 @@ def test_the_methods_of_lceg_are_those_of_its_code():
 CELLS = pd.DataFrame(
     [("pi", 4096, 7.9, 7.0, 8.9), ("pi", 8192, 9.6, 9.0, 10.2), ("none", 8192, 150.0, 90.0, 200.0)],
     columns=["scaling", "length", "score", "low", "high"],
-).assign(n=10, task="perplexity:protocol=overlap", status=["ok", "9 of 10 ok, 1 failed", "ok"])
+).assign(n=10, task="perplexity:protocol=overlapping", status=["ok", "9 of 10 ok, 1 failed", "ok"])
 
 
 def test_a_run_is_set_beside_its_table_value_by_value():
@@ -146,8 +146,8 @@ def test_only_the_task_of_the_tables_stride_is_compared():
     """Windows 2047 apart score other tokens than those 256 apart; two tasks are no one value."""
     rows = rows_of(read_table("pi-pg19"), None, None, "any")
     tasks = {
-        f"perplexity:protocol=press,stride={stride}": {
-            "metric": "perplexity", "options": {"protocol": "press", "stride": stride},
+        f"perplexity:protocol=sliding,stride={stride}": {
+            "metric": "perplexity", "options": {"protocol": "sliding", "stride": stride},
         }
         for stride in (2047, 256)
     }  # fmt: skip
@@ -155,7 +155,7 @@ def test_only_the_task_of_the_tables_stride_is_compared():
     record = {"model": {"trained_length": 2048}, "tasks": tasks}
     assert (tasks_of(rows, record), unlike(rows, record)) == ([near], [])
     [reason] = unlike(rows, {**record, "tasks": {far: tasks[far]}})
-    assert f"protocol=press,stride=256, the run with {far}" in reason
+    assert f"protocol=sliding,stride=256, the run with {far}" in reason
     both = pd.concat([CELLS.assign(task=task) for task in tasks])
     with pytest.raises(UserError, match="several tasks .*stride=2047, perplexity"):
         match_values(rows, both, 0.02)
@@ -206,7 +206,7 @@ def test_what_is_not_comparable_is_refused_unless_told(run, ropewalk):
     assert (status, "has no model 'llama': choose by --model" in told) == (2, True)
     status, told = compare("--published", "dca", "--model", "Llama-2-7B")
     assert status == 2
-    assert "was measured with protocol=overlap,stride=256, the run with perplexity" in told
+    assert "was measured with protocol=overlapping,stride=256, the run with perplexity" in told
     assert "its model was trained at 4096 tokens, this at 64" in told
     assert "with a second run, or with a table; name one" in compare()[1]
     status, told = compare("--published", "lceg-ruler", "--mixed")

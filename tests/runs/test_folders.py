@@ -110,16 +110,11 @@ def test_a_folder_that_is_not_a_runs_is_left_as_it_is(
 
 
 @pytest.mark.parametrize("out", ["/dev/null", "/dev/null/run", "file", "loop", "gone"])
-@pytest.mark.parametrize("command", ["run", "reproduce"])
-def test_a_dry_run_rejects_the_out_that_a_run_would(
-    command, out, small, tiny, docs, tmp_path, rejected
-):
+def test_a_dry_run_rejects_the_out_that_a_run_would(out, tiny, docs, tmp_path, rejected):
     (tmp_path / "file").write_text("theirs")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "gone").symlink_to(tmp_path / "nothing")
     words = sweep(tiny, docs, tmp_path / out)
-    if command == "reproduce":
-        words = ["reproduce", str(small), "--out", str(tmp_path / out)]
     assert "is not a folder; choose another --out." in rejected(*words, "--dry-run")
 
 

@@ -113,7 +113,7 @@ def test_a_record_of_any_content(small, docs, tiny, tmp_path):
         ["report", foreign, "--report", "bits_per_byte", "--page", tmp_path / "page.html"],
         ["report", small, foreign, "--mixed", "--report", "scores", "--out", tmp_path / "out"],
         ["compare", foreign, "--published", "yarn-table-1", "--mixed"],
-        ["reproduce", foreign, *again],
+        ["run", "--from", foreign, *again],
         ["publish", foreign, "--to", "folder", "--out", tmp_path / "folder"],
         ["publish", foreign, "--to", "every-eval-ever", "--out", tmp_path / "json"],
         ["run", "--model", tiny, "--docs", docs, "--task", "perplexity:tail=16", "--length", "2x",
@@ -154,7 +154,7 @@ def test_a_record_of_any_content(small, docs, tiny, tmp_path):
 def test_a_field_of_another_kind_is_named(place, value, run, rejected, tmp_path):
     record = json.loads((run / RUN).read_text())
     (run / RUN).write_text(json.dumps(_changed(record, [(place, value)])))
-    for words in (["report", run], ["reproduce", run], ["publish", run, "--to", "card"]):
+    for words in (["report", run], ["run", "--from", run], ["publish", run, "--to", "card"]):
         assert f"{run / RUN} is " in rejected(*words, "--out", tmp_path / "out")
 
 

@@ -135,6 +135,6 @@ def test_runs_of_overlapping_windows_are_joined_whatever_their_units():
             ("m", "t", "none", 64): cell("two", "a", protocol),
         }
 
-    frame._check_same_units(cells("overlap"))
+    frame._check_same_units(cells("overlapping"))
     with pytest.raises(UserError, match="are not the same documents or windows"):
-        frame._check_same_units(cells("press"))
+        frame._check_same_units(cells("sliding"))

@@ -145,7 +145,7 @@ def test_answers_are_searched_by_their_probability(tune, tmp_path):
 
 def test_a_task_without_a_loss_is_refused(tiny, docs):
     with pytest.raises(UserError, match="across the ends of documents"):
-        kind_of(plan_of(tiny, docs, "perplexity:protocol=overlap"))
+        kind_of(plan_of(tiny, docs, "perplexity:protocol=overlapping"))
     with pytest.raises(UserError, match="form=argmax"):
         kind_of(plan_of(tiny, docs, "niah:new=64"))
 

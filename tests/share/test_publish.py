@@ -96,7 +96,7 @@ def test_a_task_has_the_documents_that_it_read(given, passkey):
     source = PublicRun(record, [], sweep(), Paper(), "")
     assert card.data_set(PERPLEXITY, source) == ("books", ["a"])
     assert card.data_set(PASSKEY, source) == passkey
-    stream = replace(source, frame=sweep().assign(protocol="overlap"))  # of all that was read
+    stream = replace(source, frame=sweep().assign(protocol="overlapping"))  # of all that was read
     assert card.data_set(PERPLEXITY, stream) == ("books", ["a", "b"])
 
 

@@ -38,7 +38,7 @@ def test_cells_have_a_bound():
 
 def test_questions_have_a_bound(tiny, docs, monkeypatch):
     monkeypatch.setattr(plan, "QUESTIONS", 50)
-    task = ("perplexity:protocol=overlap,stride=1",)
+    task = ("perplexity:protocol=overlapping,stride=1",)
     assert "more than 50 questions" in refused(model=str(tiny), docs=str(docs), task=task)
 
 
@@ -46,7 +46,7 @@ def test_windows_a_token_apart_are_refused_at_once():
     book = Document("book", range(1_000_000))
     source = TaskContext(lambda _: [], lambda _: "", 0, 512, lambda: [book])
     with pytest.raises(ValueError, match="more than 300,000 windows .* a larger stride"):
-        next(perplexity.ask(source, [512], protocol="overlap", stride=1))
+        next(perplexity.ask(source, [512], protocol="overlapping", stride=1))
 
 
 def test_tokens_that_are_kept_have_a_bound(monkeypatch):

@@ -237,10 +237,10 @@ def test_a_carried_sweep_is_run_by_its_name_and_flags_win(tiny, docs, tmp_path, 
     assert status("run", *words, "--out", tmp_path / "run") == 0
     asked = json.loads((tmp_path / "run" / "run.json").read_text())["asked"]
     assert asked["scaling"] == ["none", "pi:factor=4", "pi:factor=8"]
-    assert asked["task"] == ["perplexity:protocol=press,stride=256"]
+    assert asked["task"] == ["perplexity:protocol=sliding,stride=256"]
     assert asked["published"] == "pi-pg19"
     status("report", tmp_path / "run", "--report", "best")
-    assert "Its press perplexity, " in capsys.readouterr().out
+    assert "Its sliding perplexity, " in capsys.readouterr().out
     status("compare", tmp_path / "run", "--mixed")  # its lengths are none of the table's
     assert "pi:factor=4, pi:factor=8 at a length of 2048" in " ".join(
         capsys.readouterr().err.split()

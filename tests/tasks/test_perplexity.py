@@ -139,8 +139,8 @@ def test_a_target_needs_context():
 LENGTH, STRIDE = 48, 16
 OPTIONS: dict[str, dict[str, Any]] = {  # by the protocols that read them
     "tail": {"tail": 9},
-    "press": {"stride": STRIDE},
-    "overlap": {"stride": STRIDE},
+    "sliding": {"stride": STRIDE},
+    "overlapping": {"stride": STRIDE},
 }
 DRAW = Random(3)
 # 97 and 160 tokens; one is a window and whole strides, the other leaves a rest.
@@ -199,17 +199,7 @@ def slid(model: Any, source: TaskContext, stride: int) -> list[tuple[float, int]
     return parts
 
 
-@pytest.mark.parametrize(("name", "recorded"), [("sliding", "press"), ("overlapping", "overlap")])
-def test_a_protocol_is_recorded_by_its_old_name(source, name, recorded):
-    both = [
-        perplexity.ask(source, [LENGTH], protocol=one, stride=STRIDE) for one in (name, recorded)
-    ]
-    new, old = map(list, both)
-    assert new == old
-    assert {request.metadata["protocol"] for request in new} == {recorded}
-
-
-@pytest.mark.parametrize(("protocol", "stride"), [("press", STRIDE), ("disjoint", LENGTH - 1)])
+@pytest.mark.parametrize(("protocol", "stride"), [("sliding", STRIDE), ("disjoint", LENGTH - 1)])
 def test_windows_are_those_of_the_sliding_loop(protocol, stride, model, source):
     score = perplexity.score(measured(model, source, protocol, **OPTIONS.get(protocol, {})))
     assert score.value == pytest.approx(perplexity_of(slid(model, source, stride)), rel=1e-5)
@@ -227,7 +217,7 @@ def test_overlap_is_the_loop_over_one_stream(model, source, length, stride):
     if stride < length:
         starts.pop()
     parts = [loss(model, stream[start : start + length], length - 1) for start in starts]
-    samples = measured(model, source, "overlap", length, stride=stride)
+    samples = measured(model, source, "overlapping", length, stride=stride)
     assert len(samples) == len(parts)
     assert perplexity.score(samples).value == pytest.approx(perplexity_of(parts), rel=1e-5)
     assert {sample.doc_id for sample in samples} == {"a"}  # of fewer than four windows
@@ -241,7 +231,7 @@ def test_documents_that_share_overlapping_windows_are_one_unit(sizes, units):
     """A unit fills four windows of 20 tokens: then few of its tokens are in windows of another."""
     names = "abcdef"[: len(sizes)]
     documents = [Document(n, range(size)) for n, size in zip(names, sizes, strict=True)]
-    every = list(PROTOCOLS["overlap"](documents, 20, Layout((), stride=4)))
+    every = list(PROTOCOLS["overlapping"](documents, 20, Layout((), stride=4)))
     assert "".join(dict.fromkeys(window.doc_id for window in every)) == units
     assert len(every) == len(range(0, sum(sizes) - 20, 4)) - 1
 
@@ -250,7 +240,7 @@ def test_documents_that_share_overlapping_windows_are_one_unit(sizes, units):
 def test_the_interval_of_overlapping_windows_holds_for_short_documents():
     """Of 400 streams of 60 documents, half a window each: 80 % with one unit per document."""
     draw, documents = np.random.default_rng(0), [Document(str(i), range(50)) for i in range(60)]
-    windows = list(PROTOCOLS["overlap"](documents, 100, Layout((), stride=10)))
+    windows = list(PROTOCOLS["overlapping"](documents, 100, Layout((), stride=10)))
     places = [np.arange(window.begin, window.end) // 50 for window in windows]
     held = 0
     for _ in range(400):
@@ -263,10 +253,10 @@ def test_the_interval_of_overlapping_windows_holds_for_short_documents():
 
 
 def test_one_whole_stream_is_a_window(source):
-    assert len(list(perplexity.ask(source, [258], protocol="overlap", stride=258))) == 1
-    assert len(list(perplexity.ask(source, [241], protocol="overlap", stride=16))) == 1
+    assert len(list(perplexity.ask(source, [258], protocol="overlapping", stride=258))) == 1
+    assert len(list(perplexity.ask(source, [241], protocol="overlapping", stride=16))) == 1
     with pytest.raises(ValueError, match="the longest that fits is 258"):
-        list(perplexity.ask(source, [259], protocol="overlap", stride=259))
+        list(perplexity.ask(source, [259], protocol="overlapping", stride=259))
 
 
 def test_prefix_is_one_window_a_document(model, source):
@@ -326,7 +316,7 @@ passages = st.lists(
 @given(passages, st.integers(2, 20), st.integers(1, 19), st.booleans())
 def test_press_and_disjoint_score_every_token_once(texts, length, stride, begin):
     opening = (0,) if begin else ()
-    for name in ("press", "disjoint"):
+    for name in ("sliding", "disjoint"):
         layout = Layout(opening, 1, min(stride, length - 1))
         for text in texts:
             windows = list(PROTOCOLS[name]([text], length, layout))
@@ -355,7 +345,7 @@ def test_bytes_before_tokens_add_up_to_the_text(text):
 def test_a_window_knows_the_bytes_it_scores(source):
     """In ASCII and one token a byte, the bytes are its targets; an empty row has none."""
     beside: TaskContext = make_context(tiny_tokenizer(), {"empty": "", **TEXTS}.items, 64)
-    for protocol, context in (*((one, source) for one in PROTOCOLS), ("overlap", beside)):
+    for protocol, context in (*((one, source) for one in PROTOCOLS), ("overlapping", beside)):
         for question in perplexity.ask(
             context, [LENGTH], protocol=protocol, **OPTIONS.get(protocol, {})
         ):
@@ -387,10 +377,10 @@ def test_documents_are_the_unit_of_the_interval():
     ("options", "length", "words"),
     [
         ({"protocol": "disjoint"}, 1, "a window of 1 token has no target"),
-        ({"protocol": "press", "stride": 48}, 48, "stride=48 is not 1 to 47"),
-        ({"protocol": "overlap", "stride": 0}, 48, "stride=0 is not 1 to 48"),
-        ({"protocol": "overlap", "stride": 16}, 250, "the longest that fits is 241"),
-        ({"protocol": "press", "slide": True}, 48, "slide is an option of protocol=tail"),
+        ({"protocol": "sliding", "stride": 48}, 48, "stride=48 is not 1 to 47"),
+        ({"protocol": "overlapping", "stride": 0}, 48, "stride=0 is not 1 to 48"),
+        ({"protocol": "overlapping", "stride": 16}, 250, "the longest that fits is 241"),
+        ({"protocol": "sliding", "slide": True}, 48, "slide is an option of protocol=tail"),
         ({"stride": 16}, 48, "stride is an option of protocol=sliding and overlapping; leave it"),
         ({"protocol": "disjoint", "tail": 9}, 48, "tail is an option of protocol=tail; leave it"),
         ({"protocol": "prefix", "windows": 2}, 48, "windows is an option of protocol=tail"),
@@ -408,7 +398,7 @@ def test_a_stream_leaves_no_document_out(tiny, tmp_path, ropewalk):
     for name, text in {**TEXTS, "c": "short"}.items():
         (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
     words = ["run", "--model", tiny, "--docs", tmp_path, "--length", "1x", "--dry-run"]
-    for protocol, told in (("overlap", 0), ("press", 1)):
+    for protocol, told in (("overlapping", 0), ("sliding", 1)):
         done = ropewalk(*words, "--task", f"perplexity:protocol={protocol},stride=16")
         assert (done.status, done.out.count("are left out: c.txt")) == (0, told)
 
@@ -438,7 +428,9 @@ def test_equal_windows_of_a_document_all_count(tiny, tmp_path):
     verse = "the rope is long and tar is old"
     text = f"{verse}\n" * 9 + "then the strand was cut, and none of it was ever seen again."
     (tmp_path / "song.txt").write_text(text)
-    out = run(tiny, tmp_path / "song.txt", tmp_path / "run", "perplexity:protocol=press,stride=32")
+    out = run(
+        tiny, tmp_path / "song.txt", tmp_path / "run", "perplexity:protocol=sliding,stride=32"
+    )
     model = AutoModelForCausalLM.from_pretrained(tiny).eval()
     tokens = tiny_tokenizer()(text, add_special_tokens=False)["input_ids"]
     nll, seen, windows = 0.0, 0, 0

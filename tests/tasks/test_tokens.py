@@ -67,7 +67,7 @@ def test_windows_hold_no_copy_of_the_text():
     source = make_context(tiny_tokenizer(), lambda: [("text", text)], 64)
     source.documents()
     tracemalloc.start()
-    asked = list(perplexity.ask(source, [1024], protocol="press", stride=16))
+    asked = list(perplexity.ask(source, [1024], protocol="sliding", stride=16))
     tree = build_tree([question.tokens for question in asked])
     gather = ResultCollector(tree, asked)
     _, peak = tracemalloc.get_traced_memory()
