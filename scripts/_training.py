@@ -140,12 +140,6 @@ def start(app: App) -> None:
         sys.exit(2)
 
 
-def machine(device: Any) -> str:
-    """Name what a model was trained on: processor or GPU, and the threads."""
-    threads = counted(torch.get_num_threads(), "threads")
-    return f"{named(str(device))}, {platform.machine()}, {threads}, {device}"
-
-
 @dataclass(frozen=True)
 class Texts:
     """What is trained on and what is watched, in tokens, and the length of the shortest prompt."""
@@ -213,14 +207,13 @@ def passkey_share(model: Any, source: TaskContext, window: int, least: int) -> f
     recovered = 0
     for trial in range(WATCHED):
         draw = Random(f"watch/{trial}")
-        asked = prompt(
-            source,
+        length, key, depth = (
             draw.randint(least, window),
             draw.randrange(10_000, 100_000),
             draw.random(),
-            filler="standard" if trial % 2 else "documents",
-            draw=draw,
         )
+        filler: Filler = "standard" if trial % 2 else "documents"
+        asked = prompt(source, length, key, depth, filler=filler, draw=draw)
         logits = model(input_ids=torch.tensor([asked.tokens], device=model.device)).logits[0]
         answer = logits[asked.start - 1 : -1].argmax(-1).tolist()
         recovered += answer == list(asked.tokens[asked.start :])
@@ -238,24 +231,22 @@ class Training:
     ) -> None:
         self.model, self.recipe, self.texts, self.out = model, recipe, texts, out
         self.settings = dict(settings)
-        decayed = [p for p in model.parameters() if p.dim() > 1]
-        scales = [p for p in model.parameters() if p.dim() <= 1]
         groups = [
-            {"params": decayed, "weight_decay": recipe.decay},
-            {"params": scales, "weight_decay": 0.0},
+            {
+                "params": [p for p in model.parameters() if p.dim() > 1],
+                "weight_decay": recipe.decay,
+            },
+            {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), fused=True)
         self.state: dict[str, Any] = {"step": 0, "seconds": 0.0, "curve": []}
-        if (out / "checkpoint.pt").exists():
-            self._read(out / "checkpoint.pt")
-
-    def _read(self, checkpoint: Path) -> None:
-        saved = torch.load(checkpoint, weights_only=True, map_location=self.model.device)
-        if saved["recipe"] != self.settings:
-            raise UserError(f"{self.out} holds a run of another recipe: {saved['recipe']}")
-        self.model.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.state = saved["state"]
+        if (checkpoint := out / "checkpoint.pt").exists():
+            saved = torch.load(checkpoint, weights_only=True, map_location=model.device)
+            if saved["recipe"] != self.settings:
+                raise UserError(f"{out} holds a run of another recipe: {saved['recipe']}")
+            model.load_state_dict(saved["model"])
+            self.optimizer.load_state_dict(saved["optimizer"])
+            self.state = saved["state"]
 
     def step(self, number: int) -> float:
         """Train on the batch of a step, a function of seed and number; return its loss."""
@@ -284,10 +275,11 @@ class Training:
                 self.state["seconds"] += time.time() - began
                 began = time.time()
                 self._watch(number + 1, loss)
+        device, threads = self.model.device, counted(torch.get_num_threads(), "threads")
         return {
             "recipe": self.settings,
             "seconds": round(self.state["seconds"]),
-            "machine": machine(self.model.device),
+            "machine": f"{named(str(device))}, {platform.machine()}, {threads}, {device}",
             "python": platform.python_version(),
             "torch": torch.__version__,
             "curve": self.state["curve"],
@@ -305,12 +297,8 @@ class Training:
             f"{self.state['seconds']:.0f} s, step {done}: loss {loss:.2f}, held-out"
             f" {held_out['all']:.2f} nats, passkeys {share:.0%}"
         )
-        whole = {
-            "recipe": self.settings,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "state": self.state,
-        }
+        whole = {"recipe": self.settings, "state": self.state}
+        whole |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         make_folder(self.out)
         torch.save(whole, self.out / "checkpoint.new")
         (self.out / "checkpoint.new").replace(self.out / "checkpoint.pt")

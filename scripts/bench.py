@@ -69,15 +69,15 @@ class Setting:
     quick: bool = False
 
     @property
-    def shape(self) -> str:
-        """The model to measure."""
-        return "S" if self.device == "cpu" else "1B"
-
-    @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
         """The types to measure: bfloat16 only where the processor has instructions for it."""
         fast = self.device != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
         return (torch.float32, *[torch.bfloat16] * fast)
+
+    @property
+    def shape(self) -> str:
+        """The model to measure."""
+        return "S" if self.device == "cpu" else "1B"
 
     def size(self, tokens: int) -> int:
         """Return a length, a sixteenth of it in a smoke test."""
@@ -90,10 +90,9 @@ class Setting:
         return self._clock() - began
 
     def _clock(self) -> float:
-        if self.device == "cpu":
-            return time.process_time()
-        torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+        if self.device != "cpu":
+            torch.cuda.synchronize(self.device)
+        return time.process_time() if self.device == "cpu" else time.perf_counter()
 
     def in_turn(self, *ways: Callable[[], float]) -> list[list[float]]:
         """Return the seconds that each way returns, repeat by repeat."""
@@ -122,11 +121,11 @@ def row(
     }  # fmt: skip
 
 
-def build(setting: Setting, dtype: torch.dtype, shape: str = "S", **changes: Any) -> Any:
-    """Return a model of seeded random weights, of one of the named shapes."""
+def build(setting: Setting, dtype: torch.dtype, **changes: Any) -> Any:
+    """Return a model of seeded random weights."""
     torch.manual_seed(0)
     with torch.device(setting.device):
-        shaped = LlamaConfig(**{**SHAPES[shape], **changes})
+        shaped = LlamaConfig(**{**SHAPES[setting.shape], **changes})
         return AutoModelForCausalLM.from_config(shaped, dtype=dtype).eval()
 
 
@@ -206,7 +205,7 @@ def kernel_seconds(setting: Setting, dtype: torch.dtype, model: Any, length: int
 def prefix(setting: Setting) -> Iterator[Row]:
     """Score the first tokens of a document at eight lengths."""
     for dtype in setting.dtypes:
-        model, longest = build(setting, dtype, setting.shape), setting.size(4096)
+        model, longest = build(setting, dtype), setting.size(4096)
         lengths = [longest * step // 8 for step in range(1, 9)]
         (ours, theirs), equal = compare(setting, model, [request(model, n) for n in lengths])
         costs = [sum(operations(model.config, n)) for n in lengths]
@@ -219,7 +218,7 @@ def passes(setting: Setting) -> Iterator[Row]:
     """Score a text in one pass, beside transformers and beside the operations alone."""
     for dtype in setting.dtypes:
         length, share = (2048, 0.80) if dtype == torch.float32 else (4096, 0.65)
-        length, model = setting.size(length), build(setting, dtype, setting.shape)
+        length, model = setting.size(length), build(setting, dtype)
         kernels = partial(kernel_seconds, setting, dtype, model, length)
         asked = [request(model, length)]
         (ours, theirs, alone), equal = compare(setting, model, asked, kernels)
@@ -252,9 +251,8 @@ def passkeys(setting: Setting) -> Iterator[Row]:
         for texts in (found["engine"], found["peer"])
     )
     assert hits == others, "hits and misses differ from those of generate"
-    what = (
-        f"passkeys at {', '.join(map(str, lengths))} tokens, 5 depths, {trials} trials, reference"
-    )
+    where = ", ".join(map(str, lengths))
+    what = f"passkeys at {where} tokens, 5 depths, {trials} trials, reference"
     equal = f"all {len(asked)} equal, {sum(hits):.0f} hits"
     bar = 1 / 2.03  # the ratio of the operations, counted: a haystack is read once
     yield row(what, "generate() per prompt", "s", ours, theirs, bar, equal)
@@ -286,8 +284,8 @@ def memory(setting: Setting) -> Iterator[Row]:
 def peak(way: str, dtype: str, vocabulary: int, layers: int, length: int) -> float:
     """Run one pass in this process and return its peak above the loaded model, in bytes."""
     torch.set_num_threads(1)
-    shape: Any = {"vocab_size": vocabulary, "num_hidden_layers": layers}
-    model = build(Setting(), getattr(torch, dtype), **shape)
+    changes = {"vocab_size": vocabulary, "num_hidden_layers": layers}
+    model = build(Setting(), getattr(torch, dtype), **changes)
 
     def run(length: int) -> Any:
         asked = request(model, length)

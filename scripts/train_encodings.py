@@ -2,7 +2,7 @@
 
 Deterministic from its seed on one machine and number of threads.
 
-    python scripts/train_encodings.py --encodings rope alibi --minutes 3
+    python scripts/train_encodings.py --encodings rope alibi --steps 300
     python scripts/train_encodings.py table training/encodings --out trainings.csv
 
 Texts, tokenizer and recipe are those of the reference model. The models of a seed see the same
@@ -44,7 +44,6 @@ from harness.reports.writing.sentences import counted
 # A fifth of the reference model's parameters, a quarter of its rows, more steps, a higher rate.
 PLAIN = Recipe(steps=3000, rows=8, rate=3e-3, width=128, layers=4, mlp=384)
 HEAD, EVERY = 32, 100  # channels of a head; steps between checkpoints
-TIMED, WATCHING = 3, 1.1  # steps of a trial; what checkpoints and the curve take beside the steps
 FOUND = 0.95  # the share of passkeys from which they count as learned
 LONG = 8  # windows of the long forward that is timed
 Count = Annotated[int, Parameter(converter=whole, validator=Number(gte=1))]
@@ -101,54 +100,20 @@ def train(encoding: str, recipe: Recipe, texts: Texts, tokenizer: Any, out: Path
     console.print(f"written to {out}: {whole:,} parameters, {added:,} of the encoding's")
 
 
-def tried(encoding: str, texts: Texts, tokenizer: Any) -> Training:
-    """Take a first step with an encoding, which leaves no file; raise UserError where it fails."""
-    with TemporaryDirectory() as folder:
-        trial = begin(encoding, PLAIN, texts, tokenizer, Path(folder))
-        call(f"encoding {encoding}", lambda: trial.step(0))
-    return trial
-
-
-def steps_in(minutes: float, encodings: Sequence[str], texts: Texts, tokenizer: Any) -> int:
-    """Return how many steps the slowest of these encodings takes in so many minutes."""
-    slowest = 0.0
-    for encoding in encodings:
-        trial = tried(encoding, texts, tokenizer)
-        began = time.time()
-        for number in range(TIMED):
-            trial.step(number)
-        slowest = max(slowest, (time.time() - began) / TIMED)
-    return max(1, round(60 * minutes / WATCHING / slowest))
-
-
-def recipe_for(
-    out: Path,
-    steps: int | None,
-    minutes: float | None,
-    passkeys: bool,
-    encodings: Sequence[str],
-    texts: Texts,
-    tokenizer: Any,
-) -> Recipe:
+def recipe_for(out: Path, steps: int | None, passkeys: bool) -> Recipe:
     """Return the recipe of all models in a folder: the one it has, so that they are comparable."""
     make_folder(out, "--out")
     kept = out / "recipe.json"
     if kept.exists():
         recipe = Recipe(**json.loads(kept.read_text()))
-        if steps not in (None, recipe.steps):
-            raise UserError(
-                f"{out} has models of {recipe.steps} steps; give another folder with --out."
-            )
-        if passkeys != recipe.passkeys:
+        if steps not in (None, recipe.steps) or passkeys != recipe.passkeys:
             known = "with" if recipe.passkeys else "without"
             raise UserError(
-                f"{out} has models trained {known} passkey prompts; give another folder with --out."
+                f"{out} has models of {recipe.steps} steps, trained {known} passkey prompts; give "
+                "another folder with --out."
             )
-        if minutes:
-            console.print(f"{out} has a recipe already, which decides the steps; not --minutes.")
         return recipe
-    if steps is None:
-        steps = steps_in(minutes, encodings, texts, tokenizer) if minutes else PLAIN.steps
+    steps = steps or PLAIN.steps
     warmup = min(PLAIN.warmup, steps // 4)
     recipe = replace(PLAIN, steps=steps, warmup=warmup, passkeys=passkeys)
     with replacing(kept) as file:
@@ -162,7 +127,6 @@ def main(
     encodings: Annotated[Sequence[str] | None, Parameter(consume_multiple=True)] = None,
     seeds: Count = 1,
     steps: Count | None = None,
-    minutes: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     passkeys: bool = True,
     out: Path = Path("training/encodings"),
 ) -> None:
@@ -172,19 +136,18 @@ def main(
         encodings: NAME, NAME:option=value or your own .py file; default: all.
         seeds: How many models of each, with the seeds 1, 2, …
         steps: Steps of every model; default: 3000.
-        minutes: Minutes a model, in place of steps: as many as the slowest encoding takes in them.
         passkeys: Whether a quarter of every batch are passkey prompts; otherwise it is text.
         out: The folder of all models.
     """
-    if steps and minutes:
-        raise UserError("--steps and --minutes both say how long to train; give one of them.")
     asked = list(encodings or names("encoding"))
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
     own = [encoding for encoding in asked if config(encoding, PLAIN, tokenizer).code]
     texts = read_texts(tokenizer, list(training()), PLAIN.window)
-    for encoding in own:  # before hours of others
-        tried(encoding, texts, tokenizer)
-    recipe = recipe_for(out, steps, minutes, passkeys, asked, texts, tokenizer)
+    for encoding in own:  # a first step, before hours of others
+        with TemporaryDirectory() as folder:
+            trial = begin(encoding, PLAIN, texts, tokenizer, Path(folder))
+            call(f"encoding {encoding}", partial(trial.step, 0))
+    recipe = recipe_for(out, steps, passkeys)
     count = counted(len(asked) * seeds, "models")
     console.print(f"{count} of {recipe.steps} steps into {out}")
     for seed in range(1, seeds + 1):

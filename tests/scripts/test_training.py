@@ -123,7 +123,7 @@ def test_the_models_of_the_laboratory_are_trained_alike(scripts, tmp_path, monke
         train_encodings.main(**asked, seeds=2, out=tmp_path / "whole")
     with pytest.raises(UserError, match="models of 4 steps"):
         train_encodings.main(**asked, steps=5, out=tmp_path / "whole")
-    with pytest.raises(UserError, match="trained with passkey prompts"):
+    with pytest.raises(UserError, match="steps, trained with passkey prompts"):
         train_encodings.main(**asked, passkeys=False, out=tmp_path / "whole")
     with pytest.raises(UserError, match="no encoding is called 'rop'"):
         train_encodings.main(encodings=["rop"], out=tmp_path / "new")
