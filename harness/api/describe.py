@@ -33,7 +33,7 @@ EXAMPLES = {
     "task": "ropewalk run --task {} --length 1x 4x",
     "report": "ropewalk report RUN --report {}",
     "engine": "ropewalk export MODEL --scaling yarn --length 4x --to {}",
-    "encoding": "python scripts/train_encodings.py --encodings {} --minutes 3",
+    "encoding": "python scripts/train_encodings.py --encodings {} --steps 300",
     "tracker": "ropewalk run --track {}",
     "sweep": "ropewalk run {} --dry-run",
 }

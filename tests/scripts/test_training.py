@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from cyclopts import CycloptsError
 from safetensors.torch import load_file
 
 from harness.api.new import new
@@ -177,15 +176,6 @@ def test_a_changed_file_is_not_taken_for_the_trained_one(scripts, tmp_path):
     file.write_text(source.replace("distance**0.5", "distance**0.6"), encoding="utf-8")
     with pytest.raises(UserError, match="another file"):
         train_encodings.main(encodings=[str(file)], out=out)
-
-
-def test_half_a_step_is_a_mistake(scripts):
-    """Else it would be left out without a word, and the folder would keep the recipe."""
-    import train_encodings
-
-    del scripts
-    with pytest.raises(CycloptsError, match="2.5 is not a whole number"):
-        train_encodings.app.parse_args(["--steps", "2.5"], exit_on_error=False, print_error=False)
 
 
 def test_a_checkpoint_of_another_recipe_is_not_gone_on_with(scripts, tmp_path):
