@@ -79,7 +79,7 @@ def ask(
             yield replace(request, graded_by=answer)  # which no prompt holds
 
 
-def about(context: TaskContext, *, data: str = "", **options: Any) -> Mapping[str, Any]:
+def about(requests: Sequence[Request], *, data: str, **options: Any) -> Mapping[str, Any]:
     """Return what the record says of the data."""
     return {"data": read(data).facts}
 

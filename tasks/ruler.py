@@ -62,11 +62,11 @@ def given(squad: str, hotpotqa: str) -> dict[str, str]:
 
 
 def about(
-    context: TaskContext, *, squad: str = "", hotpotqa: str = "", **options: Any
+    requests: Sequence[Request], *, squad: str = "", hotpotqa: str = "", **options: Any
 ) -> Mapping[str, Any]:
     """Return what the record says of the data."""
     named = given(squad, hotpotqa).items()
-    return {name: qa.about(context, data=data, **options)["data"] for name, data in named}
+    return {name: qa.read(data).facts for name, data in named}
 
 
 def answers(request: Request, context: TaskContext) -> list[str]:

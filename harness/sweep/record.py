@@ -105,11 +105,11 @@ def _plugin(plugin: Plugin) -> dict[str, Any]:
 
 
 def _task(plan: Plan, task: Plugin) -> dict[str, Any]:
-    module, source = task.module, plan.sources[task.label]
-    about = getattr(module, "about", None)
-    more = call(f"task {task.label}", lambda: about(source, **task.arguments)) if about else {}
+    module = task.module
     first = plan.methods[0].label  # every method is asked the same
     cells = [cell for cell in plan.cells if (cell.task, cell.scaling) == (task.label, first)]
+    about, asked = getattr(module, "about", None), [q for cell in cells for q in cell.questions]
+    more = call(f"task {task.label}", lambda: about(asked, **task.arguments)) if about else {}
     return {
         **_plugin(task),
         "version": module.VERSION,
