@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
 
 from harness.errors import UserError
 from harness.files import make_folder
@@ -158,7 +155,8 @@ def draw_wavelengths(frame: pd.DataFrame) -> Figure:
 
     def panel(axes: Axes, rows: pd.DataFrame) -> None:
         axes.set_yscale("log")
-        _label(axes.yaxis, lambda value: f"{value:,.0f}")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.minorticks_off()
         window = rows["trained_length"].iloc[0]
         axes.axhline(window, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
         for index, (scaling, pairs) in enumerate(rows.groupby("scaling", sort=False)):
@@ -189,7 +187,7 @@ def draw_scores(frame: pd.DataFrame) -> Figure:
 
     def panel(axes: Axes, rows: pd.DataFrame) -> None:
         axes.set_xscale("log", base=2)
-        _label(axes.xaxis, lambda value: style.length_label(int(value)))
+        axes.xaxis.set_major_formatter(lambda value, _: style.length_label(int(value)))
         window, last = rows["trained_length"].iloc[0], rows["distance"].max()
         axes.axvspan(1, min(window, last), color="0.94", linewidth=0, zorder=0)
         axes.axvline(window, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
@@ -207,9 +205,3 @@ def draw_scores(frame: pd.DataFrame) -> Figure:
     figure, panels = by_length(table, panel)
     known.finish(figure, panels, SCORE_NOTE)
     return figure
-
-
-def _label(axis: Axis, text: Callable[[float], str]) -> None:
-    """Label the major ticks of a logarithmic axis, and draw no others."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
-    axis.set_minor_locator(NullLocator())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ from harness.errors import UserError
 from harness.models.structure import layers_of
 from harness.patching.config import is_rotary, rope_of
 from harness.plugins import Plugin, call
+from harness.reports.writing.sentences import counted
 from harness.sweep.measure import records
 from harness.sweep.plan import Plan, calibrations
 from scaling import native
 from scaling.types import Frequencies, Rope
 
-DOUBTFUL = 0.1  # share of a document's tokens that are unknown
 LEFT_OUT = {  # by the record's word; other words are kinds of files
     "repeated": "documents with the same text as another one",
     "null": "rows with null instead of a text",
@@ -36,13 +35,13 @@ def plan_notes(plan: Plan) -> list[str]:
         for file, table in calibrations(plan.methods).items()
         if model.loaded is None and table.get("fingerprint", own) != own
     ]
-    lines += [*_short(plan), *doc_notes(plan.documents, plan.left_out)]
+    lines += [*_short(plan), *doc_notes(plan.left_out)]
     raw = [task.label for task in plan.tasks if not task.options.get("chat")]
     if raw and getattr(model.tokenizer, "chat_template", None):
         lines.append(f"The chat template of {model.label} is not applied in {', '.join(raw)}.")
     trusted = model.trust_remote_code
-    lines += notes(model.label, model.config, plan.methods, model.rope, trust_remote_code=trusted)
-    return lines + _equal(plan)
+    facts = notes(model.label, model.config, plan.methods, model.rope, trust_remote_code=trusted)
+    return [*lines, *facts, *_equal(plan)]
 
 
 def _equal(plan: Plan) -> list[str]:
@@ -94,49 +93,38 @@ def unnamed_cells(plan: Plan, folder: Path) -> str | None:
 
     Raises UserError where the folder has a run of another model, or another sweep.
     """
-    place = itemgetter("scaling", "task", "length")
     before, now = records(plan, folder)
-    named = set(map(place, now["cells"]))
-    gone = [cell for cell in (before or now)["cells"] if place(cell) not in named]
+    known, named = (
+        [(cell["scaling"], cell["task"], f"{cell['length']} tokens") for cell in record["cells"]]
+        for record in (before or now, now)
+    )
+    gone = [cell for cell in known if cell not in named]
     if not gone:
         return None
-    first, count = gone[0], f"{len(gone)} cell{'s' * (len(gone) > 1)}"
     return (
-        f"{folder} has {count} that this sweep does not name, as {first['scaling']}, "
-        f"{first['task']}, {first['length']} tokens: the samples stay, and reports are without "
-        "them until a sweep names them again."
+        f"{folder} has {counted(len(gone), 'cells')} that this sweep does not name, as "
+        f"{', '.join(gone[0])}: their samples stay, and reports leave them out."
     )
 
 
-def doc_notes(documents: Sequence[Mapping[str, Any]], left_out: Mapping[str, int]) -> list[str]:
-    """Return sentences on what was left out when documents were read, and on unknown tokens."""
-    lines = []
+def doc_notes(left_out: Mapping[str, int]) -> list[str]:
+    """Return a sentence on what was left out when documents were read."""
     gone = [f"{LEFT_OUT.get(kind, kind)} ({count:,})" for kind, count in left_out.items() if count]
-    if gone:
-        lines.append(f"Left out: {', '.join(gone)}.")
-    unknown = sum(document["unknown"] for document in documents)
-    if unknown:
-        total = sum(document["tokens"] for document in documents)
-        lines.append(f"{unknown:,} of {total:,} tokens are unknown to the tokenizer.")
-    return lines
+    return [f"Left out: {', '.join(gone)}."] if gone else []
 
 
 def doc_warnings(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return warnings on documents whose scores say little about prose."""
+    html, nul = ([d["name"] for d in documents if d.get(key)] for key in ("markup", "nul"))
     strange = {
-        "HTML, whose tags are scored as text": [d["name"] for d in documents if d.get("markup")],
-        "NUL characters, as UTF-16 has when it is read as UTF-8": [
-            d["name"] for d in documents if d.get("nul")
-        ],
-        f"more than {100 * DOUBTFUL:.0f} % of tokens that the tokenizer does not know": [
-            d["name"] for d in documents if d["unknown"] > DOUBTFUL * d["tokens"]
+        "HTML, whose tags are scored as text": html,
+        "NUL characters, as UTF-16 has when it is read as UTF-8": nul,
+        "more than 10 % of tokens that the tokenizer does not know": [
+            d["name"] for d in documents if d["unknown"] > 0.1 * d["tokens"]
         ],
     }
-    return [
-        f"Documents with {what}: {_listed(names)}. Their scores say little about the text."
-        for what, names in strange.items()
-        if names
-    ]
+    little = "Their scores say little about the text."
+    return [f"Documents with {what}: {_listed(n)}. {little}" for what, n in strange.items() if n]
 
 
 def _listed(names: Sequence[str]) -> str:

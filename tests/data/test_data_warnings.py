@@ -54,7 +54,7 @@ def test_files_of_a_folder_that_are_not_read_are_counted_by_their_kind(tmp_path)
         (tmp_path / name).write_bytes(PROSE.encode())
     found = read(tmp_path)
     assert len(found.entries()) == 1
-    (note,) = doc_notes(found.entries(), found.left_out())
+    (note,) = doc_notes(found.left_out())
     assert note == "Left out: other files (1), .c files (2), .csv files (1)."
 
 
@@ -98,7 +98,6 @@ def test_a_text_of_unknown_tokens_is_a_warning():
     known = {"name": "a.txt", "tokens": 1000, "unknown": 5}
     strange = {"name": "b.txt", "tokens": 1000, "unknown": 500}
     assert doc_warnings([known]) == []
-    assert "5 of 1,000 tokens" in doc_notes([known], {})[0]
     assert "b.txt" in doc_warnings([known, strange])[0]
 
 
@@ -112,9 +111,7 @@ def test_a_null_row_is_left_out_and_counted(tmp_path):
         found = read(tmp_path / name)
         assert len(found.entries()) == 2
         assert found.left_out() == {"null": 2}
-        assert doc_notes((), found.left_out()) == [
-            "Left out: rows with null instead of a text (2)."
-        ]
+        assert doc_notes(found.left_out()) == ["Left out: rows with null instead of a text (2)."]
     (tmp_path / "b.jsonl").write_text('{"text": null}\n')
     assert "has no text" in refused(tmp_path / "b.jsonl")
 

@@ -26,14 +26,8 @@ def test_good_methods_pass():
     for method in (pi.frequencies, dual_chunk.bands):
         rw.testing.check_method(method, ROPE, [16, 32, 256])
     rw.testing.check_method(pi.frequencies, ROPE, [16, 32, 256], plain_inside=True)
-    assert "16 tokens, inside" in _inside(abf.frequencies, [16])
-    assert "32 tokens, inside" in _inside(rerope.bands, [64])
-
-
-def _inside(method: Any, lengths: list[int]) -> str:
-    with pytest.raises(AssertionError) as found:
-        rw.testing.check_method(method, ROPE, lengths, plain_inside=True)
-    return str(found.value)
+    for method in (abf.frequencies, rerope.bands):
+        assert "inside the trained window, it is not the plain" in wrong(method, plain_inside=True)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +127,8 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("words", "told"),
         [
-            (("2fast",), "'2fast' is not a name for a method"),
             (("yarn",), "a method of Ropewalk is called 'yarn'"),
             (("here",), "here.py exists already"),
-            (("mine", "--out", "here.py"), "here.py/mine.py cannot be written: File exists."),
         ],
     )
     def test_a_file_is_never_written_over(self, words, told, tmp_path, monkeypatch, rejected):
