@@ -127,8 +127,8 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("words", "told"),
         [
-            (("yarn",), "a method of Ropewalk is called 'yarn'"),
-            (("here",), "here.py exists already"),
+            (("yarn",), "'yarn' is not a new name for a method"),
+            (("here",), "here.py cannot be written: File exists"),
         ],
     )
     def test_a_file_is_never_written_over(self, words, told, tmp_path, monkeypatch, rejected):
