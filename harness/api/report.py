@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.api.gate import Condition, Verdict, evaluate, parse
+from harness.api.gate import Verdict, evaluate
 from harness.api.observer import LOG, Observer
 from harness.errors import UserError, reason
 from harness.reports._write import ALL, Written, write_reports
@@ -77,10 +77,11 @@ def report(
     ``report`` names reports, or ``all`` (default: scores, best and curves), ``task`` your own task
     files that the runs were measured with, ``out`` the folder (default: RUN/reports, for one run).
     ``mixed`` joins runs that are not comparable; ``together`` compares models as methods, by
-    default where each has one method. ``fail_if`` are conditions such as ``effective_length(yarn)
-    < 16k``, whose verdicts are ``conditions`` of the result. Figures are as wide as a ``page`` or a
-    ``column`` of a paper, in a ``style`` of Matplotlib or of a style file. Raises UserError where
-    runs are not comparable, and for a condition that names nothing of them.
+    default where each has one method. ``fail_if`` are queries on the cells, such as ``scaling ==
+    "yarn" and effective_length < 16384``, whose verdicts are ``conditions`` of the result. Figures
+    are as wide as a ``page`` or a ``column`` of a paper, in a ``style`` of Matplotlib or of a style
+    file. Raises UserError where runs are not comparable, and for a condition that names nothing of
+    them.
     """
     places = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     folders = runs_in(places)
@@ -109,7 +110,7 @@ def report(
         together=together,
         page=Path(page) if page else None,
         paper=paper,
-        conditions=[parse(text) for text in fail_if],
+        conditions=fail_if,
         observer=observer,
     )
 
@@ -124,7 +125,7 @@ def write(
     together: bool | None = None,
     page: Path | None = None,
     paper: Paper | None = None,
-    conditions: Sequence[Condition] = (),
+    conditions: Sequence[str] = (),
     observer: Observer = LOG,
 ) -> Reports:
     """Write the reports of run folders into a folder, and their page.

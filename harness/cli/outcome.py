@@ -124,7 +124,7 @@ def print_conditions(reports: Reports, console: Console) -> None:
     """Print what was found of every condition of --fail-if."""
     words = {True: "Failed", False: "Passed", None: "Not evaluated"}
     for one in reports.conditions:
-        line = f"{words[one.holds]}: {one.condition} ({one.model}, {one.task}): {one.text}."
+        line = f"{words[one.holds]}: {one.condition}: {one.text}."
         style = "" if one.holds is False else "bold"
         console.print(printable(line), style=style, soft_wrap=True)
 

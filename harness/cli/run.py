@@ -32,21 +32,20 @@ def run(
         sweep: A YAML file with the same settings, or a sweep that `list` names; flags win over it.
         from_: Measure what another run measured: the settings of its record, where no flag gives
             another. Then `ropewalk compare RUN NEW`.
-        fail_if: Conditions that end in exit status 3, such as "effective_length(yarn) < 16k",
-            "score(yarn, passkey, 2x) < 90%", "regret(yarn, 2x) > 5%" or "change(yarn, 2x) > 0%"
-            (from truncation). Exit status 4: one cannot be evaluated.
+        fail_if: Conditions that end in exit status 3: queries of pandas on the cells, such as
+            'scaling == "yarn" and effective_length < 16384'. Exit status 4: one cannot be
+            evaluated.
         dry_run: Print the plan and its cost; read no weights and write nothing.
     """
-    from harness.api.gate import check, names_of_plan, parse
     from harness.api.settings import read_specs, settings_of
     from harness.sweep.spec import Spec
 
-    conditions = [parse(text) for text in fail_if or ()]
     if from_ is not None:
         settings = settings_of(from_, sweep, settings)
     specs = read_specs(sweep, settings)  # before anything that takes long to import
     if settings.get("model") is None and specs[0].model == Spec.model_fields["model"].default:
         note_demo()
+    from harness.api.gate import check, known_of
     from harness.api.report import write
     from harness.api.run import MeasuredRun, PlanSummary, keeping, planned, summarize
     from harness.cli.outcome import brief, print_brief, print_conditions, status_of
@@ -58,7 +57,7 @@ def run(
     with ExitStack() as reported:
         with planned(specs, TERMINAL) as planning:
             for plan, _ in planning.pairs:
-                check(conditions, names_of_plan(plan))
+                check(fail_if or (), known_of(plan))
             if dry_run:
 
                 def shown(plan: Plan, folder: Path) -> PlanSummary:
@@ -76,7 +75,7 @@ def run(
         with keeping(folders):
             making = partial(write, folders, tasks=specs[0].task, mixed=len(folders) > 1)
             try:
-                reports = making(reports_of(place), conditions=conditions, observer=TERMINAL)
+                reports = making(reports_of(place), conditions=fail_if or (), observer=TERMINAL)
             except UserError as error:  # a full disk, for instance
                 scores = making(None, ["scores"])
                 brief(scores.frame, scores.written, screen)
