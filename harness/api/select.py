@@ -19,14 +19,15 @@ from harness.plugins import load
 from harness.reports.writing.sentences import are, counted
 from harness.select.measuring import (
     OWN,
-    RaceField,
+    RaceData,
     coinciding,
     default_candidates,
+    read_budget,
     tasks,
     unserved,
 )
-from harness.select.race import Budget, Race, Rules, read_budget, rounds
-from harness.select.recommend import FinishedRace, Recommendation, so_far, write
+from harness.select.race import Race
+from harness.select.recommend import Answer, Recommendation, so_far, write
 from harness.sweep.measure import records
 from harness.sweep.plan import Plan, make_plan, open_model
 from harness.sweep.spec import Spec
@@ -92,17 +93,24 @@ def race(
             forms = ", ".join(f"`{one}` as `{form}`" for one, form in fixed.items())
             observer.note(f"{to} keeps one factor for all lengths. Measured in this form: {forms}.")
         measure = measurer(plan, folder, observer, cluster)
-        workers = cluster.count if cluster else 1
-        field = RaceField(plan, folder, measure, Budget(), workers)
-        race, candidates = _candidates(field, to, tolerance / 100, margin / 100, observer)
-        field.budget = read_budget(budget, race.default_budget(field.grid(candidates)))
+        data = RaceData(plan, folder, measure, cluster.count if cluster else 1)
+        candidates, servable = _candidates(data, to, observer)
+        race = Race(data, [*candidates], servable, tolerance / 100, margin / 100)
+        data.budget = read_budget(budget, race.default_budget())
         records(plan, folder)  # another run's folder is an error, in a dry run too
-        _note_cost(race, field, candidates, observer)
+        ends, reached = ", ".join(map(str, race.rounds)), len(race.covered(race.rounds[0]))
+        observer.note(
+            f"{counted(len(candidates), 'candidates')} at {data.target:,} tokens, in rounds of "
+            f"{ends} documents. Measuring everything takes {race.grid():,.0f} forwards; the budget "
+            f"is {data.budget.text(data.budget.most)}."
+        )
+        if reached < len(candidates):
+            observer.note(f"The first round has room for the first {reached} candidates.")
         if dry_run:
             return None
         with keeping([folder]):
             standing = race.run(lambda standing: observer.note(so_far(standing)))
-            return write(FinishedRace(race, field, standing, candidates, to))
+            return write(Answer(race, standing, candidates, to))
 
 
 def _race_plan(
@@ -137,13 +145,16 @@ def _race_plan(
 
 
 def _candidates(
-    field: RaceField, to: str | None, tolerance: float, margin: float, observer: Observer
-) -> tuple[Race, dict[str, list[str]]]:
-    """Return a race and its candidates, each with the names that it coincides with."""
-    every = coinciding(field.plan, field.names)
-    left_out = unserved(field.plan, every, to)
-    names = {name: same for name, same in every.items() if to is None or name not in left_out}
-    if left_out and not names.keys() - {OWN}:
+    data: RaceData, to: str | None, observer: Observer
+) -> tuple[dict[str, list[str]], frozenset[str]]:
+    """Return the candidates, each with the names that it coincides with, and the servable ones.
+
+    Those that an engine can serve come first.
+    """
+    every = coinciding(data.plan, data.names)
+    left_out = unserved(data.plan, every, to)
+    servable = [name for name in every if name not in left_out]
+    if left_out and not {*servable} - {OWN} and to:
         raise UserError(
             f"--to {to} can express none of these methods; name others, or leave --to out. "
             f"`{next(iter(left_out))}`: {next(iter(left_out.values()))}"
@@ -155,24 +166,5 @@ def _candidates(
         observer.note(
             f"{counted(count, 'methods')} {are(count)} left out. {example}`{name}`: {reason}"
         )
-    servable = frozenset(name for name in names if name not in left_out)
-    rules = Rules(rounds(len(field.order)), OWN, servable, tolerance, margin)
-    return Race(field, tuple(names), rules), names
-
-
-def _note_cost(
-    race: Race, field: RaceField, candidates: Mapping[str, Any], observer: Observer
-) -> None:
-    race.fit_budget()
-    first, last = race.rules.rounds[0], race.rules.rounds[-1]
-    if len(race.names) < len(candidates):
-        observer.note(
-            f"The budget takes {len(race.names)} of {len(candidates)} candidates, the plainest and "
-            "most used, or those named first."
-        )
-    observer.note(
-        f"{counted(len(race.names), 'candidates')} at {field.target:,} tokens on up to "
-        f"{counted(last, 'documents')}. The first round reads {first} of the documents in "
-        f"{counted(len(race.names) * first, 'forwards')}. Budget: {field.budget}. "
-        f"Measuring everything takes {field.grid(candidates):,.0f} forwards."
-    )
+    names = servable if to else [*servable, *left_out]
+    return {name: every[name] for name in names}, frozenset(servable)

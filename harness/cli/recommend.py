@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+from rich.table import Table
 
 from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, screen
 from harness.cli.output import command
@@ -49,7 +51,8 @@ def recommend(
     if to is not None:
         check_name("engine", to.replace("-", "_"))  # before anything that takes long to import
     from harness.api.select import race
-    from harness.cli.tables import grids, print_sentences
+    from harness.cli.tables import print_sentences
+    from harness.reports.plots.style import wrapped
 
     if model is None:
         raise UserError(
@@ -63,13 +66,16 @@ def recommend(
     screen.print("\nrecommend", style="bold")
     print_sentences(result.text.splitlines(), screen)
     screen.print()
-    for part in grids(result.shown, screen.width):
-        screen.print(part)
-    if result.note:
-        screen.print(result.note, soft_wrap=True)
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for column in result.shown:
+        justify: Literal["left", "right"] = "left" if column in ("method", "verdict") else "right"
+        table.add_column(str(column).replace(" ", "\n", 1), justify=justify, no_wrap=True)
+    for name, *cells in result.shown.to_numpy().tolist():
+        table.add_row("\n".join(wrapped(name, max(16, screen.width - 59))), *cells)
+    screen.print(table)
     for name, reason in result.failures.items():
         screen.print(f"No number of {name}: {reason}", soft_wrap=True)
-    screen.print(f"\nTable and figure: {result.files[0].with_suffix('')}.*")
+    screen.print(f"\nTable: {result.files[0].with_suffix('')}.*")
     if result.next:
         screen.print(f"Next:  {result.next}", soft_wrap=True)
     return Done(result, WITH_FAILURES if result.failures else COMPLETE)

@@ -47,7 +47,8 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
     the ``next``. ``as_good`` are methods as good as the best, within the ``margin`` (percent);
     ``possible`` those that are not significantly worse. ``cost`` is what ``use`` costs inside the
     trained window in the form it has at this length, ``gain`` its score less that of
-    ``truncation``, the plain model that reads the trained window alone. ``needed`` is how many
+    ``truncation``, the plain model that reads the trained window alone, which is significantly
+    better if ``truncate``; ``retrieval`` are the tasks that gain there. ``needed`` is how many
     documents would bound the regret of ``best`` by the margin. If ``all_zero``, no method scores
     anything and none is better to use. Models with the same questions have rows together too.
     """
@@ -64,11 +65,24 @@ def _rows(frame: pd.DataFrame, margin: float) -> list[dict[str, Any]]:
     for (model, _, length), decision in by_place.items():
         together_at.setdefault((model, length), []).append(decision)
     every = {at: overall(some) for at, some in together_at.items() if len(some) > 1}
-    return [
+    rows = [
         _row(decision) | {"overall": chosen and chosen[0], "overall_regret": chosen and chosen[1]}
         for (model, _, length), decision in by_place.items()
         for chosen in [every.get((model, length))]
     ]
+    for row in rows:
+        place = row["model"], row["length"]
+        here = (one for one in rows if (one["model"], one["length"]) == place)
+        row["truncate"] = row["gain_low"] is not None and row["gain_low"] > 0
+        row["retrieval"] = [one["task"] for one in here if _retrieves(one)]
+    return rows
+
+
+def _retrieves(row: Mapping[str, Any]) -> bool:
+    """Return whether a method finds significantly more than the window of a longer text holds."""
+    if row["metric"] not in SHARES or row["low"] is None or not row["trained_length"]:
+        return False
+    return bool(row["low"] > row["trained_length"] / row["length"])
 
 
 def _decided(frame: pd.DataFrame, margin: float) -> dict[Place, Decision]:
@@ -188,8 +202,22 @@ def sentence(row: Mapping[str, Any], measured: str) -> str:
     """Return the decision of one task at one length in sentences."""
     if row["all_zero"]:
         return f"no method has a {measured} above 0 on {_counted(row)}. {_units(row)}".strip()
-    parts = [_use(row, measured), _needed(row), _cost(row), _gain(row), _best(row), _units(row)]
+    gain = "" if row["truncate"] else _gain(row)
+    parts = [_truncate(row), _use(row, measured), _needed(row), _cost(row), gain, _best(row)]
+    parts.append(_units(row))
     return " ".join(part for part in parts if part)
+
+
+def _truncate(row: Mapping[str, Any]) -> str:
+    """Return that truncation is better, and whether retrieval gains all the same."""
+    if not row["truncate"]:
+        return ""
+    worse = f"the best scaling, `{row['use']}`, is {sentences.gap(row, 'gain')} worse"
+    window = f"{row['trained_length']:,} tokens"
+    if not row["retrieval"]:
+        return f"on this text, truncate to {window}: {worse}. Of the scalings,"
+    tasks = sentences.listed(row["retrieval"])
+    return f"on this text, truncation to {window} is better ({worse}), but {tasks} gains;"
 
 
 def _use(row: Mapping[str, Any], measured: str) -> str:
@@ -318,6 +346,11 @@ def answer(best: pd.DataFrame) -> list[dict[str, Any]]:
                 "bound": _overall([*known.values()]) if len(known) > 1 else _verdict(first),
                 "tasks": [_task(known[task]) if task in known else None for task in tasks],
             }
+            cut = next((row for row in known.values() if row["truncate"]), None)
+            if cut and not cut["retrieval"]:
+                answer["use"] = f"truncation to {cut['trained_length']:,} tokens"
+                size = sentences.gap(cut, "gain")
+                answer["bound"] = f"the best scaling, {cut['use']}, is {size} worse on this text"
             lengths.append(answer)
         firsts = [rows[rows["task"] == task].iloc[0] for task in tasks]
         heads = [

@@ -1,4 +1,4 @@
-"""The candidates of a race, and what ``recommend`` and ``tune`` measure of a run."""
+"""The candidates of a race, its budget, and the losses that ``recommend`` and ``tune`` measure."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import replace
-from functools import cached_property
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from harness.errors import UserError
 from harness.methods.resolve import depends_on_length
 from harness.plugins import module_of, names, parameters
 from harness.runs.store import checked_samples, measured
-from harness.select.race import CUT, FAR, NEAR, Array, Budget, Need
 from harness.serve._export import export
+from harness.stats.paired import Array
 from harness.stats.selection import plainness
-from harness.sweep.plan import Item, Key, Plan
+from harness.sweep.eta import costs, duration
+from harness.sweep.plan import Batch, Item, Key, Plan
 
 OWN = "none"  # the model without scaling, against which in-window costs are measured
 SHIPPED = "native"  # the checkpoint's own scaling
@@ -29,9 +32,9 @@ SHIPPED = "native"  # the checkpoint's own scaling
 LEFT_OUT = (SHIPPED, "longrope", "ms_poe", "dpe", "lampe")
 ADDED = ("log_n", "temperature", "info_scale")  # used on top of another method: here YaRN
 CODE = "hf-code"  # the engine that reads any method, by a modelling file in transformers
-# The order in which a budget too small for all takes the candidates: the plainest and most used
-# first, then the others alphabetically.
-ORDER = (OWN, SHIPPED, "yarn", "ntk", "pi", "ntk_by_parts", "llama3", "dynamic_ntk", "self_extend")
+# The order in which a budget that is too small for all takes the candidates: those that are known
+# to work first, then the others alphabetically.
+ORDER = (OWN, SHIPPED, "yarn", "ntk_by_parts", "mr_rope", "llama3", "ntk", "dynamic_ntk", "pi")
 
 
 def default_candidates(stretch: float, *, ships: bool = False) -> tuple[str, ...]:
@@ -99,7 +102,6 @@ def unserved(plan: Plan, labels: Iterable[str], to: str | None) -> dict[str, str
 
 
 Measure = Callable[[Plan], Iterable[Mapping[str, Any]]]  # yields samples as they are stored
-SLOWER = 1.15  # times what is expected: checks between the forwards, and their spread
 
 
 def tasks(trained: int, target: int) -> tuple[str, str]:
@@ -122,48 +124,87 @@ class Measurements:
                 self.samples[sample["cell"], sample["question"]] = sample
 
 
-class RaceField(Measurements):
-    """The losses of the candidates of a race, by document.
+@dataclass(frozen=True)
+class Budget:
+    """The most that a race may take, in seconds or in forwards at the target length."""
 
-    ``failed`` are the candidates that have no rotation; ``names`` are all others; ``order`` are the
-    documents in the order in which they are measured. ``workers`` measure at the same time.
+    most: float = math.inf
+    timed: bool = False
+
+    def text(self, cost: float) -> str:
+        """Return a part of the budget in words, rounded up."""
+        if math.isinf(cost):
+            return "no limit"
+        return duration(math.ceil(cost)) if self.timed else f"{math.ceil(cost):,} forwards"
+
+
+def read_budget(text: str | None, default: float) -> Budget:
+    """Parse a budget; None is the default number of forwards. Raise UserError if it is invalid."""
+    if text is None or text == "all":
+        return Budget(default if text is None else math.inf)
+    if text.isdecimal() and int(text):
+        return Budget(float(text))
+    with suppress(ValueError):
+        if (seconds := pd.Timedelta(text).total_seconds()) > 0 and not text.isdecimal():
+            return Budget(seconds, timed=True)
+    raise UserError(f"--budget {text!r} is invalid: write 2h, 15min, a number of forwards, or all.")
+
+
+FAR, NEAR, CUT = "far", "near", "cut"  # at the target; inside the window; truncated to the window
+Need = tuple[str, str, int]  # one of these, a candidate, and on how many documents
+SLOWER = 1.15  # times the measured rate: what happens between the forwards, and their spread
+
+
+class RaceData(Measurements):
+    """The losses of the candidates of a race by document, and what it takes to measure them.
+
+    That is counted in forwards of the target length, by their operations.
+
+    Attributes:
+        order: the documents in the order in which they are measured.
+        failed: the candidates that have no rotation, and why; ``names`` are all others.
+        requested: the samples of this race so far, each with its method.
+        seconds: the seconds per forward that were measured, by method; "" is any method.
+        workers: how many measure at the same time.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        folder: Path,
-        measure: Measure,
-        budget: Budget,
-        workers: int = 1,
-    ) -> None:
+    def __init__(self, plan: Plan, folder: Path, measure: Measure, workers: int = 1) -> None:
         super().__init__(plan, folder, measure)
-        self.budget, self.workers = budget, workers
+        self.budget, self.workers, self.began = Budget(), workers, time.monotonic()
         self.window, self.target = plan.lengths
         far, near = (task.label for task in plan.tasks)
-        where = {FAR: (far, self.target), NEAR: (near, self.window), CUT: (far, self.window)}
-        cells = {(one.task, one.length, one.scaling): one for one in plan.cells}
+        kinds = {(far, self.target): FAR, (near, self.window): NEAR, (far, self.window): CUT}
         self.cells = {
-            (kind, method.label): cells[*at, method.label]
-            for kind, at in where.items()
-            for method in plan.methods
+            (kinds[cell.task, cell.length], cell.scaling): cell
+            for cell in plan.cells
+            if (cell.task, cell.length) in kinds
         }
-        self.order = list(dict.fromkeys(one.doc_id for one in self.cells[FAR, OWN].questions))
+        plain = self.cells[FAR, OWN]
+        assert plain.rotation is not None
+        one = Batch(plain.rotation, (Item(plain, plain.questions[0]),))
+        self._whole = next(costs(plan.checkpoint, one)).total
+        self.order = list(dict.fromkeys(one.doc_id for one in plain.questions))
         Random(plan.spec.seed).shuffle(self.order)
         self.failed = {cell.scaling: cell.failed for cell in plan.cells if cell.failed is not None}
         self.names = [one.label for one in plan.methods if one.label not in self.failed]
-        self.requested: dict[Key, tuple[str, int]] = {}  # the method and the length
-        self.began = time.monotonic()
-        self._keys: dict[tuple[str, str], list[list[Key]]] = {}
+        self.requested: dict[Key, str] = {}
+        self.seconds: dict[str, float] = {}
+        self._sizes: dict[Key, float] = {}  # in forwards of the target length
+        self._keys: dict[tuple[str, str], dict[str, list[Key]]] = {}
 
     def keys(self, kind: str, name: str, documents: int) -> list[list[Key]]:
         """Return the samples of a candidate on each of the first documents."""
         if (kind, name) not in self._keys:
-            cell, by_document = self.cells[kind, name], defaultdict[str, list[Key]](list)
-            for request in cell.questions:
-                by_document[request.doc_id].append(Item(cell, request).key)
-            self._keys[kind, name] = [by_document[document] for document in self.order]
-        return self._keys[kind, name][:documents]
+            cell = self.cells[kind, name]
+            assert cell.rotation is not None  # candidates without one are not measured
+            items = tuple(Item(cell, request) for request in cell.questions)
+            counts = costs(self.plan.checkpoint, Batch(cell.rotation, items))
+            by_document: dict[str, list[Key]] = {document: [] for document in self.order}
+            for item, cost in zip(items, counts, strict=True):
+                by_document[item.question.doc_id].append(item.key)
+                self._sizes[item.key] = cost.total / self._whole
+            self._keys[kind, name] = by_document
+        return [self._keys[kind, name][document] for document in self.order[:documents]]
 
     def losses(self, kind: str, name: str, documents: int) -> Array:
         """Return the loss per token of each of the first documents."""
@@ -174,10 +215,6 @@ class RaceField(Measurements):
             each.append(nats / sum(record["weight"] for record in records))
         return np.array(each)
 
-    def unchanged(self, name: str) -> bool:
-        """Return whether a candidate is the plain model inside the window."""
-        return self.cells[NEAR, name].frequencies == self.cells[NEAR, OWN].frequencies
-
     def depends_on_length(self, name: str) -> bool:
         """Return whether a candidate's form changes with the length of the input."""
         near, far = self.cells[NEAR, name].rotation, self.cells[FAR, name].rotation
@@ -186,86 +223,57 @@ class RaceField(Measurements):
     def measure(self, needs: Iterable[Need]) -> dict[str, str]:
         """Measure what is missing; return the candidates that have no number, and why.
 
-        Raises UserError if the plain model has no number inside the window.
+        Raises UserError if the plain model has no number inside the window, or on windows.
         """
-        needed = [(need, keys) for need in needs for keys in self.keys(*need)]
-        self.requested = self._requests(need for need, _ in needed) | self.requested
-        self.complete({key for _, keys in needed for key in keys})
-        self.__dict__.pop("rates", None)
+        needs = list(needs)
+        self.requested |= (wanted := self._wanted(needs))
+        self.complete(wanted.keys())
+        self._rate()
         failed = {}
-        for (kind, name, _), keys in needed:
-            records = [self.samples.get(key, {}) for key in keys]
-            bad = next((one for one in records if one.get("status") != "ok"), None)
-            if bad:
-                failed[name] = str(bad.get("reason") or bad.get("status"))
-                if (kind, name) == (NEAR, OWN):
-                    raise UserError(
-                        f"{self.plan.checkpoint.label} itself has no number at {self.window:,} "
-                        f"tokens: {failed[name]}"
-                    )
+        for kind, name, documents in needs:
+            for key in (key for keys in self.keys(kind, name, documents) for key in keys):
+                sample = self.samples.get(key, {})
+                if sample.get("status") != "ok":
+                    failed[name] = str(sample.get("reason") or sample.get("status"))
+                    if name == OWN and kind != FAR:
+                        raise UserError(
+                            f"{self.plan.checkpoint.label} itself has no number at "
+                            f"{self.window:,} tokens: {failed[name]}"
+                        )
         return failed
 
-    def _requests(self, needs: Iterable[Need]) -> dict[Key, tuple[str, int]]:
-        """Return the method and the length of each sample."""
-        return {
-            key: (need[1], self.cells[need[:2]].length)
-            for need in needs
-            for keys in self.keys(*need)
-            for key in keys
-        }
+    def _wanted(self, needs: Iterable[Need]) -> dict[Key, str]:
+        return {key: need[1] for need in needs for keys in self.keys(*need) for key in keys}
 
-    @property
-    def forwards(self) -> float:
-        """Return how many forwards were requested; shorter ones count by their tokens."""
-        return sum(length for _, length in self.requested.values()) / self.target
+    def _rate(self) -> None:
+        """Update the seconds per forward of each method: medians, as the first samples are slow."""
+        rates = defaultdict[str, list[float]](list)
+        for key, name in self.requested.items():
+            if seconds := self.samples.get(key, {}).get("seconds"):
+                for of in (name, ""):
+                    rates[of].append(seconds / self._sizes[key])
+        self.seconds = {name: median(each) for name, each in rates.items()}
 
-    def grid(self, names: Iterable[str]) -> float:
-        """Return how many forwards it takes to measure these candidates on every document."""
-        changed = [name for name in names if not self.unchanged(name)]
-        cells = [(FAR, name) for name in names] + [(NEAR, name) for name in [OWN, *changed]]
-        return sum(
-            len(keys) * self.cells[cell].length / self.target
-            for cell in [*cells, (CUT, OWN)]
-            for keys in self.keys(*cell, len(self.order))
-        )
+    def forwards(self, needs: Iterable[Need] | None = None) -> float:
+        """Return how many forwards of the target length these samples, or all requested, take."""
+        keys = self.requested if needs is None else self._wanted(needs)
+        return sum(self._sizes[key] for key in keys)
 
     def spent(self) -> float:
-        """Return what was spent; samples of earlier sessions cost no time."""
-        return time.monotonic() - self.began if self.budget.timed else self.forwards
-
-    def seconds(self, keys: Iterable[Key]) -> float:
-        """Return how long samples took."""
-        return sum(float(self.samples.get(key, {}).get("seconds") or 0) for key in keys)
+        """Return how much of the budget is spent; samples of earlier sessions cost no time."""
+        if self.budget.timed:
+            return time.monotonic() - self.began
+        return self.forwards()
 
     def cost(self, needs: Iterable[Need]) -> float:
-        """Return what it takes to measure what was not requested yet."""
-        new = {k: at for k, at in self._requests(needs).items() if k not in self.requested}
+        """Return how much of the budget it takes to measure what was not requested yet."""
+        new = {key: name for key, name in self._wanted(needs).items() if key not in self.requested}
         if not self.budget.timed:
-            return sum(length for _, length in new.values()) / self.target
-        known = measured(self.samples)
-        return sum(self._rate(*at) * at[1] for key, at in new.items() if key not in known)
-
-    def _rate(self, name: str, length: int) -> float:
-        """Return the seconds per token of a method at a length: its own, or that of others."""
-        for at in ((name, length), ("", length), (name, 0), ("", 0)):
-            if at in self.rates:
-                return self.rates[at] * SLOWER / self.workers
-        return 0.0
-
-    @cached_property
-    def rates(self) -> dict[tuple[str, int], float]:
-        """The seconds per token by method and length; "" is any method, 0 any length.
-
-        The first sample of a session does not count: the machine warms up in it.
-        """
-        warming: dict[Any, Key] = {}
-        for key, sample in self.samples.items():
-            warming.setdefault(sample.get("session"), key)
-        totals = defaultdict[tuple[str, int], Array](lambda: np.zeros(2))
-        for key, (name, length) in self.requested.items():
-            if key not in warming.values() and (seconds := self.seconds([key])):
-                for at in ((name, length), ("", length), (name, 0), ("", 0)):
-                    totals[at] += seconds, length
-        if totals:
-            return {at: float(seconds / tokens) for at, (seconds, tokens) in totals.items()}
-        return {}
+            return sum(self._sizes[key] for key in new)
+        done, rate = measured(self.samples), self.seconds.get("", 0.0)
+        seconds = (
+            self._sizes[key] * self.seconds.get(name, rate)
+            for key, name in new.items()
+            if key not in done
+        )
+        return sum(seconds) * SLOWER / self.workers

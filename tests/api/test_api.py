@@ -132,18 +132,16 @@ def test_what_is_given_in_python_by_mistake_is_one_sentence(loaded, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_race_answers_with_a_text_a_table_and_a_figure(loaded, docs, tmp_path, monkeypatch):
+def test_a_race_answers_with_a_text_and_a_table(loaded, docs, tmp_path, monkeypatch):
     """A loaded model and a function race like names; only names have a command for an engine."""
     monkeypatch.setattr(race, "FIRST", 2)
     model, tokenizer = loaded
-    settings = {"docs": str(docs), "out": tmp_path / "race", "budget": 24}
+    settings = {"docs": str(docs), "out": tmp_path / "race", "budget": 40}
     found = rw.recommend(model, tokenizer=tokenizer, scaling=["pi:factor=4", half], **settings)
-    assert set(found.table["scaling"]) == {"none", "pi:factor=4"}
+    assert set(found.table["scaling"]) == {"none", "pi:factor=4", "truncation"}
     assert "half" in found.table["same"].tolist()  # the function is PI at this length
-    assert found.scaling == found.table["scaling"][0]
     assert found.scaling in found.text
     assert not found.winner
-    assert isinstance(found.figure, Figure)
     assert found.export == ""
     assert all(file.is_file() for file in found.files)
     assert rw.frame(found.folder)["length"].max() == 256

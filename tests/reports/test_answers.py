@@ -142,10 +142,22 @@ def test_every_decision_says_what_truncation_gives():
         documents("none", 256, 0), documents("none", 1024, 2), documents("far", 1024, 0.1)
     )
     table = best.make(worse)
-    assert (
-        "`far` is worse than truncating the text to 256 tokens: +11 % [" in best.summary(table)[1]
-    )
+    first = "At 4x the window (1024 tokens): on this text, truncate to 256 tokens: the best scaling"
+    assert best.summary(table)[1].startswith(f"{first}, `far`, is 10.5 % [")
+    assert best.answer(table)[0]["lengths"][-1]["use"] == "truncation to 256 tokens"
     assert any("gains nothing measurable" in text for text in best.notes(table))
+
+
+@pytest.mark.parametrize(("hits", "gains"), [(0, False), (6, False), (12, True)])
+def test_where_truncation_is_better_on_the_text_retrieval_may_still_gain(hits, gains):
+    """A window of a quarter of the text holds a quarter of the keys, of 20 at least none or 9."""
+    keys = [trials("none", 1024, 0), trials("far", 1024, hits)]
+    text = [documents("none", 256, 0), documents("none", 1024, 2), documents("far", 1024, 0.1)]
+    table = best.make(frame(*text, *keys))
+    said = next(one for one in best.summary(table) if "`far`, is 10.5 % [" in one)
+    assert ("but `passkey` gains" in said) == gains
+    use = best.answer(table)[0]["lengths"][-1]["use"]
+    assert use == ("far" if gains else "truncation to 256 tokens")
 
 
 def test_the_cost_inside_the_window_is_that_of_the_form_that_is_used():

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -11,31 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UserError
-from harness.select.race import (
-    BUDGET,
-    DOCUMENTS,
-    FAR,
-    MARGIN,
-    NEAR,
-    WINNER,
-    Array,
-    Budget,
-    Need,
-    Race,
-    Rules,
-    Standing,
-    rounds,
-)
-from harness.stats.selection import plainness
+from harness.select.measuring import CUT, FAR, NEAR, OWN, Budget, Need
+from harness.select.race import BUDGET, DOCUMENTS, MARGIN, WINNER, Race, Standing, rounds
+from harness.stats.paired import Array
 from scripts.simulate import RACE_SHAPES, Known, race
 
 
-@dataclass
 class Losses(Known):
-    """Known losses with in-window costs, and candidates that fail from some document on."""
+    """Known losses with in-window costs, and candidates that fail from some document on.
 
-    costs: Mapping[str, float] = field(default_factory=dict)
-    lost: Mapping[str, int] = field(default_factory=dict)
+    Measuring seems ``slow`` times as slow as it is, until there is a first answer.
+    """
+
+    costs: Mapping[str, float] = {}
+    lost: Mapping[str, int] = {}
+    slow = 1.0
 
     def measure(self, needs: Iterable[Need]) -> dict[str, str]:
         wanted = list(needs)
@@ -46,20 +35,27 @@ class Losses(Known):
             if kind == FAR and count > self.lost.get(name, math.inf)
         }
 
-    def losses(self, kind: str, name: str, documents: int) -> Array:
-        if kind == NEAR:
-            noise = np.random.default_rng(len(name)).standard_normal(documents)
-            return self.costs.get(name, 0.0) + 1e-4 * noise
-        return super().losses(kind, name, documents)
+    def cost(self, needs: Iterable[Need]) -> float:
+        return super().cost(needs) * self._rate()
 
-    def unchanged(self, name: str) -> bool:
-        return name == "none" or not self.costs.get(name, 0.0)
+    def spent(self) -> float:
+        return self.forwards() * self._rate()
+
+    def _rate(self) -> float:
+        return 1.0 if (CUT, OWN) in self.most else self.slow
+
+    def losses(self, kind: str, name: str, documents: int) -> Array:
+        if kind == NEAR and self.costs.get(name, 0.0):
+            noise = np.random.default_rng(len(name)).standard_normal(documents)
+            return self.costs[name] + 1e-4 * noise
+        return super().losses(kind, name, documents)
 
 
 def raced(
     means: Mapping[str, float], *, documents: int = 40, spread: float = 0.002,
     servable: Iterable[str] | None = None, budget: float = math.inf, seed: int = 1,
     costs: Mapping[str, float] | None = None, lost: Mapping[str, int] | None = None,
+    slow: float = 1.0,
 ) -> tuple[Standing, Race, list[Standing]]:  # fmt: skip
     """Race candidates about mean losses in nats, of a spread between methods on a document."""
     rng, names = np.random.default_rng(seed), tuple(means)
@@ -67,9 +63,10 @@ def raced(
         (documents, len(names))
     )
     far += np.array([*means.values()])
-    known = Losses(names, far, Budget(budget), costs=costs or {}, lost=lost or {})
-    main = frozenset(names if servable is None else servable)
-    race = Race(known, names, Rules(rounds(documents), names[0], main))
+    known = Losses(names, far)
+    known.budget = Budget(budget, timed=slow != 1)
+    known.costs, known.lost, known.slow = costs or {}, lost or {}, slow
+    race = Race(known, names, frozenset(names if servable is None else servable))
     reports: list[Standing] = []
     return race.run(reports.append), race, reports
 
@@ -84,13 +81,12 @@ def test_rounds_grow_to_all_documents(documents):
 
 
 def test_the_best_by_far_wins_early_and_its_rivals_are_eliminated():
-    standing, race, reports = raced({"none": 2.0, "yarn": 0.0, "ntk": 1.0})
+    standing, _, reports = raced({"none": 2.0, "yarn": 0.0, "ntk": 1.0})
     assert (standing.ended, standing.recommended, standing.possible) == (WINNER, "yarn", ("yarn",))
     assert standing.documents < 10
     assert standing.regret["yarn"] == 0
     assert standing.regret["ntk"] > 0.9
     assert [one.documents for one in reports] == list(rounds(40))[: len(reports)]
-    assert sum(race.planned.values()) <= 0.05
 
 
 def test_equal_methods_end_within_the_margin_and_the_plainest_is_recommended():
@@ -99,15 +95,13 @@ def test_equal_methods_end_within_the_margin_and_the_plainest_is_recommended():
     assert standing.ended == MARGIN
     assert standing.recommended == "pi:factor=4"
     assert standing.regret["pi:factor=4"] <= math.log1p(0.01)
-    assert plainness("none") < plainness("pi") < plainness("pi:factor=4")
-    assert plainness("pi:factor=4") < plainness("ntk:factor=4")
 
 
 def test_among_equals_the_lower_cost_inside_the_window_comes_first():
     costs = {"pi:factor=4": 0.005, "ntk:factor=4": 0.001}
     standing, race, _ = raced({"none": 1.0, "ntk:factor=4": 0.0, "pi:factor=4": 0.0}, costs=costs)
     assert standing.recommended == "ntk:factor=4"
-    assert race.cost_documents == dict.fromkeys(costs, standing.documents)
+    assert race.cost_documents == {OWN: 4, **dict.fromkeys(costs, standing.documents)}
 
 
 def test_a_method_that_costs_too_much_inside_the_window_is_never_raced():
@@ -116,7 +110,7 @@ def test_a_method_that_costs_too_much_inside_the_window_is_never_raced():
     )
     assert race.costly == {"pi"}
     assert standing.recommended == "yarn"
-    assert (FAR, "pi") not in race.field.requested
+    assert (FAR, "pi") not in race.data.most
 
 
 def test_where_every_candidate_fails_no_method_is_recommended():
@@ -132,7 +126,7 @@ def test_those_whom_a_failed_method_eliminated_come_back(last):
     assert standing.recommended in ("yarn", "ntk")
     assert standing.names == ("none", "yarn", "ntk")
     assert {"yarn", "ntk"} <= set(standing.possible)
-    assert last < 19 or any("yarn" not in one.possible for one in reports)
+    assert last < 19 or any(one.seen["yarn"] < one.documents for one in reports)
 
 
 def test_a_servable_method_is_recommended_though_another_is_better():
@@ -167,18 +161,39 @@ def test_a_budget_is_never_exceeded_and_the_least_one_suffices(documents, count,
         standing, race, _ = raced(means, documents=documents, budget=least + 1, costs=costs)
         assert standing.recommended
         return
-    assert race.field.spent() <= budget
+    assert race.data.spent() <= budget
     assert race.cost_documents.get(standing.recommended, standing.documents) == standing.documents
     assert standing.ended in (BUDGET, DOCUMENTS, MARGIN, WINNER)
 
 
+SIX = dict.fromkeys(("none", "yarn", "ntk", "pi", "llama3", "mr_rope"), 0.0)
+
+
 def test_a_small_budget_leaves_out_the_last_candidates():
-    means = dict.fromkeys(("none", "yarn", "ntk", "pi", "llama3", "mr_rope"), 0.0)
-    standing, race, _ = raced(means, budget=44.0, spread=0.1)
+    standing, race, _ = raced(SIX, budget=50.0, spread=0.1)
     assert standing.names == ("none", "yarn", "ntk", "pi", "llama3")
     assert standing.ended == BUDGET
     assert standing.needed > standing.documents
-    assert race.field.spent() <= 44
+    assert race.data.spent() <= 50
+
+
+def test_candidates_left_out_by_a_wrong_estimate_come_back_while_budget_is_left():
+    """At first the model seems three times as slow as it is; the last candidate is the best."""
+    standing, race, reports = raced({**SIX, "none": 2.0, "mr_rope": -0.5}, budget=150.0, slow=3.0)
+    assert "mr_rope" not in reports[0].names
+    assert standing.names == tuple(SIX)
+    assert (standing.ended, standing.recommended) == (WINNER, "mr_rope")
+    assert race.data.spent() <= 150
+
+
+def test_whoever_enters_late_is_compared_from_the_first_round_on():
+    """The answer is that of a race in which nobody was left out."""
+    means = {**SIX, "none": 1.0, "pi": 0.3, "mr_rope": 0.001}
+    late, _, _ = raced(means, budget=150.0, slow=3.0)
+    whole, _, _ = raced(means, budget=150.0)
+    assert (late.recommended, late.possible) == (whole.recommended, whole.possible)
+    assert late.regret.keys() == whole.regret.keys()
+    assert late.seen["mr_rope"] == late.documents
 
 
 @pytest.mark.slow
@@ -188,7 +203,7 @@ def test_a_small_budget_leaves_out_the_last_candidates():
 )
 def test_the_recommended_method_is_within_its_bound(shape, means, documents):
     """Of a few races of each shape none is wrong; ``results/races.md`` has them in full."""
-    standing = race(shape, means, documents, races=5, seed=documents)
-    assert standing.within == 1
-    assert standing.wrong == standing.lost == 0
-    assert documents < 20 or standing.spent <= 1 / 3
+    raced = race(shape, means, documents, races=5)
+    assert raced.within == 1
+    assert raced.wrong == raced.lost == 0
+    assert documents < 20 or raced.spent <= 1 / 3
