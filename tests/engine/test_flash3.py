@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
-import torch
 from torch.nn.attention import _registry, current_flash_attention_impl
 
 from harness.engine import DEFAULT
-from harness.engine.accelerated import NAME, check_flash3
-from harness.errors import UserError
+from harness.engine.accelerated import NAME
 from harness.runs.store import other_model
 from harness.sweep.backend import replies
 from harness.sweep.plan import make_plan
@@ -71,20 +69,3 @@ def test_without_such_a_gpu_it_is_an_error_before_weights_are_read(rejected, tmp
         "run", "--attention", "flash3", "--device", "cpu", "--out", str(folder)
     )
     assert not folder.exists()
-
-
-@pytest.mark.parametrize(
-    ("capability", "dtype", "known", "message"),
-    [
-        ((8, 0), "bfloat16", True, "needs an H100"),
-        ((9, 0), "float32", True, "needs 16 bits"),
-        ((9, 0), "bfloat16", False, "needs a later PyTorch"),
-        ((9, 0), "bfloat16", True, "flash_attn_interface; install it"),
-    ],
-)
-def test_what_a_gpu_lacks_is_said(capability, dtype, known, message, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    if not known:
-        monkeypatch.delitem(_registry._FLASH_ATTENTION_IMPLS, NAME)
-    with pytest.raises(UserError, match=message):
-        check_flash3("cuda", dtype)
