@@ -119,11 +119,12 @@ def alone(model: Any, request: Generate, decode: Decode) -> Generated:
         inputs = torch.tensor([tokens], device=model.device)
         # Without a cache a model makes one of the kind that its layers need.
         out = model(input_ids=inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        exact, cache = out.logits[0, -1:].float(), out.past_key_values
+        exact, cache = out.logits[0, -1:].float(), getattr(out, "past_key_values", None)
         text.process(exact[0])
         best = most_likely(exact)
         text.add(int(best), float(nll_of(exact, best, best)))
-        tokens = [text.newest]
+        # A model of state spaces has another cache: it reads the whole text again.
+        tokens = [*request.prompt, *text.tokens] if cache is None else [text.newest]
     return text.response()
 
 

@@ -16,7 +16,7 @@ from scaling.types import Frequencies, Rope
 from tasks.types import Generate, Loglikelihood, Request, Response
 from tests.asking import generated
 from tests.banded import heads_of, model_of
-from tests.families import build, each, tiny
+from tests.families import build, each, plainly, tiny
 from tests.tiny import tiny_tokenizer
 
 NEW = 6
@@ -177,6 +177,13 @@ def test_mixtures_are_continued_one_at_a_time():
     with torch.inference_mode():
         assert list(together(model_of("llama"), drafts, 300)) == [[0, 1], [2]]
         assert list(together(model_of("qwen3_moe"), drafts, 300)) == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("family", ["mamba", "rwkv"])
+def test_a_model_without_keys_reads_the_whole_text_again(family):
+    model = build(plainly(family))
+    found = [answer.argmax for answer in texts(model, asked()[3:])]
+    assert found == [tuple(generated(model, one.tokens, NEW)) for one in asked()[3:]]
 
 
 def test_a_text_ends_with_an_end_token_or_before_a_stop_string():
