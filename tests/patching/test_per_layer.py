@@ -144,7 +144,7 @@ def test_a_text_continues_with_every_layers_own_keys():
     question = Generate(tuple(TOKENS[0, :70].tolist()), 5, doc_id="q")
     with answering(model, one, DEFAULT, lambda ids: " ".join(map(str, ids))) as answer:
         ((_, text),) = answer([question])
-    assert text.argmax == tuple(tokens[0, 70:].tolist())
+    assert text.tokens == tuple(tokens[0, 70:].tolist())
 
 
 def test_two_threads_have_the_logits_of_one():

@@ -1,20 +1,15 @@
-"""The digests of requests are the keys of stored samples: they are those of earlier versions."""
+"""The digests of requests are the keys of stored samples, and prompts change with a version."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import ropewalk
-import tasks
 from harness.data.corpus import make_context
 from harness.plugins import load
-from harness.runs.store import read_samples
-from tasks.types import Divergence, Generate, Group, Loglikelihood, Request, Sample
+from tasks.types import Divergence, Generate, Group, Loglikelihood, Request
 from tests.tiny import tiny_tokenizer
 
 TOKENS = tuple(range(1, 41))
@@ -62,7 +57,7 @@ PROMPTS = {
 
 
 @pytest.mark.parametrize("digest", KNOWN)
-def test_a_request_has_the_digest_of_earlier_versions(digest):
+def test_a_request_has_its_digest(digest):
     request, parts = KNOWN[digest]
     assert request.digest == digest
     assert [part.digest for part in request.model_requests] == (parts or [digest])
@@ -88,80 +83,3 @@ def test_a_penalized_text_is_another_request():
     assert replace(STOP, penalized=True).digest != STOP.digest
     parts = tuple(replace(part, penalized=True) for part in TURNS.parts)
     assert replace(TURNS, parts=parts).digest != TURNS.digest
-
-
-def deprecated(name: str) -> Callable[..., Any]:
-    with pytest.warns(DeprecationWarning, match=f"tasks.{name} is deprecated"):
-        found: Callable[..., Any] = getattr(tasks, name)
-    with pytest.warns(DeprecationWarning, match=name):
-        assert getattr(ropewalk, name) is found
-    return found
-
-
-@pytest.mark.parametrize(
-    ("request_", "given"),
-    [
-        (replace(LOSS, repeat=2), ("q", 40, TOKENS, 30, {}, 2)),
-        (STOP, ("q", 48, TOKENS, 40, {}, 1, 8, ("\n",), 0, (), "hemp")),
-        (Divergence(TOKENS, 30, doc_id="q"), ("q", 40, TOKENS, 30, {}, 0, 0, (), 0, (), "", True)),
-        (TURNS, ("set 0", 50, TOKENS, 40, {}, 0, 10, (), 0, TURNS.parts)),
-    ],
-)
-def test_a_question_of_earlier_versions_is_the_same_request(request_, given):
-    old: Any = deprecated("Question")(*given)
-    assert old == request_
-    assert (old.unit, old.length, tuple(old.tokens), old.start) == (*given[:2], TOKENS, given[3])
-    assert (old.facts, old.turn) == ({}, request_.repeat)
-    assert replace(old, unit="a", facts={"b": 1}).doc_id == "a"
-    kinds = {"new": Generate, "parts": Group, "divergence": Divergence}
-    for name, kind in kinds.items():
-        assert bool(getattr(old, name)) is isinstance(old, kind)
-
-
-def test_an_answer_of_earlier_versions_has_its_attributes():
-    answer = deprecated("Answer")
-    assert answer((0.5,), (1, 2)).text == ""
-    text = answer((0.5,), (7,), " yes")
-    assert (text.nll, text.argmax, text.text) == ((0.5,), (7,), " yes")
-    assert answer((), (), divergence=(0.1,)).divergence == (0.1,)
-    assert answer((), (), parts=(text,)).parts == (text,)
-    assert (text.parts, text.divergence) == ((), ())
-    sample: Any = Sample(unit="a", value=1.0, weight=1, facts={"b": 2})
-    assert (sample.doc_id, sample.unit, sample.facts) == ("a", "a", {"b": 2})
-
-
-OLD_TASK = """
-from tasks import Answer, Passage, Question, Sample, Score, Source
-
-VERSION, METRIC = 1, "accuracy"
-
-
-def ask(source: Source, lengths, *, seed: int = 0):
-    for length in lengths:
-        for passage in source.passages():
-            tokens = (*source.opening, *passage.tokens[: length - len(source.opening)])
-            yield Question(passage.name, length, tokens, length - 1, facts={"a": 1})
-
-
-def grade(question: Question, answer: Answer, source: Source) -> Sample:
-    hit = answer.argmax[0] == question.tokens[question.start] and not question.new
-    return Sample(unit=question.unit, value=float(hit), weight=1, facts={**question.facts})
-
-
-def score(samples) -> Score:
-    return Score(sum(sample.value for sample in samples), None, None, len(samples))
-"""
-
-
-@pytest.mark.filterwarnings("ignore:tasks:DeprecationWarning")
-@pytest.mark.slow
-def test_a_task_file_of_earlier_versions_runs(ropewalk, tiny, docs, tmp_path):
-    (tmp_path / "mine.py").write_text(OLD_TASK)
-    done = ropewalk(
-        "run", "--model", tiny, "--docs", docs, "--task", tmp_path / "mine.py",
-        "--length", "48", "--scaling", "none", "--out", tmp_path / "run",
-    )  # fmt: skip
-    assert done.status == 0, done.err
-    samples = read_samples(tmp_path / "run").values()
-    assert {sample["status"] for sample in samples} == {"ok"}
-    assert all(sample["facts"] == {"a": 1} for sample in samples)
