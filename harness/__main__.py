@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -18,11 +17,6 @@ def start() -> None:
         sys.stderr.write(f"ropewalk: {error}\n")
         sys.exit(2)
     try:
-        if sys.argv[1:] in ([], ["--help"], ["-h"]):
-            from harness.cli import help_text
-
-            print(help_text(min(100, shutil.get_terminal_size().columns)))  # noqa: T201
-            return
         gc.disable()
         from harness.cli.app import main
 

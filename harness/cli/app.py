@@ -1,4 +1,4 @@
-"""Define the command line. Commands import heavy modules themselves, so that help is instant."""
+"""Define the command line. Commands import heavy modules themselves: help needs none of them."""
 
 from __future__ import annotations
 
@@ -6,89 +6,26 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cyclopts import (
     App,
     CycloptsError,
     Parameter,
     UnknownCommandError,
-    UnknownOptionError,
     UnusedCliTokensError,
 )
 from rich.text import Text
 
-from harness.cli import COMMANDS, EXAMPLES, HELP, USAGE
-from harness.cli.console import COMPLETE, INTERRUPTED, REFUSED, err, terminable
+from harness.cli import COMMANDS
+from harness.cli.console import INTERRUPTED, REFUSED, err, terminable
 from harness.cli.output import begin, end, print_error
 from harness.cli.settings import OPTIONS
 from harness.errors import UserError, reason
 from harness.names import printable
-
-if TYPE_CHECKING:
-    from cyclopts.help import HelpEntry, HelpPanel
-    from rich.console import Console, ConsoleOptions
-
-LABEL = 26  # columns of the labels
-WIDEST = 100  # columns of all
-
-
-class Columns:
-    """The formatter of cyclopts: labels on the left, text on the right, without boxes.
-
-    The boxes and tables of rich take half of the time of printing a help.
-    """
-
-    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:  # noqa: ARG002
-        """Print one group of flags."""
-        if panel.entries:
-            lines = [_entry(entry, console) for entry in panel.entries]
-            _print(console, "\n".join([f"{panel.title}:", *lines]))
-
-    def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:  # noqa: ARG002
-        """Print the first line."""
-        _print(console, str(usage).rstrip())
-
-    def render_description(self, console: Console, options: ConsoleOptions, text: Any) -> None:  # noqa: ARG002
-        """Print what the command does."""
-        paragraphs = _plain(text).split("\n\n")
-        for paragraph in filter(None, paragraphs):
-            _print(console, fill(paragraph, _width(console), break_on_hyphens=False))
-
-
-def _entry(entry: HelpEntry, console: Console) -> str:
-    names = ", ".join(entry.display_labels_with_metavar)
-    notes = [
-        f"One of {', '.join(entry.choices)}." if entry.choices else "",
-        "Required." if entry.required else "",
-        f"[default: {entry.default}]" if entry.default is not None else "",
-    ]
-    text = " ".join(filter(None, [_plain(entry.description), *notes]))
-    label = f"  {names:<{LABEL - 4}}  "
-    first = "" if len(label) <= LABEL else f"{label.rstrip()}\n"
-    begin = " " * LABEL if first else label
-    width = _width(console)
-    after = " " * LABEL
-    return first + fill(
-        text, width, initial_indent=begin, subsequent_indent=after, break_on_hyphens=False
-    )
-
-
-def _plain(text: Any) -> str:
-    """Return a text that cyclopts has parsed as it was written."""
-    text = getattr(text, "primary_renderable", text)
-    return "" if text is None else str(text).strip()
-
-
-def _width(console: Console) -> int:
-    return min(WIDEST, console.width)
-
-
-def _print(console: Console, text: str) -> None:
-    console.print(f"{text}\n", markup=False, highlight=False, soft_wrap=True)
 
 
 def _version() -> str:
@@ -109,26 +46,14 @@ def _mistaken(error: CycloptsError) -> str:
         words = error.unused_tokens or [""]
         if words[0].startswith("-"):
             return f"name a command first: ropewalk run {' '.join(words)}"
-    if isinstance(error, UnknownOptionError):
-        option = (error.token.keyword or str(error.token.value)).partition("=")[0]
-        if others := [name for name in COMMANDS if option in _options(name)]:
-            name = others[0]
-            return f"Unknown option: {option}. It is one of ropewalk {name} (see {name} --help)."
     return str(error)
-
-
-def _options(name: str) -> set[str]:
-    """Return the options of a command, with their aliases."""
-    return {
-        option for argument in app[name].assemble_argument_collection() for option in argument.names
-    }
 
 
 app = App(
     name="ropewalk",
     version=_version,
-    help=HELP,
-    help_formatter=Columns(),
+    help="Measure how far a rotary language model reads past its trained window, and which scaling "
+    "method carries it furthest.",
     group_parameters=OPTIONS,
     help_format="plaintext",  # markdown would take twice the time to start
     suppress_keyboard_interrupt=False,  # main reports what an interrupt keeps
@@ -137,14 +62,12 @@ app = App(
         json_list=False, json_dict=False, negative="", consume_multiple=True
     ),
 )
-for name in COMMANDS:  # a command is imported when it is named
-    function = "list_" if name == "list" else name  # not the built-in
-    app.command(
-        f"harness.cli.{name}:{function}",
-        name=("list", "ls") if name == "list" else name,
-        usage=f"Usage: ropewalk {name} {USAGE[name]}",
-        help_epilogue=f"Example: {EXAMPLES[name]}",
-    )
+for name in COMMANDS:
+    module = import_module(f"harness.cli.{name}")
+    if name == "list":  # not the built-in
+        app.command(module.list_, name=("list", "ls"))
+    else:
+        app.command(getattr(module, name))
 app.register_install_completion_command(help="Install completion for the shell that runs this.")
 
 
@@ -157,7 +80,9 @@ def main(arguments: list[str] | None = None) -> Any:
             stream.reconfigure(errors="replace")  # a character that the terminal lacks becomes ?
     try:
         with terminable():
-            status = _called(given)
+            status = app(
+                given, result_action="return_value", exit_on_error=False, print_error=False
+            )
     except CycloptsError as error:
         status = _refused(_mistaken(error))
     except UserError as error:
@@ -174,14 +99,6 @@ def main(arguments: list[str] | None = None) -> Any:
         print_error([text], [text], status)
     end()
     sys.exit(status)
-
-
-def _called(given: list[str]) -> Any:
-    """Run a command and return its status; the help of one is printed without parsing."""
-    if len(given) == 2 and given[0] in COMMANDS and given[1] in ("--help", "-h"):
-        app.help_print(given[:1])
-        return COMPLETE
-    return app(given, result_action="return_value", exit_on_error=False, print_error=False)
 
 
 def _kept(error: BaseException) -> str:

@@ -1,6 +1,5 @@
 """What a newcomer finds: every plug-in in full, and files to begin with that run as they are."""
 
-import shlex
 from pathlib import Path
 from typing import Any, get_args
 
@@ -8,8 +7,6 @@ import pandas as pd
 import pytest
 
 from harness.api.describe import describe
-from harness.cli import COMMANDS, EXAMPLES, USAGE
-from harness.cli.app import app
 from harness.cli.settings import FLAGS, KINDS, Whole
 from harness.errors import UserError
 from harness.plugins import FOLDERS, load, names
@@ -115,15 +112,3 @@ def test_a_flag_has_the_type_and_the_default_of_its_setting(name):
     if field.default is not None:
         words = field.default if isinstance(field.default, tuple) else [field.default]
         assert default.partition(", ")[0] == " ".join(map(str, words))
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_example_of_a_command_is_understood(name, capsys):
-    """Every option that it names is one of the command, and its help ends with it."""
-    program, command, *words = shlex.split(EXAMPLES[name])
-    assert (program, command) == ("ropewalk", name)
-    app.parse_args([command, *words], exit_on_error=False, print_error=False)
-    app.help_print([name])
-    help_text = " ".join(capsys.readouterr().out.split())
-    assert help_text.startswith(f"Usage: ropewalk {name} {USAGE[name]}")
-    assert help_text.endswith(f"Example: {EXAMPLES[name]}")
