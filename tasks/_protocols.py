@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain
 from typing import Literal, NamedTuple
 
 from tasks._tokens import Tokens
@@ -14,7 +14,6 @@ from tasks.types import Document
 TAIL, STRIDE = 128, 256  # the options' defaults, in tokens
 JOINED = 4  # windows of one length that fill a unit of overlapping windows
 SLIDE = 8  # windows that slide move on by one part of their length in so many
-MOST = 300_000  # windows of a task; a plan has no room for more questions
 Protocol = Literal["tail", "prefix", "sliding", "disjoint", "overlapping"]
 
 
@@ -234,18 +233,6 @@ def check(protocol: Protocol, layout: Layout, length: int) -> None:
     if protocol in ("sliding", "overlapping") and not 0 < layout.stride <= most:
         raise ValueError(
             f"stride={layout.stride} is not 1 to {most}, for a window of {length} tokens"
-        )
-
-
-def check_count(
-    protocol: Protocol, documents: Sequence[Document], lengths: Sequence[int], layout: Layout
-) -> None:
-    """Raise ValueError for more windows than a sweep may have, before their tokens are read."""
-    windows = (one for length in lengths for one in PROTOCOLS[protocol](documents, length, layout))
-    if next(islice(windows, MOST, None), None) is not None:
-        raise ValueError(
-            f"the documents have more than {MOST:,} windows of this protocol and these lengths, the"
-            " most that are measured: ask for a larger stride, or for fewer documents or lengths"
         )
 
 

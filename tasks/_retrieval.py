@@ -29,26 +29,17 @@ FACTS = {
     "depth": float, "trial": int, "answer": str, "needle": int, "found": str, "said": str,
     "logprob": float, "needles": list, "shares": list,
 }  # fmt: skip
-MOST = 10_000  # trials of one length: a 95 % interval is then 2 points wide at the widest
 SHOWN = 400  # characters of a text that a record keeps
 MORE = "…"  # after them, where the text goes on
 BETWEEN = ", "  # answers in a record
 QUOTE = ' "\n'  # what may stand before an answer
 
 
-def check_trials(trials: int, depths: int | None = None, *, new: int = 1, tasks: int = 1) -> None:
-    """Raise ValueError for no trials or too many, per depth or for several tasks, and no tokens."""
-    most = MOST // tasks
-    if depths is None and not 1 <= trials <= most:
-        of = "" if tasks == 1 else f" of each of {tasks} tasks"
-        raise ValueError(f"trials must be 1 or more, {most}{of} a length at the most, got {trials}")
-    if depths is not None and (depths < 1 or trials < 1 or depths * trials > MOST):
-        raise ValueError(
-            f"depths and trials must be 1 or more, depths x trials {MOST} a length at the most,"
-            f" got {depths} and {trials}"
-        )
-    if new < 1:
-        raise ValueError(f"new={new} is not 1 or more")
+def check_trials(trials: int, depths: int = 1, *, new: int = 1) -> None:
+    """Raise ValueError for a count below 1."""
+    for name, count in (("trials", trials), ("depths", depths), ("new", new)):
+        if count < 1:
+            raise ValueError(f"{name}={count} is not 1 or more")
 
 
 def check_new(context: TaskContext, new: int, answers: Sequence[str]) -> None:

@@ -125,7 +125,7 @@ def ask(
     when a prompt cannot fit, naming the least length, and when ``new`` tokens cannot hold several
     values.
     """
-    check_trials(trials, depths or None, new=new)
+    check_trials(trials, depths or 1, new=new)
     new = new if form == "text" else 0
     setting = chosen(preset, Setting(haystack, key, value, keys, values, queries), in_turn)
     if form == "argmax" and setting.answers > 1:

@@ -17,16 +17,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from tasks._intervals import per_weight
-from tasks._protocols import (
-    PROTOCOLS,
-    STRIDE,
-    TAIL,
-    Layout,
-    Protocol,
-    check,
-    check_count,
-    fitting,
-)
+from tasks._protocols import PROTOCOLS, STRIDE, TAIL, Layout, Protocol, check, fitting
 from tasks.types import Fact, Loglikelihood, LoglikelihoodResponse, Sample, Score, TaskContext
 
 VERSION = 1
@@ -68,7 +59,6 @@ def ask(
     layout = Layout(context.opening, tail, stride, windows, max(lengths), slide)
     check(protocol, layout, min(lengths))
     documents = fitting(list(context.documents()), protocol, layout)
-    check_count(protocol, documents, lengths, layout)
     for length in lengths:
         for window in PROTOCOLS[protocol](documents, length, layout):
             facts: dict[str, Fact] = {"protocol": protocol, "first": window.first}

@@ -36,7 +36,6 @@ LINE = "\n"  # between answers in a record
 END = "\n\n"  # of every paragraph
 Written = Callable[[str], list[int]]  # the tokens of a text
 SPLIT = "validation"  # RULER's: the development sets
-OPTIONS = ("config", "split", "revision")
 KNOWN = "SQuAD's (context, question, answers) or HotpotQA's (context, question, answer)"
 
 
@@ -125,8 +124,9 @@ def read(given: str) -> Data:
     Raises ValueError for what cannot be read, and for data of another form.
     """
     name, _, listed = given.partition(":")
+    options = dict(part.partition("=")[::2] for part in listed.split("+") if part)
     try:
-        data = _file(name, listed) if name.endswith(".json") else _rows(name, listed)
+        data = _loaded(name, options)
         squad = isinstance(data, dict) or (data and "answers" in data[0])
         questions, every = _squad(data) if squad else _hotpotqa(data)
     except (KeyError, TypeError, AttributeError) as error:
@@ -140,40 +140,18 @@ def read(given: str) -> Data:
     return Data(tuple(questions), tuple(sorted(set(every))))
 
 
-def _file(name: str, listed: str) -> Any:
-    """Return the content of a JSON file; reject options, which only datasets have."""
-    if listed:
-        raise ValueError(
-            f"it is a file, which has no {listed.partition('=')[0]}: leave {listed} out"
-        )
-    return json.loads(Path(name).expanduser().read_text("utf-8-sig"))
-
-
-def _rows(name: str, listed: str) -> list[dict[str, Any]]:
-    """Return the rows of a data set, downloaded if it is on the hub."""
+def _loaded(name: str, options: dict[str, str]) -> Any:
+    """Return the content of a JSON file, or the rows of a dataset on the hub or in a folder."""
     import datasets
 
-    options = dict(part.partition("=")[::2] for part in listed.split("+") if part)
-    if unknown := [key for key in options if key not in OPTIONS]:
-        raise ValueError(f"it has no option {unknown[0]!r}; there are {', '.join(OPTIONS)}")
-    if any((Path(name) / f"dataset_{part}.json").exists() for part in ("info", "dict")):
-        return _saved(name, options)
+    if name.endswith(".json") and not options:
+        return json.loads(Path(name).expanduser().read_text("utf-8-sig"))
+    if (Path(name) / "dataset_info.json").exists() and not options:
+        return list(datasets.load_from_disk(name))
+    if (Path(name) / "dataset_dict.json").exists() and not options.keys() - {"split"}:
+        return list(datasets.load_from_disk(name)[options.get("split", SPLIT)])
     split, config = options.pop("split", SPLIT), options.pop("config", None)
     return list(datasets.load_dataset(name, config, split=split, **options))
-
-
-def _saved(name: str, options: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the rows of a dataset that was saved to a folder; reject options of others."""
-    import datasets
-
-    saved = datasets.load_from_disk(name)
-    several = isinstance(saved, datasets.DatasetDict)
-    if other := [key for key in options if key != "split" or not several]:
-        raise ValueError(f"it is a saved data set, which has no {other[0]}: leave {other[0]}=… out")
-    split = options.get("split", SPLIT)
-    if several and split not in saved:
-        raise ValueError(f"it has no split {split!r}; there are {', '.join(saved)}")
-    return list(saved[split] if several else saved)
 
 
 def _squad(data: Any) -> tuple[list[Question], list[str]]:

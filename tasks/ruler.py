@@ -46,7 +46,7 @@ def ask(
     parts = PARTS | {
         name: partial(qa.ask, data=data) for name, data in given(squad, hotpotqa).items()
     }
-    check_trials(trials, tasks=len(parts))
+    check_trials(trials)
     for name, part in parts.items():
         try:
             for request in part(context, lengths, seed=seed, trials=trials, chat=chat):

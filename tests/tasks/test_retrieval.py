@@ -282,13 +282,6 @@ def test_a_text_has_room_for_all_answers(source, task, options):
     assert task.grade(one, Generated(text, (0,), (0.0,)), source).value == 1
 
 
-def test_a_chain_has_no_more_names_than_there_are(source):
-    told = "chains is 1 or more and hops 1 to 17575, got 1 and 17576"
-    with pytest.raises(ValueError, match=told):
-        next(variable_tracking.ask(source, [3000], hops=26**3))
-    assert len(set(variable_tracking.chain(26**3 - 1, 3, Random(0))[1])) == 26**3
-
-
 def test_ruler_draws_where_a_needle_stands(source):
     """As RULER does, at all depths; `niah` alone has it on a grid, unless its depths are 0."""
     drawn = list(niah.ask(source, [3500], depths=0, trials=20))
@@ -321,8 +314,5 @@ def test_ruler_asks_every_part_as_often(source):
     assert len(set(parts)) == 11
     assert len({question.doc_id for question in asked}) == 22
     assert all(question.length == 3500 for question in asked)
-    told = "^trials must be 1 or more, 909 of each of 11 tasks a length at the most, got 910$"
-    with pytest.raises(ValueError, match=told):
-        next(ruler.ask(source, [3500], trials=910))
     with pytest.raises(ValueError, match="niah_single_1: .* at least"):
         list(ruler.ask(source, [100]))

@@ -16,8 +16,7 @@ from harness.reports import differences
 from harness.runs.frame import make_frame
 from harness.stats.measure import measure
 from scaling.types import StatefulRope
-from tasks import Divergence, DivergenceResponse, Request, Response, window_kl
-from tests.command_line import lines_of
+from tasks import Divergence, DivergenceResponse, Request, window_kl
 from tests.families import build
 from tests.tiny import FAMILIES, tiny_config
 
@@ -71,22 +70,6 @@ def test_chunks_change_nothing():
     assert len(found[0][1].divergence) == SIZE - 1
 
 
-def test_memory_that_is_too_little_is_tried_again(monkeypatch):
-    model = model_of("llama")
-    tried: list[Sizes] = []
-
-    def states(_model: Any, _question: Request, sizes: Sizes) -> torch.Tensor:
-        tried.append(sizes)
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr("harness.patching.patch.hidden_states", states)
-    rotation = rw.methods.none(rw.rope_of(model.config), SIZE)
-    with comparing(model, rotation, Sizes()) as answer:
-        ((_, found),) = answer([asked()])
-    assert not isinstance(found, Response)
-    assert tried == [Sizes(), Sizes().least]
-
-
 def test_a_state_that_follows_what_is_served_is_refused():
     model = model_of("llama")
     served = StatefulRope({}, 64, rw.methods.none(rw.rope_of(model.config), SIZE))
@@ -132,20 +115,6 @@ def test_only_lengths_beyond_the_window_are_refused(words, ropewalk):
     ended = ropewalk(*words[: at + 1], "2x", *words[at + 4 :], "--dry-run")
     assert ended.status == 2
     assert "no length is inside the trained window" in " ".join(ended.err.split())
-
-
-@pytest.mark.slow
-def test_an_infinite_divergence_is_a_status(words, tmp_path, ropewalk, monkeypatch):
-
-    def compared(*_: Any) -> Response:
-        return DivergenceResponse((*[0.0] * 15, float("inf")))
-
-    monkeypatch.setattr("harness.patching.patch.compared", compared)
-    ended = ropewalk(*words[:-2], words[-1], "--out", tmp_path)
-    assert ended.status == 1
-    records = lines_of(tmp_path)
-    assert {record["status"] for record in records} == {"not_finite"}
-    assert "the divergence at position" in records[0]["reason"]
 
 
 def test_documents_are_the_unit():
