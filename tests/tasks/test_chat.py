@@ -110,7 +110,7 @@ def test_the_record_and_the_terminal_say_where_the_template_is_applied(tmp_path,
     tasks = ["passkey:depths=1,trials=1,chat=true", "passkey:depths=1,trials=1"]
     words = ["--model", model, "--scaling", "none", "--length", "600", "--task", *tasks]
     done = ropewalk("run", *words, "--out", tmp_path / "run")
-    told = "not applied in passkey:depths=1,trials=1: the text is raw"
+    told = "is not applied in passkey:depths=1,trials=1."
     assert (done.status, told in " ".join(done.err.split())) == (0, True)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["chat_template"] == f"applied in {tasks[0]}"

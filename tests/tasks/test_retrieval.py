@@ -262,7 +262,7 @@ def test_argmax_and_generation_agree_on_every_trial(reference):
     scored = set()
     for index, forced in answers(model, targets):
         one = niah.grade(targets[index], forced, own)
-        asked = replace(texts[index], facts=targets[index].metadata)
+        asked = replace(texts[index], metadata=targets[index].metadata)
         other = niah.grade(asked, found[index], own)
         assert (one.metadata["found"] == "exact") == (other.metadata["found"] == "exact")
         scored.add(one.value)

@@ -55,8 +55,8 @@ def test_it_is_the_naive_divergence(family, name):
         other = logs(model)
     assert torch.equal(logs(model), own)  # the model is restored
     wanted = (own.exp() * (own - other)).sum(-1)
-    assert found.divergence == pytest.approx(wanted.tolist(), rel=1e-4, abs=1e-6)
-    assert (set(found.divergence) == {0.0}) == (name == "none")
+    assert found.values == pytest.approx(wanted.tolist(), rel=1e-4, abs=1e-6)
+    assert (set(found.values) == {0.0}) == (name == "none")
 
 
 def test_chunks_change_nothing():
@@ -67,7 +67,7 @@ def test_chunks_change_nothing():
         with comparing(model, rotation, Sizes(logits=logits)) as answer:
             found += answer([asked(1)])
     assert found[0] == found[1]
-    assert len(found[0][1].divergence) == SIZE - 1
+    assert len(found[0][1].values) == SIZE - 1
 
 
 def test_a_state_that_follows_what_is_served_is_refused():
