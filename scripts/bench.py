@@ -273,7 +273,7 @@ def memory(setting: Setting) -> Iterator[Row]:
     length, dtype = setting.size(4096), str(setting.dtypes[-1])[6:]
     for vocabulary, layers, bar in ((32_000, 8, 1 / 14), (128_256, 4, 1 / 20)):
         peaks = [
-            float(_child(["-c", f"from scripts.bench import peak; print(peak{given})"])[0]) / 2**20
+            float(_child("-c", f"from scripts.bench import peak; print(peak{given})")[0]) / 2**20
             for given in ((way, dtype, vocabulary, layers, length) for way in ("engine", "peer"))
         ]
         what = f"peak memory of a pass of {length} tokens, S with {layers} layers and a vocabulary"
@@ -307,7 +307,7 @@ def start_up(setting: Setting) -> Iterator[Row]:
     with TemporaryDirectory() as place:
         sweep = "run --scaling none --task passkey:depths=1,trials=1 --length 1x --device cpu"
         resumed = [*sweep.split(), "--out", f"{place}/run"]
-        _child(["-m", "harness", *resumed])
+        _child("-m", "harness", *resumed)
         for what, words, least, bar in (
             ("ropewalk --help", ["--help"], "pass", 10.0),
             ("ropewalk run --help", ["run", "--help"], "pass", 20.0),
@@ -315,20 +315,20 @@ def start_up(setting: Setting) -> Iterator[Row]:
         ):
             commands = ["-m", "harness", *words], ["-c", least]
             turns = range(1 if setting.quick else 10)
-            taken = [[1000 * _child(command)[1] for command in commands] for _ in turns]
+            taken = [[1000 * _child(*command)[1] for command in commands] for _ in turns]
             ours, theirs = zip(*taken, strict=True)
             yield row(what, f'python -c "{least}"', "ms", ours, theirs, bar)
 
 
-def _child(words: Sequence[str]) -> tuple[str, float]:
+def _child(*words: str) -> tuple[str, float]:
     """Return what a Python process prints, and the CPU time that it takes, its start included."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return done.stdout, used
+
+    def used() -> float:
+        return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])  # user and system
+
+    command, before = [sys.executable, *words], used()
+    printed = subprocess.check_output(command, text=True, cwd=ROOT, stderr=subprocess.DEVNULL)
+    return printed, used() - before
 
 
 def positions(setting: Setting) -> Iterator[Row]:
@@ -341,9 +341,9 @@ def positions(setting: Setting) -> Iterator[Row]:
         with patched(model, resolve(load("method", method), opened.rope, length)):
             answered(model, asked)
 
-    methods = ["self_extend", "dual_chunk"]
-    if setting.device == "cpu":  # hundreds of bands, each a few small kernels
-        methods.append("dynamic_ntk:mode=per_query")
+    methods = ["self_extend", "dual_chunk", "dynamic_ntk:mode=per_query"]
+    if setting.device != "cpu":
+        methods.pop()  # of hundreds of bands, each a few small kernels
     for method in ("none", *methods):
         run(method)  # verifies the model, once; the first pass of a process is slow
     for method in methods:
@@ -373,24 +373,19 @@ and greatest. The bar is what the ratio should be at most.
 
 def markdown(rows: pd.DataFrame) -> str:
     """Return the page: what rows were measured on, and one line per row."""
-    titles = "| | what | Ropewalk | peer | ratio | bar | equal | measured |\n"
-    titles += "|---|---|---:|---|---:|---|---|---|\n"
-    machines = "".join(f"- {machine}\n" for machine in rows["machine"].unique())
-    return f"{HEAD}{machines}\n{titles}" + "".join(map(line, rows.to_dict("records")))
-
-
-def line(cells: Any) -> str:
-    """Return a row of the Markdown table."""
-    one = {key: "" if pd.isna(value) else value for key, value in cells.items()}
-    ours, theirs = (f"{one[side]:.3g} {one['unit']}" for side in ("ours", "theirs"))
-    ratio, low, high = (f"{one[name]:.3g}" for name in ("ratio", "low", "high"))
-    spread = "" if low == high else f" ({low} – {high})"
-    missed = ", **no**" if one["bar"] and one["ratio"] > one["bar"] else ""
-    bar = f"≤ {one['bar']:.3g}{missed}" if one["bar"] else ""
-    return (
-        f"| {one['name']} | {one['what']} | {ours} | {one['peer']}: {theirs} | {ratio}{spread} |"
-        f" {bar} | {one['equal']} | {one['date']} |\n"
-    )
+    lines = [f"- {machine}\n" for machine in rows["machine"].unique()]
+    lines.append("\n| | what | Ropewalk | peer | ratio | bar | equal | measured |\n")
+    lines.append("|---|---|---:|---|---:|---|---|---|\n")
+    records: Any = rows.itertuples()
+    for one in records:
+        spread = "" if one.low == one.high else f" ({one.low:.3g} – {one.high:.3g})"
+        bar = f"≤ {one.bar:.3g}{', **no**' * (one.ratio > one.bar)}" if one.bar > 0 else ""
+        equal = "" if pd.isna(one.equal) else one.equal
+        lines.append(
+            f"| {one.name} | {one.what} | {one.ours:.3g} {one.unit} | {one.peer}: {one.theirs:.3g} "
+            f"{one.unit} | {one.ratio:.3g}{spread} | {bar} | {equal} | {one.date} |\n"
+        )
+    return HEAD + "".join(lines)
 
 
 def write(rows: Sequence[Row], machine: str, folder: Path) -> list[Path]:
