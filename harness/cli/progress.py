@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from harness.api.observer import Progress as Receiver
 from harness.cli.console import Lines
-from harness.sweep.eta import Cost, costs, duration
 from harness.sweep.measure import Answered, Event, Started
+from harness.sweep.operations import Cost, costs, duration
 from harness.sweep.plan import Batch, Key, Plan
 
 LOADING = "Loading the weights and checking the patch on them"

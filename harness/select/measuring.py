@@ -23,7 +23,7 @@ from harness.runs.store import checked_samples, measured
 from harness.serve._export import export
 from harness.stats.paired import Array
 from harness.stats.selection import plainness
-from harness.sweep.eta import costs, duration
+from harness.sweep.operations import costs, duration
 from harness.sweep.plan import Batch, Item, Key, Plan
 
 OWN = "none"  # the model without scaling, against which in-window costs are measured

@@ -19,7 +19,7 @@ from harness.select.measuring import CUT, FAR, OWN
 from harness.select.race import BUDGET, WINNER, Race, Standing, difference
 from harness.serve._export import serving_command
 from harness.stats.paired import Array, Difference, share
-from harness.sweep.eta import duration
+from harness.sweep.operations import duration
 from tasks._intervals import MIN_DOCUMENTS, ratios
 
 USE, BEST, ALIKE, OPEN, WORSE = "use", "best scaling", "as good", "may be best", "worse"

@@ -11,7 +11,7 @@ from harness.engine import DEFAULT, Sizes, memory
 from harness.errors import UserError
 from harness.models.checkpoint import DTYPES, Checkpoint
 from harness.patching.banded_attention import kept_of
-from harness.sweep.eta import costs, shared_tree
+from harness.sweep.operations import costs, shared_tree
 from harness.sweep.plan import Batch, Item, Key, Plan
 from scaling.types import Bands
 from tasks.types import Divergence, Generate

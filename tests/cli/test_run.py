@@ -327,7 +327,6 @@ class TestRefused:
             (("run", "--seed", "0.5"), "Invalid value for --seed: 0.5 is not a whole number."),
             (("rnu",), 'Unknown command "rnu". Did you mean "run"?'),
             (("report",), 'Command "report" parameter RUNS requires an argument.'),
-            (("run", "--report", "curves"), "It is one of ropewalk report"),
             (("run", "./half.py"), "--scaling half.py or --task half.py"),
             (("list", "paskey"), "did you mean 'passkey'?"),
             (("run", "--docs", "https://host/a.txt"), "not web addresses"),

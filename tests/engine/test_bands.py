@@ -15,7 +15,7 @@ from harness.patching.config import rope_of
 from harness.patching.layout import Layout
 from harness.patching.patch import patched
 from harness.patching.tiles import TILE, Rows
-from harness.sweep.eta import costs
+from harness.sweep.operations import costs
 from harness.sweep.plan import Batch
 from scaling import dual_chunk, rerope
 from scaling.types import Band, Bands, Frequencies, Rope

@@ -23,7 +23,7 @@ from harness.patching.config import rope_of
 from harness.patching.frequencies import layered, rotary_name
 from harness.patching.patch import answering, patched
 from harness.plugins import load
-from harness.sweep.eta import costs
+from harness.sweep.operations import costs
 from harness.sweep.plan import Batch, Cell, Item
 from harness.sweep.spec import Spec
 from scaling import layerwise, longrope, none, ntk, pi, rerope, yarn

@@ -7,8 +7,8 @@ from pathlib import Path
 from harness.cli.console import Lines
 from harness.cli.progress import Measuring
 from harness.sweep.backend import ThisProcess
-from harness.sweep.eta import costs
 from harness.sweep.measure import Session
+from harness.sweep.operations import costs
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.spec import parse
 
