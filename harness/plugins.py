@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from harness.errors import UserError, reason, words
 from harness.files import read_regular
-from harness.names import article, is_dotted, nearest, printable, resolved
+from harness.names import article, is_dotted, nearest, printable
 from tasks.types import CodeFolder
 
 T = TypeVar("T")
@@ -52,9 +52,7 @@ ROPE_TYPES = {"linear": "pi", "dynamic": "dynamic_ntk", "default": "none"}  # of
 FUNCTION = "function"  # the digest of a method that is a function of Python
 IN_PYTHON = "given in Python"  # the end of the name of documents that are objects of Python
 RAISED = BaseException  # of a user's code: an exit there must not end the sweep
-OURS = {"__main__", "harness", "ropewalk", "scaling", "tasks"}  # never a task's helper
 LARGEST = 2**20  # bytes of a method file; a table of factors has some thousand
-_SEEN: dict[Path, str] = {}  # the first hash in this process of each module beside a task
 
 
 @dataclass(frozen=True)
@@ -232,64 +230,12 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
     module.__file__ = str(path.absolute())
     sys.modules[module.__name__] = module
     try:
-        code = compile(source, module.__file__, "exec")
-        helpers = _helpers(path) if kind == "task" else []  # a method is known by its numbers
-        exec(code, vars(module))
+        exec(compile(source, module.__file__, "exec"), vars(module))
     except UserError:
         raise
     except RAISED as error:
         raise UserError(f"{kind} file {path} failed: {failure(error)}.") from error
-    return module, _digest("".join([digest, *helpers]).encode()) if helpers else digest
-
-
-def _helpers(path: Path) -> list[str]:
-    """Return the hashes of the modules beside a task that it imports, itself or through others.
-
-    Raises UserError for one that was edited: Python keeps the code that it has imported.
-    """
-    folder, found, unread = resolved(path.parent), set[Path](), [path]
-    importlib.invalidate_caches()  # of files that were just written
-    while unread:
-        for name in _names_imported(unread.pop()) - OURS:
-            new = _module_files(name, folder) - found
-            found |= new
-            unread += new
-    files = sorted(found)
-    digests = [_digest(file.read_bytes()) for file in files]
-    for file, digest in zip(files, digests, strict=True):
-        if _SEEN.setdefault(resolved(file), digest) != digest:
-            raise UserError(
-                f"{file} has changed since this process first loaded a task with it; start Python "
-                "again."
-            )
-    return digests
-
-
-def _module_files(name: str, folder: Path) -> set[Path]:
-    """Return the files of a module or a package, if Python imports that name from a folder.
-
-    A task may append its folder to ``sys.path`` while it is executed.
-    """
-    spec = importlib.machinery.PathFinder.find_spec(name, [*sys.path, str(folder)])
-    places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
-    for place in map(Path, filter(None, places)):
-        if resolved(place.parent) == folder:
-            return {place} if place.suffix == ".py" else set(place.rglob("*.py"))
-    return set()
-
-
-def _names_imported(file: Path) -> set[str]:
-    """Return the first parts of the absolute names that a file imports, anywhere in it.
-
-    There are none in a file that is not Python: a package may have one that it never imports.
-    """
-    try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes(), str(file))))
-    except (SyntaxError, ValueError):  # a zero byte is a ValueError
-        return set()
-    whole = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
-    parts = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
-    return {name.partition(".")[0] for name in filter(None, [*whole, *parts])}
+    return module, digest
 
 
 def _digest(content: bytes) -> str:
