@@ -16,9 +16,8 @@ import torch
 from safetensors import safe_open
 
 from harness.errors import UserError, reason
-from harness.files import read_regular
 from harness.hub import attempt
-from harness.models.files import LARGEST, ONLY_SAFE, check_file, exists, fetch, file_hash
+from harness.models.files import ONLY_SAFE, exists, fetch, file_hash
 from harness.models.gguf import is_gguf
 from harness.models.structure import without_weights
 from harness.names import place, printable, tensors
@@ -115,18 +114,16 @@ def _fetched(given: str, *, allow_pickle: bool) -> Path:
 
 
 def _weights(folder: Path, given: str, *, allow_pickle: bool) -> Path:
-    """Return the file of the weights that PEFT reads, and check both files."""
+    """Return the file of the weights that PEFT reads."""
     if not (folder / CONFIG).exists():
         raise UserError(
             f"{printable(given)} is not an adapter, it has no {CONFIG}; give --model for it."
         )
-    check_file(folder / CONFIG, LARGEST)
     weights = folder / WEIGHTS
     if not weights.exists() and allow_pickle:
         weights = folder / PICKLED
     if not weights.exists():
         raise UserError(f"the adapter {printable(given)} has no {WEIGHTS}; {ONLY_SAFE}")
-    check_file(weights)
     return weights
 
 
@@ -134,9 +131,7 @@ def _checked_config(folder: Path, given: str) -> Any:
     """Return the adapter's config as PEFT reads it, whole."""
     from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PeftConfig
 
-    raw = attempt(
-        "adapter", given, lambda: dict(json.loads(read_regular(folder / CONFIG, limit=LARGEST)))
-    )
+    raw = attempt("adapter", given, lambda: dict(json.loads((folder / CONFIG).read_bytes())))
     kind = reason(raw.get("peft_type"))
     if kind not in PEFT_TYPE_TO_CONFIG_MAPPING:
         raise UserError(

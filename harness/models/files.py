@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from hashlib import file_digest, sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -26,7 +25,6 @@ from transformers.utils import (
 )
 
 from harness.errors import UserError, reason, why
-from harness.files import MIB, open_regular, read_regular
 from harness.hub import tell
 from harness.names import place, printable
 
@@ -123,8 +121,6 @@ def absent(name: str, files: Iterable[str], revision: str | None) -> list[str]:
     return [file for file, path in cached if not isinstance(path, str)]
 
 
-WHOLE = (".json", ".jinja", ".model", ".py", ".txt")  # read whole into memory
-LARGEST = 256 * MIB  # of such a file; the largest tokenizers have 40
 SAFE = ".safetensors"
 HASHED = (".json", ".model", ".py", SAFE, ".bin")
 INDEX = ".index.json"
@@ -148,29 +144,13 @@ def check_place(name: str) -> Path:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise UserError for a folder that is not a model's, before a file is read.
-
-    Such a folder holds an adapter, a pipe or a device instead of a file, or too large a file.
-    """
-    names = sorted(entry.name for entry in os.scandir(folder))
-    if "adapter_config.json" in names:
+    """Raise UserError for a folder that holds an adapter, or no model."""
+    if (folder / "adapter_config.json").exists():
         raise UserError(f"{folder} holds an adapter (adapter_config.json): {ADAPTER}")
-    if "config.json" not in names:
+    if not (folder / "config.json").exists():
         raise UserError(
             f"{folder} is not a model, it has no config.json; give the folder that has one."
         )
-    for name in names:
-        path = folder / name
-        if path.suffix in (*WHOLE, *HASHED) and not path.is_dir():
-            check_file(path, LARGEST if path.suffix in WHOLE else None)
-
-
-def check_file(path: Path, limit: int | None = None) -> None:
-    """Raise UserError unless this is a regular file of at most ``limit`` bytes."""
-    with _opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-    if limit is not None and size > limit:
-        raise UserError(f"{path} has {size / MIB:,.0f} MiB; at most {limit // MIB} MiB are read.")
 
 
 def named_weights(where: str, commit: str | None, config: Any, *, allow_pickle: bool) -> set[str]:
@@ -211,7 +191,7 @@ def _index(
 def _weight_map(index: Path) -> set[Any]:
     """Return the file names in an index; raise UserError if there are none."""
     try:
-        named = set(json.loads(read_regular(index, limit=LARGEST))["weight_map"].values())
+        named = set(json.loads(index.read_bytes())["weight_map"].values())
         if not named:
             raise ValueError("it names no weights")
         return named
@@ -261,15 +241,9 @@ def tokenizer_hash(folder: Path) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a regular file's content; raise UserError where it cannot be read."""
-    with _opened(path) as file:
-        return file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+    """Return the SHA-256 of a file's content; raise UserError where it cannot be read."""
     try:
-        with open_regular(path) as file:
-            yield file
+        with path.open("rb") as file:
+            return file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {why(error)}.") from None

@@ -27,7 +27,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from harness.errors import UserError, reason
 from harness.files import MIB, new_folder
 from harness.hub import tell
-from harness.models.files import GGUF, check_file, file_hash
+from harness.models.files import GGUF, file_hash
 from harness.models.structure import check_config, without_weights
 from harness.patching.config import is_rotary, rope_of, sliding_window
 
@@ -69,7 +69,6 @@ def only_gguf(folder: Path) -> Path | None:
 
 def check_gguf(path: Path) -> None:
     """Raise UserError for a file that is not GGUF, and without the package that reads it."""
-    check_file(path)
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise UserError(f"{path} is not a GGUF file, by its first bytes; download it again.")
