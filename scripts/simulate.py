@@ -4,16 +4,18 @@
 OMP_NUM_THREADS=1 .venv/bin/python -m scripts.simulate statistics
 .venv/bin/python -m scripts.simulate races
 
-Each writes the tables of results/NAME.md anew, below the text of that page.
+Each writes the rows of the tables in results/NAME.md anew.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -232,6 +234,7 @@ class Known(RaceData):
     def __init__(self, names: Sequence[str], far: Array, budget: float = math.inf) -> None:
         self.columns, self.far, self.budget = list(names), far, Budget(budget)
         self.order = [str(document) for document in range(len(far))]
+        self.failed = {}
         self.most: dict[tuple[str, str], int] = {}  # documents requested so far
 
     def forwards(self, needs: Iterable[Need] | None = None) -> float:
@@ -305,109 +308,69 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-class Table(NamedTuple):
-    """A table: what each cell of a row simulates, and how a result is shown."""
-
-    title: str
-    text: str
-    columns: Sequence[str]
-    rows: Mapping[str, Sequence[Callable[[], Any]]]
-    show: Callable[[Any], str]
+Rows = Mapping[str, Sequence[Callable[[], Any]]]  # what each cell simulates
+Tables = Iterator[tuple[str, Rows, Callable[[Any], str]]]  # by title; how a result is shown
 
 
 def selections(
-    title: str,
-    text: str,
-    rows: Mapping[str, Mapping[str, Any]],
-    show: Callable[[Many], str],
-    documents: Sequence[int] = DOCUMENTS,
-) -> Table:
-    """Return a table of selections by the number of documents."""
-    jobs = {
-        name: [partial(many, documents=n, **of) for n in documents] for name, of in rows.items()
-    }
-    return Table(title, text, [f"{n} documents" for n in documents], jobs, show)
+    rows: Iterable[tuple[str, Mapping[str, Any]]], documents: Sequence[int] = DOCUMENTS
+) -> Rows:
+    """Return the rows of a table of selections by the number of documents."""
+    return {name: [partial(many, documents=n, **of) for n in documents] for name, of in rows}
 
 
-def statistics() -> Iterator[Table]:
+def spreads(lead: float) -> Rows:
+    """Return the rows of all shapes and numbers of methods, of equal and unequal spreads."""
+    return selections(
+        (
+            (
+                f"{shape}; {k} methods, {'un' * unequal}equal spreads",
+                {"shape": shape, "methods": k, "unequal": unequal, "lead": lead},
+            )
+            for shape, k, unequal in product(SHAPES, METHODS, (False, True))
+        ),
+        (8, 20),
+    )
+
+
+def statistics() -> Tables:
     """Yield the tables of the reports' statistics."""
-    heads, trials = [f"{n} documents" for n in DOCUMENTS], (10, 20, 50, 100)
     cases = {name: [partial(single, name, n) for n in DOCUMENTS] for name in CASES}
-    yield Table(
-        "The 95 % interval covers the mean",
-        "One method, or the difference of two.",
-        heads, cases, percent,
-    )  # fmt: skip
-    yield Table(
-        "False winner between two methods of equal mean",
-        "Their differences have the shape of the row. One is named the winner.",
-        heads, cases, lambda covered: percent(1 - covered),
-    )  # fmt: skip
-
-    def spreads(shapes: Iterable[str], lead: float) -> dict[str, dict[str, Any]]:
-        return {
-            f"{shape}; {k} methods, {'un' * unequal}equal spreads": {
-                "shape": shape, "methods": k, "unequal": unequal, "lead": lead,
-            }
-            for shape in shapes for k in METHODS for unequal in (False, True)
-        }  # fmt: skip
-
-    yield selections(
-        "False winner among methods of equal mean",
-        "Any method is named the winner. Unequal spreads: every second method varies a tenth as "
-        "much as the others.",
-        spreads(SHAPES, 0.0), lambda result: percent(result.wrong), (8, 20),
-    )  # fmt: skip
-    yield selections(
-        "Power",
-        "The best method is named the winner, by its lead over all others in standard deviations "
-        "of the paired difference. Correlated: half of the variance is shared by every other "
-        "method.",
-        {
-            f"{shape}; lead {lead:g}, {k} methods{', correlated' * correlated}": {
-                "shape": shape, "methods": k, "lead": lead, "correlated": correlated,
-            }
-            for shape in ("normal", "exponential", "20 % lost by 1 nat, noise 0.3")
-            for k in (5, 25) for lead in (0.5, 1.0) for correlated in (False, True)
-            if shape == "normal" or not correlated
-        },
-        lambda result: percent(result.right),
-    )  # fmt: skip
-    yield selections(
-        "Coverage of the regret bounds, unequal means",
-        f"One method, drawn at random, is better than all others by {LEAD:g} standard deviations "
-        "of the paired difference. The bounds hold for every method, and the best method is not "
-        "called worse.",
-        spreads(SHAPES, LEAD), lambda result: percent(result.covered), (8, 20),
-    )  # fmt: skip
-    yield selections(
-        "Tightness of the regret bound",
-        "Median bound on the regret of the method with the lowest mean, in standard deviations of "
-        "the paired difference; methods of equal mean.",
-        {
-            f"{shape}; {k} methods": {"shape": shape, "methods": k}
-            for shape in ("normal", "exponential", "lognormal, sigma 1") for k in METHODS
-        },
-        lambda result: f"{result.bound:.2f}",
-    )  # fmt: skip
-    yield Table(
-        "Shares of hits",
-        "In % of samples: the best method is named the winner · another is · the regret bounds "
-        "hold; then the median regret bound of the leading method, in percentage points. Methods "
-        "pass independent trials.",
-        [f"{n} trials" for n in trials],
-        {
-            f"{k} methods at {100 * share:.0f} %"
-            + (f", the best {100 * (share + lead):.0f} %" if lead else ""): [
-                partial(hits, k, n, share, lead=lead, rounds=300) for n in trials
-            ]
-            for k in (2, 5, 12) for share, lead in ((0.5, 0.0), (0.9, 0.0), (0.5, 0.2), (0.3, 0.5))
-        },
-        lambda of: f"{' · '.join(map(percent, of[:3]))}; {100 * of.bound:.0f}",
-    )  # fmt: skip
+    yield "The 95 % interval covers the mean", cases, percent
+    title = "False winner between two methods of equal mean"
+    yield title, cases, lambda covered: percent(1 - covered)
+    title = "False winner among methods of equal mean"
+    yield title, spreads(0.0), lambda result: percent(result.wrong)
+    shapes = ("normal", "exponential", "20 % lost by 1 nat, noise 0.3")
+    power = (
+        (
+            f"{shape}; lead {lead:g}, {k} methods{', correlated' * correlated}",
+            {"shape": shape, "methods": k, "lead": lead, "correlated": correlated},
+        )
+        for shape, k, lead, correlated in product(shapes, (5, 25), (0.5, 1.0), (False, True))
+        if shape == "normal" or not correlated
+    )
+    yield "Power", selections(power), lambda result: percent(result.right)
+    title = "Coverage of the regret bounds, unequal means"
+    yield title, spreads(LEAD), lambda result: percent(result.covered)
+    shapes = ("normal", "exponential", "lognormal, sigma 1")
+    tight = (
+        (f"{shape}; {k} methods", {"shape": shape, "methods": k})
+        for shape, k in product(shapes, METHODS)
+    )
+    title = "Tightness of the regret bound"
+    yield title, selections(tight), lambda result: f"{result.bound:.2f}"
+    rows = {}
+    for k, (share, lead) in product((2, 5, 12), ((0.5, 0.0), (0.9, 0.0), (0.5, 0.2), (0.3, 0.5))):
+        best = f", the best {100 * (share + lead):.0f} %" if lead else ""
+        rows[f"{k} methods at {100 * share:.0f} %{best}"] = [
+            partial(hits, k, n, share, lead=lead, rounds=300) for n in (10, 20, 50, 100)
+        ]
+    title = "Shares of hits"
+    yield title, rows, lambda of: f"{' · '.join(map(percent, of[:3]))}; {100 * of.bound:.0f}"
 
 
-def races() -> Iterator[Table]:
+def races() -> Tables:
     """Yield the tables of races, one row per shape of noise and number of documents."""
     *usual, rare = RACE_SHAPES
     for title, shapes, means, counts in (
@@ -416,34 +379,32 @@ def races() -> Iterator[Table]:
         ("One better by 2 %", usual, "one better by 2 %", (23,)),
         ("Rare failures", [rare], "a realistic spread", (10, 23, 50)),
     ):
-        rows = {
-            f"{one}, {n} documents": [partial(race, one, means, n)]
-            for one in shapes
-            for n in counts
-        }
-        columns = ("within", "best lost", "wrong", "right", "bound", "spent")
-        yield Table(title, "", columns, rows, lambda of: " | ".join(map(percent, of)))
+        rows = {f"{s}, {n} documents": [partial(race, s, means, n)] for s in shapes for n in counts}
+        yield title, rows, lambda of: " | ".join(map(percent, of))
 
 
-def write(name: str, tables: Iterable[Table]) -> None:
-    """Replace the tables of a page, and keep the text above them."""
-    page = Path(__file__).parents[1] / "results" / f"{name}.md"
-    parts = [page.read_text("utf-8").partition("\n## ")[0].rstrip()]
-    with ProcessPoolExecutor(1 if name == "races" else 2) as pool:
-        for table in tables:
-            jobs = [job for row in table.rows.values() for job in row]
-            results = map(table.show, pool.map(_call, jobs))
-            lines = [f"| | {' | '.join(table.columns)} |", f"|:--|{'--:|' * len(table.columns)}"]
-            for row, cells in table.rows.items():
-                lines.append(f"| {row} | {' | '.join(next(results) for _ in cells)} |")
-            parts += [f"## {table.title}", *([table.text] if table.text else []), "\n".join(lines)]
+def write(page: Path, tables: Tables) -> None:
+    """Replace the rows of the tables of a page; everything else stays."""
+    sections = page.read_text("utf-8").split("\n## ")
+    with ProcessPoolExecutor(2) as pool:
+        for title, rows, show in tables:
+            results = map(show, pool.map(call, [job for jobs in rows.values() for job in jobs]))
+            lines = [
+                f"| {name} | {' | '.join(next(results) for _ in jobs)} |"
+                for name, jobs in rows.items()
+            ]
+            (index,) = (i for i, text in enumerate(sections) if text.startswith(f"{title}\n"))
+            head = re.split(r"(?<=:\|\n)(?=\| )", sections[index], maxsplit=1)[0]
+            sections[index] = head + "\n".join(lines) + "\n"
     with replacing(page) as new:
-        new.write(("\n\n".join(parts) + "\n").encode())
+        new.write("\n## ".join(sections).encode())
 
 
-def _call(job: Callable[[], Any]) -> Any:
+def call(job: Callable[[], Any]) -> Any:
+    """Run one simulation, in another process."""
     return job()
 
 
 if __name__ == "__main__":
-    write(sys.argv[1], {"statistics": statistics, "races": races}[sys.argv[1]]())
+    page = Path(__file__).parents[1] / "results" / f"{sys.argv[1]}.md"
+    write(page, {"statistics": statistics, "races": races}[sys.argv[1]]())

@@ -83,21 +83,19 @@ def unserved(plan: Plan, labels: Iterable[str], to: str | None) -> dict[str, str
     Without an engine these are the methods that none reads but transformers with a modelling file.
     """
     given = {method.label: method.given for method in plan.methods}
-    target = plan.lengths[-1]
-    cells = {cell.scaling: cell for cell in plan.cells if cell.length == target}
-    reasons = {}
+    length, reasons = plan.lengths[-1], {}
+    rotations = {cell.scaling: cell.rotation for cell in plan.cells if cell.length == length}
     for label in labels:
-        rotation = cells[label].rotation
-        if to is None:
-            if rotation is not None and rotation.needs_code:
-                reasons[label] = f"only --to {CODE} expresses it"
-            continue
-        changes = {"scaling": (given[label],), "length": (str(target),)}
-        engine = "transformers" if to == CODE and not (rotation and rotation.needs_code) else to
-        try:
-            export(plan.spec.model_copy(update=changes), engine)
-        except UserError as error:
-            reasons[label] = str(error)
+        rotation, changes = rotations[label], {"scaling": (given[label],), "length": (str(length),)}
+        coded = rotation is not None and rotation.needs_code
+        if to is None and coded:
+            reasons[label] = f"only --to {CODE} expresses it"
+        elif to is not None:
+            engine = "transformers" if to == CODE and not coded else to
+            try:
+                export(plan.spec.model_copy(update=changes), engine)
+            except UserError as error:
+                reasons[label] = str(error)
     return reasons
 
 

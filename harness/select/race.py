@@ -56,9 +56,8 @@ class Standing:
     """A race after a round; a loss is in nats per token.
 
     Attributes:
-        names: the candidates in the race.
         documents: how many the leader was measured on.
-        seen: how many each candidate was measured on.
+        seen: how many each candidate of the race was measured on.
         leader: the servable candidate with the lowest mean.
         possible: the servable candidates that may be the best.
         regret: how much worse each candidate can be than the best servable one; absent if unknown.
@@ -67,7 +66,6 @@ class Standing:
         recommended: the method to use; "" while the race goes on.
     """
 
-    names: tuple[str, ...]
     documents: int
     seen: Mapping[str, int]
     leader: str
@@ -101,7 +99,7 @@ class Race:
         self.tolerance, self.margin = tolerance, margin
         self.rounds = rounds(len(data.order))
         self.entered: list[str] = []
-        self.failed: dict[str, str] = {}
+        self.failed = dict(data.failed)
         self.costly: set[str] = set()
         self.cost_documents: dict[str, int] = {}
 
@@ -191,7 +189,6 @@ class Race:
         }
         ended = "" if rivals else WINNER if possible.sum() == 1 else MARGIN
         return Standing(
-            names=tuple(seen),
             documents=documents,
             seen=dict(seen),
             leader=main[leader],

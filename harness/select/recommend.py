@@ -74,7 +74,7 @@ class Answer:
     ) -> None:
         self.race, self.standing, self.candidates, self.to = race, standing, candidates, to
         self.data, self.use = race.data, standing.recommended
-        self.served = race.served(standing.names)
+        self.served = race.served([*standing.seen])
         self.gain = self.against_truncation(self.use)
         self.truncate = self.gain.low is not None and self.gain.low > 0
 
@@ -100,7 +100,7 @@ class Answer:
             return FAILED
         if name in race.costly:
             return COSTLY
-        if name not in standing.names:
+        if name not in standing.seen:
             return UNREACHED
         if name == self.use:
             return BEST if self.truncate else USE
@@ -113,21 +113,20 @@ class Answer:
     def table(self) -> pd.DataFrame:
         """Return one row per candidate and one for truncation: what to use first, then by mean.
 
-        ``perplexity`` is that of the first ``documents``, at the target. The next columns are
+        ``score`` is the perplexity on the first ``documents``, at the target. The next columns are
         shares: ``regret``, by which it is at most above that of the best (95 %, all rows together);
         ``difference``, by which it is above the recommended one's, and ``truncation``, above that
         of truncation, on the documents that both were measured on; ``cost``, by which it is above
         the unscaled model's inside the window, on the first ``cost_documents``.
         """
-        standing, reasons = self.standing, self.data.failed | self.race.failed
+        standing, reasons = self.standing, self.race.failed
         rows: list[dict[str, Any]] = []
-        for name in [*self.candidates, *self.data.failed]:
+        for name in dict.fromkeys([*self.candidates, *reasons]):
             row: dict[str, Any] = {
                 "scaling": name,
                 "same": ", ".join(self.candidates.get(name, [])[1:]),
             }
-            verdict = FAILED if name in reasons else self.verdict(name)
-            row |= {"verdict": verdict, "reason": reasons.get(name)}
+            row |= {"verdict": self.verdict(name), "reason": reasons.get(name)}
             if count := standing.seen.get(name, 0):
                 regret = standing.regret.get(name)
                 row |= _perplexity(self.data.losses(FAR, name, count))
@@ -201,7 +200,7 @@ class Answer:
         """Say how good the recommended method is at least."""
         standing, served, name = self.standing, self.served, self.use
         methods = counted(len(served), "methods")
-        if self.to or len(served) < len(standing.names):
+        if self.to or len(served) < len(standing.seen):
             methods += f" that {self.to or 'an engine'} can serve"
         rest = [one for one in served if one != name]
         if not rest:
@@ -262,19 +261,6 @@ class Answer:
             line += "; a larger --budget goes on from here." if standing.ended == BUDGET else "."
         return line
 
-    def next_command(self) -> tuple[str, str]:
-        """Return the command that writes the method for an engine, and what to say of it.
-
-        Both are empty where the model or the method is an object of this process.
-        """
-        plan = self.data.plan
-        method = next(method for method in plan.methods if method.label == self.use)
-        if method.digest == FUNCTION or plan.checkpoint.loaded is not None:
-            return "", ""
-        rotation = self.data.cells[FAR, self.use].rotation
-        assert rotation is not None  # it has numbers
-        return serving_command(plan.spec, method.given, rotation, self.data.target, self.to)
-
 
 def _perplexity(losses: Array) -> dict[str, Any]:
     (mean,) = ratios(losses[:, None], np.ones((len(losses), 1)))
@@ -301,7 +287,7 @@ def so_far(standing: Standing) -> str:
     bound = "" if regret is None else f", at most {at_most(share(regret))} above the best"
     return (
         f"After {counted(standing.documents, 'documents')}: `{standing.leader}`{bound}; "
-        f"{len(standing.possible)} of {counted(len(standing.names), 'candidates')} may be the best."
+        f"{len(standing.possible)} of {counted(len(standing.seen), 'candidates')} may be the best."
     )
 
 
@@ -309,11 +295,16 @@ def write(answer: Answer) -> Recommendation:
     """Return the recommendation, and write it into the reports of the run folder."""
     data, standing, table = answer.data, answer.standing, answer.table()
     lines, shown = answer.text(), answer.shown(table)
-    export, following = answer.next_command()
+    plan, export, following = data.plan, "", ""
+    method = next(method for method in plan.methods if method.label == answer.use)
+    rotation = data.cells[FAR, answer.use].rotation
+    if rotation and method.digest != FUNCTION and plan.checkpoint.loaded is None:
+        given = plan.spec, method.given, rotation, data.target, answer.to
+        export, following = serving_command(*given)
     sentences = [*lines, *([f"Next: {following}"] if following else [])]
     folder = reports_of(data.folder)
     make_folder(folder)
-    part = ({data.plan.checkpoint.label: shown}, sentences)
+    part = ({plan.checkpoint.label: shown}, sentences)
     regret = standing.regret.get(answer.use)
     return Recommendation(
         scaling=answer.use,
@@ -325,7 +316,7 @@ def write(answer: Answer) -> Recommendation:
         shown=shown,
         next=following,
         export=export,
-        failures=data.failed | answer.race.failed,
+        failures=answer.race.failed,
         folder=data.folder,
         files=tuple(save_table(table, [part], folder / "recommend")),
     )
