@@ -54,12 +54,8 @@ def test_questions_without_an_answer_are_left_out(files):
     data = read(files["qa_1"])
     assert len(data.questions) == 15
     assert "Who wove the first rope?" not in {one.query for one in data.questions}
-    first = data.questions[0]
-    assert [text.split()[0] for text in (*first.paragraphs, *first.article)] == [
-        "A",
-        "Hemp,",
-        "Tar",
-    ]
+    texts = (*data.questions[0].paragraphs, *data.questions[0].article)
+    assert [text.split()[0] for text in texts] == ["A", "Hemp,", "Tar"]
     assert list(data.paragraphs) == sorted(set(data.paragraphs))
 
 
@@ -193,7 +189,6 @@ def test_ruler_has_thirteen_parts_with_the_data(source, files):
     ],
 )
 def test_what_cannot_be_asked_is_refused_when_planned(options, told, files, tmp_path, ropewalk):
-    """One sentence, status 2, no traceback."""
     (tmp_path / "other.json").write_text('[{"text": "a"}]')
     task = f"qa:{options}".format(other=tmp_path / "other.json", **files).rstrip(":")
     ended = ropewalk("run", "--task", task, "--length", 1000, "--offline", "--dry-run")

@@ -218,14 +218,10 @@ def test_parts_that_hide_the_same_answers_are_not_taken_as_independent():
     """Twice five trials: as uncertain as five of them if the answers are the same."""
     for same, n in ((True, 5), (False, 10)):
         samples = [
-            Sample(
-                f"{part} {trial}",
-                float(trial > 0),
-                1,
-                metadata={"part": part, "answer": str(trial) if same else f"{part} {trial}"},
-            )
-            for part in ("one", "other")
+            Sample(name, float(trial > 0), 1, {"part": name[:3], "answer": answer})
             for trial in range(5)
+            for name in (f"one {trial}", f"two {trial}")
+            for answer in [str(trial) if same else name]
         ]
         score = ruler.score(samples)
         assert score.value == 0.8
@@ -294,25 +290,18 @@ def test_ruler_draws_where_a_needle_stands(source):
     assert [one.tokens for one in single] == [one.tokens for one in alone]
 
 
-def test_no_two_parts_of_ruler_share_a_draw(source):
+def test_ruler_asks_every_part_as_often_and_no_two_share_a_draw(source):
     """Prompts of one trial in several parts are as independent as those of several trials."""
-    asked = list(ruler.ask(source, [3500], trials=2))
-    needles = [str(q.metadata["answer"]) for q in asked if "niah" in q.doc_id]
-    answers = [value for answer in needles for value in answer.split(", ")]
-    assert len(answers) == 2 * (6 + 4 + 4)
-    assert len(set(answers)) == len(answers)
-    again = list(ruler.ask(source, [3500], trials=2))
-    assert [q.digest for q in asked] == [q.digest for q in again]
-    other = list(ruler.ask(source, [3500], trials=2, seed=1))
-    assert not {q.digest for q in asked} & {q.digest for q in other}
-
-
-def test_ruler_asks_every_part_as_often(source):
     asked = list(ruler.ask(source, [3500], trials=2))
     parts = [question.metadata["part"] for question in asked]
     assert {part: parts.count(part) for part in parts} == dict.fromkeys(ruler.PARTS, 2)
-    assert len(set(parts)) == 11
     assert len({question.doc_id for question in asked}) == 22
     assert all(question.length == 3500 for question in asked)
+    needles = [str(q.metadata["answer"]) for q in asked if "niah" in q.doc_id]
+    answers = [value for answer in needles for value in answer.split(", ")]
+    assert len(set(answers)) == len(answers) == 2 * (6 + 4 + 4)
+    again, other = (list(ruler.ask(source, [3500], trials=2, seed=seed)) for seed in (0, 1))
+    assert [q.digest for q in asked] == [q.digest for q in again]
+    assert not {q.digest for q in asked} & {q.digest for q in other}
     with pytest.raises(ValueError, match="niah_single_1: .* at least"):
         list(ruler.ask(source, [100]))

@@ -3,7 +3,6 @@
 import pickle
 import tracemalloc
 from random import Random
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from harness.data.corpus import make_context
 from harness.engine.forward import ResultCollector
 from harness.engine.prefix_tree import build_tree, in_order
-from tasks import passkey, perplexity
+from tasks import perplexity
 from tasks._tokens import Tokens
 from tests.tiny import tiny_tokenizer
 
@@ -75,23 +74,3 @@ def test_windows_hold_no_copy_of_the_text():
     assert len(asked) >= 2_490
     assert len(gather.waiting) == len(asked)
     assert peak < 7.5e6
-
-
-def test_a_text_is_encoded_once():
-    asked: list[str] = []
-    tokenizer = tiny_tokenizer()
-
-    class Counting:
-        is_fast, bos_token_id = True, 0
-
-        def __call__(self, text: str, **options: Any) -> Any:
-            asked.append(text)
-            return tokenizer(text, **options)
-
-        def decode(self, tokens: list[int], **options: Any) -> Any:
-            return tokenizer.decode(tokens, **options)
-
-    source = make_context(Counting(), list, 64)
-    prompts = list(passkey.ask(source, [512], depths=2, trials=4))
-    assert len(prompts) == 8
-    assert len(asked) < 10 + 3 * 8
