@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Sequence
+from glob import has_magic
 from pathlib import Path
 
 from harness.errors import UserError
@@ -39,6 +40,30 @@ def place(text: str) -> Path:
         raise UserError(
             f"{printable(text)}: there is no such home folder; write the path in full."
         ) from None
+
+
+def is_path(path: Path) -> bool:
+    """Return whether a file or a folder exists; what cannot be a name is none."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long for a name, or a zero byte in it
+        return False
+
+
+def recorded(name: str) -> str:
+    """Return what a record holds of a name: of a file, a folder or a glob, only its last part."""
+    path = Path(name)
+    if name and (name[0] in "./~" or has_magic(name) or is_path(path)):
+        return Path(os.path.normpath(path.absolute())).name
+    return name
+
+
+def recorded_entry(text: str) -> str:
+    """Return what a record holds of NAME:option=value,…, none of whose names has a folder."""
+    name, colon, listed = text.partition(":")
+    parts = (part.partition("=") for part in listed.split(","))
+    options = ",".join(f"{key}{equals}{recorded(value)}" for key, equals, value in parts)
+    return f"{recorded(name)}{colon}{options}"
 
 
 def resolved(path: Path) -> Path:

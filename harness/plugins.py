@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from harness.errors import UserError, reason, words
 from harness.files import read_regular
-from harness.names import article, is_dotted, nearest, printable
+from harness.names import article, is_dotted, nearest, printable, recorded_entry
 from tasks.types import CodeFolder
 
 T = TypeVar("T")
@@ -35,7 +35,6 @@ FOLDERS = {
     "report": "harness/reports",
     "engine": "harness/serve",
     "encoding": "harness/encodings",
-    "tracker": "harness/share/trackers",
 }
 PACKAGED = ("method", "task", "report", "encoding")  # kinds that installed packages may add
 METHOD = ("bands", "frequencies")  # what a method defines; bands where it defines both
@@ -45,7 +44,6 @@ CONTRACTS = {
     "report": ("make",),
     "engine": ("express", "computed", "command", "NAMED"),
     "encoding": ("Encoding",),
-    "tracker": ("begin",),
 }
 POSITIONAL = {"method": 2, "task": 2, "report": 1, "encoding": 1}  # arguments before the options
 ROPE_TYPES = {"linear": "pi", "dynamic": "dynamic_ntk", "default": "none"}  # of transformers
@@ -132,7 +130,7 @@ def load(
     recorded, passed, inner_digests = call(
         f"{kind} {name}", lambda: _read_options(short, module, kind, requested)
     )
-    label = printable(f"{short}:{listed}" if listed else short)
+    label = printable(recorded_entry(f"{short}:{listed}" if listed else short))
     return Plugin(kind, given, label, module, recorded, passed, _joined([digest, *inner_digests]))
 
 
@@ -439,9 +437,10 @@ def failure(error: BaseException) -> str:
     if type(error) is KeyboardInterrupt:
         raise error
     if isinstance(error, SyntaxError):  # raised where the file is read, not where it is wrong
-        return f"SyntaxError: {error.msg} at {error.filename}:{error.lineno}"
+        return f"SyntaxError: {error.msg} at {Path(str(error.filename)).name}:{error.lineno}"
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
-    where = f" at {last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last else ""
+    # A record has the names of files, not their folders.
+    where = f" at {Path(last.tb_frame.f_code.co_filename).name}:{last.tb_lineno}" if last else ""
     return f"{type(error).__name__}: {words(error)}{where}"

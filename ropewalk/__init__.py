@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from harness.api.run import frame as frame
     from harness.api.run import run as run
     from harness.api.select import recommend as recommend
-    from harness.api.share import publish as publish
     from harness.api.tune import tune as tune
     from harness.engine import OutOfMemory as OutOfMemory
     from harness.engine import answers as answers

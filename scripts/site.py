@@ -68,7 +68,7 @@ SOURCES = {source: page for page, source in PAGES.items()} | {
     "scaling/methods.md": "reference/methods.md",
     "scripts/first_steps.ipynb": "tutorials/notebook.md",
 }
-KINDS = ("task", "report", "engine", "tracker", "encoding", "sweep")
+KINDS = ("task", "report", "engine", "encoding", "sweep")
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(\))")
 FENCE = re.compile(r"(^ *```.*?^ *```)", flags=re.DOTALL | re.MULTILINE)
 copied: set[str] = set()

@@ -13,8 +13,6 @@ from harness.reports.page import page as page
 from harness.runs.store import RUN
 from tests.command_line import status
 
-PRIVATE = ("jane", "node17", "10.0.0.7")  # what ``private`` puts into a record
-
 
 def shorten(patch: pytest.MonkeyPatch) -> None:
     """Let a run end without reports, page and last screen, figures be PNG: all take longer than it.
@@ -54,12 +52,3 @@ def changed(run: Path, out: Path, change: Callable[[dict[str, Any]], object]) ->
     change(record)
     (out / RUN).write_text(json.dumps(record))
     return out
-
-
-def private(record: dict[str, Any]) -> None:
-    """Let a record name a home folder, a host and a cluster wherever one can stand."""
-    record["asked"] |= {"docs": "/home/jane/my books", "cluster": "10.0.0.7:6379"}
-    record["documents"]["given"] = "/home/jane/my books"
-    record["methods"]["pi"]["given"] = "~jane/mine.py"
-    record["cells"][0]["failed"] = "the file /home/jane/mine.py raised ValueError"
-    record["sessions"][0]["workers"] = [{"host": "node17", "device": "cpu", "threads": 1}]

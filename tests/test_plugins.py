@@ -220,7 +220,7 @@ def test_an_installed_package_adds_plugins(ropewalk, tiny, docs, tmp_path):
 def test_an_error_at_import_names_file_and_line(write, text, line, error):
     path = write(text)
     message = refused(lambda: load("method", str(path)))
-    assert message == f"method file {path} failed: {error} at {path}:{line}."
+    assert message == f"method file {path} failed: {error} at mine.py:{line}."
 
 
 SILENT = """

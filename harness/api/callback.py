@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -19,8 +18,7 @@ from harness.api.run import Run, Sweep, planned
 from harness.api.settings import open_loaded, read_specs
 from harness.errors import UserError
 from harness.stats.cells import cells
-
-OTHERS = re.compile(r"[^\w.\-/: ]")  # characters that MLflow allows in no name
+from harness.trackers import series
 
 
 class Callback(TrainerCallback):  # type: ignore[misc]
@@ -130,9 +128,7 @@ def _scores(run: Run) -> dict[str, float]:
     """Return the score of every cell that has one, by the name under which it is logged."""
     rows = cells(run.frame()).dropna(subset="score").to_dict("records")
     names = (f"eval_{row['task']}/{row['scaling']}/{row['length']}" for row in rows)
-    return {
-        OTHERS.sub(" ", name): float(row["score"]) for name, row in zip(names, rows, strict=True)
-    }
+    return {series(name): float(row["score"]) for name, row in zip(names, rows, strict=True)}
 
 
 @contextmanager

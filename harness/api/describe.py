@@ -34,7 +34,6 @@ EXAMPLES = {
     "report": "ropewalk report RUN --report {}",
     "engine": "ropewalk export MODEL --scaling yarn --length 4x --to {}",
     "encoding": "python scripts/train_encodings.py --encodings {} --steps 300",
-    "tracker": "ropewalk run --track {}",
     "sweep": "ropewalk run {} --dry-run",
 }
 

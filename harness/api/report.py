@@ -11,6 +11,7 @@ import pandas as pd
 
 from harness.api.gate import Verdict, evaluate
 from harness.api.observer import LOG, Observer
+from harness.card import write_card
 from harness.errors import UserError, reason
 from harness.reports._write import ALL, Written, write_reports
 from harness.reports.page import write_page
@@ -36,6 +37,7 @@ class Reports:
         note: what is below every table: why the runs are not comparable, or not paired.
         page: the file with all charts and tables.
         conditions: whether each condition of ``fail_if`` holds.
+        card: the section for a model card.
     """
 
     frame: pd.DataFrame
@@ -43,8 +45,9 @@ class Reports:
     note: str = ""
     page: Path | None = None
     conditions: tuple[Verdict, ...] = ()
+    card: Path | None = None
 
-    JSON = ("written", "note", "page", "unscored", "conditions")
+    JSON = ("written", "note", "page", "card", "unscored", "conditions")
 
     @property
     def unscored(self) -> list[str]:
@@ -65,6 +68,7 @@ def report(
     task: Sequence[str] = (),
     out: str | Path | None = None,
     page: str | Path | None = None,
+    card: bool = False,
     mixed: bool = False,
     together: bool | None = None,
     fail_if: Sequence[str] = (),
@@ -76,6 +80,7 @@ def report(
 
     ``report`` names reports, or ``all`` (default: scores, best and curves), ``task`` your own task
     files that the runs were measured with, ``out`` the folder (default: RUN/reports, for one run).
+    ``card`` writes a section for the README of a model, ``card.md``, beside the tables.
     ``mixed`` joins runs that are not comparable; ``together`` compares models as methods, by
     default where each has one method. ``fail_if`` are queries on the cells, such as ``scaling ==
     "yarn" and effective_length < 16384``, whose verdicts are ``conditions`` of the result. Figures
@@ -101,14 +106,18 @@ def report(
             pass
     except OSError as error:
         raise UserError(f"--style {style} is no style of Matplotlib: {reason(error)}.") from None
+    folder = Path(out) if out else None if joined else reports_of(places[0])
+    if card and folder is None:
+        raise UserError("--card: say with --out where the card of several runs goes.")
     return write(
         folders,
-        Path(out) if out else None if joined else reports_of(places[0]),
+        folder,
         report,
         task,
         mixed=mixed,
         together=together,
         page=Path(page) if page else None,
+        card=card,
         paper=paper,
         conditions=fail_if,
         observer=observer,
@@ -124,6 +133,7 @@ def write(
     mixed: bool = False,
     together: bool | None = None,
     page: Path | None = None,
+    card: bool = False,
     paper: Paper | None = None,
     conditions: Sequence[str] = (),
     observer: Observer = LOG,
@@ -150,7 +160,10 @@ def write(
             written = write_reports(frame, folder, chosen, note, paper)
             if page is not None:
                 write_page(page, frame, list(records.values()), written, note)
-    return Reports(frame, written, note, page, verdicts)
+            card_file = folder / "card.md" if card and folder is not None else None
+            if card_file is not None:
+                write_card(card_file, frame, list(records.values()), written, note)
+    return Reports(frame, written, note, page, verdicts, card_file)
 
 
 def compared(frame: pd.DataFrame, together: bool | None) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import base64
 import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from html import escape
@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from harness.api.observer import LOG, Observer, Progress
 from harness.api.report import Reports
 from harness.api.settings import open_loaded, read_specs
-from harness.api.tracking import check_tracker, tracked
 from harness.backends.connect import connected
 from harness.backends.workers import Cluster, Workers
 from harness.errors import UserError
@@ -38,6 +37,7 @@ from harness.sweep.memory import Cost, estimate
 from harness.sweep.plan import Item, Plan, make_plan
 from harness.sweep.record import describe
 from harness.sweep.spec import Spec
+from harness.trackers import check_trackers, tracked
 
 
 @dataclass(frozen=True)
@@ -237,22 +237,17 @@ class Sweep:
         names = [plan.checkpoint.label for plan, _ in self.pairs]
         return _each(names, self.pairs, lambda pair: work(*pair), self.observer)
 
-    def measure(self, until_reported: ExitStack | None = None) -> Run:
-        """Measure every plan into its folder.
-
-        A tracker is informed of the end of a run. For one model, this is the end of
-        ``until_reported``, in which its reports are made. Raises UserError where every model does.
-        """
+    def measure(self) -> Run:
+        """Measure every plan into its folder; raise UserError where every model does."""
 
         def one(plan: Plan, folder: Path) -> tuple[Path, list[Failure]]:
             note_unnamed(plan, folder, self.observer)
             session, progress = _session(plan, folder, self.observer, self.cluster)
-            with ExitStack() as stack:
-                (stack if until_reported is None else until_reported).enter_context(
-                    tracked(plan.spec.track, folder, _own_tasks(plan.spec), self.observer)
-                )
-                for _ in progress(plan, _noted(plan, session.measure(plan), self.observer)):
-                    pass
+            events = _noted(plan, session.measure(plan), self.observer)
+            if plan.spec.track:
+                events = tracked(plan, folder, events, partial(self.observer.note, warning=True))
+            for _ in progress(plan, events):
+                pass
             return folder, session.failures(plan)
 
         with keeping([folder for _, folder in self.pairs]):
@@ -273,8 +268,7 @@ def planned(
     Raises UserError where no model is left.
     """
     with connected(specs[0], observer.note) as cluster:
-        if specs[0].track:
-            check_tracker(specs[0].track)
+        check_trackers(specs[0].track)
         with observer.status("Reading config, tokenizer and documents"):
             elsewhere = cluster.device if cluster else None
             make = partial(make_plan, elsewhere=elsewhere, checkpoint=loaded)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.data.documents import Documents, of_python
 from harness.errors import Problems, UserError
 from harness.hub import go_offline
+from harness.names import is_path
 from harness.plugins import names_code
 from harness.runs.record import honoured
 from harness.runs.store import checked_run
@@ -68,7 +69,10 @@ def settings_of(run: Path, sweep: Path | None, settings: Mapping[str, Any]) -> d
                 f"--{flag} again, with where the file lies now."
             )
     if "model" not in given:
-        recorded["revision"] = record["model"].get("revision") or recorded.get("revision")
+        name, revision = recorded["model"], record["model"].get("revision")
+        if not (revision or "/" in name or name == "reference" or is_path(Path(name))):
+            raise UserError(f"{run} measured the folder {name}, which is not here: give --model.")
+        recorded["revision"] = revision or recorded.get("revision")
     return recorded | given
 
 

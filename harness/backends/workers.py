@@ -320,7 +320,7 @@ class Workers:
             self._without(refused)
             return
         self.lost = 0
-        place = f"the worker on {facts['host']} (process {facts.pop('process')})"
+        place = f"the worker on {facts.pop('host')} (process {facts.pop('process')})"
         self.joined.append(facts)
         self.free.append(Loaded(worker, place))
 

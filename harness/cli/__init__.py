@@ -2,5 +2,5 @@
 
 COMMANDS = (
     "run", "report", "recommend", "tune", "calibrate", "export", "doctor", "inspect", "check",
-    "compare", "publish", "list", "new",
+    "compare", "list", "new",
 )  # fmt: skip

@@ -16,7 +16,7 @@ def list_(name: str | None = None, /) -> Done:
     """List methods, tasks, reports, engines and encodings with their sources, and sweeps.
 
     Args:
-        name: One kind: methods, tasks, reports, engines, encodings, trackers or sweeps. The name of
+        name: One kind: methods, tasks, reports, engines, encodings or sweeps. The name of
             one, or your own .py file, shows its options and an example. [default: everything]
     """
     from harness.plugins import FOLDERS, catalogue

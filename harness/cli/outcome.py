@@ -149,3 +149,5 @@ def print_files(reports: Reports, console: Console) -> None:
         console.print(f"  {names}", soft_wrap=True)
     if reports.page is not None:
         console.print(f"Page: {printable(str(reports.page))}", soft_wrap=True)
+    if reports.card is not None:
+        console.print(f"Card: {printable(str(reports.card))}", soft_wrap=True)

@@ -21,6 +21,7 @@ def report(
     task: tuple[str, ...] | None = None,
     out: Out = None,
     page: Annotated[Path | None, Parameter(group=OUTPUT)] = None,
+    card: bool = False,
     mixed: bool = False,
     together: Annotated[bool | None, Parameter(negative=None)] = None,
     width: Literal["page", "column"] = "page",
@@ -36,6 +37,8 @@ def report(
         out: Where the files go. [default: RUN/reports, for one run]
         page: The page, one file with all charts and tables, to send. [default: index.html beside
             the files of all reports]
+        card: Write card.md too, a section for the README of a model: the answer, the scores and
+            model-index metadata.
         mixed: Show runs side by side that are not comparable.
         together: Compare models as methods, in one panel. [default: if each has one method]
         width: Figures are 7 inches wide as a page, or 3.3 as a column of a paper.
@@ -52,6 +55,7 @@ def report(
         task=task or (),
         out=out,
         page=page,
+        card=card,
         mixed=mixed,
         together=together,
         observer=TERMINAL,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,36 +53,34 @@ def run(
     from harness.runs.store import reports_of
     from harness.sweep.plan import Plan
 
-    with ExitStack() as reported:
-        with planned(specs, TERMINAL) as planning:
-            for plan, _ in planning.pairs:
-                check(fail_if or (), known_of(plan))
-            if dry_run:
+    with planned(specs, TERMINAL) as planning:
+        for plan, _ in planning.pairs:
+            check(fail_if or (), known_of(plan))
+        if dry_run:
 
-                def shown(plan: Plan, folder: Path) -> PlanSummary:
-                    summary = summarize(plan, folder)
-                    print_plan(plan, summary, screen)
-                    return summary
+            def shown(plan: Plan, folder: Path) -> PlanSummary:
+                summary = summarize(plan, folder)
+                print_plan(plan, summary, screen)
+                return summary
 
-                plans = planning.each(shown)
-                return Done(plans, COMPLETE if len(plans) == len(specs) else WITH_FAILURES)
-            # A tracker has the reports of one model, not those of several models together.
-            done = planning.measure(reported if len(specs) == 1 else None)
-        folders = list(done.folders)
-        place = folders[0] if len(specs) == 1 else folders[0].parent
-        # Models of one sweep may have different tokenizers: then a note keeps them separate.
-        with keeping(folders):
-            making = partial(write, folders, tasks=specs[0].task, mixed=len(folders) > 1)
-            try:
-                reports = making(reports_of(place), conditions=fail_if or (), observer=TERMINAL)
-            except UserError as error:  # a full disk, for instance
-                scores = making(None, ["scores"])
-                brief(scores.frame, scores.written, screen)
-                raise UserError(
-                    f"{error} The scores are above; everything measured is kept, and the same "
-                    "command writes the reports."
-                ) from error
-            print_brief(reports, folders, screen)
+            plans = planning.each(shown)
+            return Done(plans, COMPLETE if len(plans) == len(specs) else WITH_FAILURES)
+        done = planning.measure()
+    folders = list(done.folders)
+    place = folders[0] if len(specs) == 1 else folders[0].parent
+    # Models of one sweep may have different tokenizers: then a note keeps them separate.
+    with keeping(folders):
+        making = partial(write, folders, tasks=specs[0].task, mixed=len(folders) > 1)
+        try:
+            reports = making(reports_of(place), conditions=fail_if or (), observer=TERMINAL)
+        except UserError as error:  # a full disk, for instance
+            scores = making(None, ["scores"])
+            brief(scores.frame, scores.written, screen)
+            raise UserError(
+                f"{error} The scores are above; everything measured is kept, and the same "
+                "command writes the reports."
+            ) from error
+        print_brief(reports, folders, screen)
     for plan, _ in planning.pairs:
         for warning in doc_warnings(plan.documents):
             TERMINAL.note(warning, warning=True)

@@ -97,12 +97,14 @@ FLAGS = {
     OUTPUT: {
         "out": "The run folder. With several models, the folder that holds theirs. "
         "[default: results/run-MODEL]",
-        "track": "Send scores, tables and figures to trackio, mlflow or wandb (NAME:project=…), "
-        "or to your own .py file. [default: nowhere]",
+        "track": "Send scores, their table and figures to trackers: wandb, mlflow, tensorboard, "
+        "trackio, comet_ml, … (NAME or NAME:project=…). [default: nowhere]",
     },
 }
 # What the command line reads where it is not one text.
-KINDS: dict[str, Any] = dict.fromkeys(("model", "adapter", "scaling", "task", "length"), Many)
+KINDS: dict[str, Any] = dict.fromkeys(
+    ("model", "adapter", "scaling", "task", "length", "track"), Many
+)
 KINDS |= dict.fromkeys(("offline", "compile", "trust_remote_code", "allow_pickle"), bool)
 KINDS |= dict.fromkeys(("trained_length", "seed", "workers"), Whole) | {"out": Path}
 ALIASES = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any
 
-from harness.data.documents import Documents, open_documents
+from harness.data.documents import Documents, open_documents, recorded_documents
 from harness.data.readers import is_html, plain
 from harness.data.tokenize import chat_of, make_reader, tokenize
 from harness.errors import UserError
@@ -104,7 +104,7 @@ class Corpora:
         """
         corpora = self._distinct()
         return tuple(
-            {**entry, **({"docs": corpus.label} if len(corpora) > 1 else {})}
+            {**entry, **({"docs": recorded_documents(corpus.label)} if len(corpora) > 1 else {})}
             for corpus in corpora
             for entry in corpus.entries
         )

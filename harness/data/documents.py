@@ -32,7 +32,7 @@ from harness.data.readers import (
     text_of,
 )
 from harness.errors import UserError
-from harness.names import nearest, place
+from harness.names import is_path, nearest, place, recorded
 from harness.plugins import IN_PYTHON, split_options
 
 NUMBERS = ("limit", "count", "min_tokens", "max_chars", "seed")
@@ -130,6 +130,12 @@ def limited(given: Any, most: int) -> Any:
     return f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}"
 
 
+def recorded_documents(given: str | Documents) -> str:
+    """Return what a record holds of documents: their name, without its folders, and options."""
+    name, listed = _split(str(given))
+    return f"{recorded(name)}:{listed}" if listed else recorded(name)
+
+
 def _split(given: str) -> tuple[str, str]:
     """Return a name and its options; the name of a file or a glob may have colons of its own."""
     cuts = [index for index, letter in enumerate(given) if letter == ":"]
@@ -139,14 +145,6 @@ def _split(given: str) -> tuple[str, str]:
             return name, given[cut + 1 :]
     name, _, listed = given.partition(":")
     return name, listed
-
-
-def is_path(path: Path) -> bool:
-    """Return whether a file or a folder exists; what cannot be a name is none."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # too long for a name, or a zero byte in it
-        return False
 
 
 def _selection(name: str, listed: str) -> Selection:

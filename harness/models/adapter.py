@@ -20,7 +20,7 @@ from harness.hub import attempt
 from harness.models.files import ONLY_SAFE, exists, fetch, file_hash
 from harness.models.gguf import is_gguf
 from harness.models.structure import without_weights
-from harness.names import place, printable, tensors
+from harness.names import place, printable, recorded, tensors
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 OTHER_BASE = ("corda", "loftq", "lora_ga", "olora", "pissa")  # initial values that change the base
@@ -41,7 +41,9 @@ class Adapter:
     @property
     def metadata(self) -> dict[str, Any]:
         """What a record holds: not the folder, which may change."""
-        return {name: getattr(self, name) for name in ("fingerprint", "kind", "base", "merged")}
+        names = ("fingerprint", "kind", "merged")
+        base = self.base and recorded(self.base)
+        return {**{name: getattr(self, name) for name in names}, "base": base}
 
 
 def open_adapter(

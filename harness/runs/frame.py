@@ -260,8 +260,9 @@ def _sound(sample: Kept, kinds: Mapping[str, type]) -> Kept:
 
 
 def _rows(place: Key, cell: Cell) -> Rows:
-    good = [one for one in cell.records.values() if one and _is_ok(one)]
-    score, unscored = _score(cell.task, good)
+    records = [one for one in cell.records.values() if one and _is_ok(one)]
+    good = [Sample(one.unit, one.value, one.weight, one.metadata) for one in records]
+    score, unscored = score_of(cell.task, good)
     head = {
         "run": cell.run,
         **dict(zip(("model", "task", "scaling", "length"), place, strict=True)),
@@ -301,12 +302,11 @@ def task_of(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> P
     return task
 
 
-def _score(task: Any, records: list[Kept]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the score of a cell's samples; where the task raises, the status they get."""
+def score_of(task: Plugin, samples: list[Sample]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the score of a cell's good samples; where the task raises, the status they get."""
     none = {"score": None, "low": None, "high": None, "n": 0}
-    if not records:
+    if not samples:
         return none, {}
-    samples = [Sample(r.unit, r.value, r.weight, r.metadata) for r in records]
     try:
         score: Score = call(f"task {task.label}", lambda: _checked(task.module.score(samples)))
     except UserError as error:

@@ -73,7 +73,7 @@ def _machines(sessions: Iterable[Mapping[str, Any]]) -> Iterable[str]:
     for one in (one for session in sessions for one in machines(session)):
         known = one.get("versions", {})
         versions = " ".join(f"{name} {text}" for name, text in known.items() if text)
-        parts = [one.get("device"), f"threads {one.get('threads')}", one.get("system")]
+        parts = [one.get("device"), f"threads {one.get('threads')}"]
         parts += [f"Python {one.get('python')}", versions]
         line = ", ".join(str(text) for text in parts if text and not str(text).endswith("None"))
         commits.setdefault(line, {}).update(dict.fromkeys(filter(None, [one.get("commit")])))

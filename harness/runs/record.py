@@ -186,7 +186,6 @@ def honoured(record: Mapping[str, Any]) -> dict[str, Any]:
 class _Machine(BaseModel):
     device: Text | None = None
     threads: Count | None = None
-    system: Text | None = None
     python: Text | None = None
     versions: dict[Name, Text | None] = Field(default_factory=dict)
     commit: Text | None = None

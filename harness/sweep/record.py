@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from harness.errors import UserError
+from harness.names import recorded, recorded_entry
 from harness.plugins import ROOT, Plugin, call
 from harness.runs.store import SCHEMA, other_model
 from harness.sweep.plan import Plan
@@ -101,7 +102,11 @@ def _model(plan: Plan) -> dict[str, Any]:
 
 
 def _plugin(plugin: Plugin) -> dict[str, Any]:
-    return {"given": plugin.given, "options": dict(plugin.options), "file": plugin.digest}
+    options = {
+        name: recorded(value) if isinstance(value, str) else value
+        for name, value in plugin.options.items()
+    }
+    return {"given": recorded_entry(plugin.given), "options": options, "file": plugin.digest}
 
 
 def _task(plan: Plan, task: Plugin) -> dict[str, Any]:
@@ -120,11 +125,10 @@ def _task(plan: Plan, task: Plugin) -> dict[str, Any]:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Return what measures: processor or GPU, threads, system, versions, commit."""
+    """Return what measures: processor or GPU, threads, versions, commit."""
     return {
         "device": named(device),
         "threads": torch.get_num_threads(),
-        "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
         "commit": _commit(),

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from harness.data.corpus import make_corpora, open_all
-from harness.data.documents import Documents, open_documents
 from harness.errors import UserError
 from harness.hub import go_offline
-from harness.models.checkpoint import open_tokenizer
 from harness.names import printable, resolved
-from harness.plugins import Plugin, load, names_code
-from harness.runs.frame import own_tasks, task_of
+from harness.plugins import names_code
 from harness.runs.provenance import machines
 from harness.runs.record import honoured
 from harness.runs.store import checked_run, checked_samples, read_run, read_samples
-from harness.sweep.plan import Plan, Tally, ask, make_plan
+from harness.sweep.plan import Plan, make_plan
 from harness.sweep.record import describe
 from harness.sweep.spec import Spec, parse
-from tasks.types import Request, TaskContext
 
 # What decides a number. Paths are left out: the same bytes may lie elsewhere.
 DECIDES = ("model", "lengths", "seed", "methods", "tasks", "documents", "cells", "frequencies")
@@ -187,96 +182,3 @@ def _gap(was: Mapping[str, Any], now: Mapping[str, Any] | None) -> float | None:
     if one == other:
         return 0.0
     return math.fabs(one - other) / max(math.fabs(one), math.fabs(other))
-
-
-@dataclass(frozen=True)
-class RequestedTask:
-    """A task with its requests by their digests, and the context that they were made from."""
-
-    task: Plugin
-    source: TaskContext
-    requests: Mapping[str, Request]
-
-
-def ask_again(
-    folder: Path,
-    labels: Iterable[str],
-    places: Mapping[str, str],
-    *,
-    tasks: Iterable[str] = (),
-    code: bool = False,
-) -> dict[str, RequestedTask]:
-    """Return the questions of these tasks of a run by the task's label.
-
-    ``places`` say where model and documents lie now; ``tasks`` are the user's own, which run
-    because they are named; other code that the record names needs ``code``. Raises UserError where
-    a question of the record is not asked any more.
-    """
-    record = checked_run(folder)
-    own = own_tasks(tasks)
-    plugins = {label: _task(folder, one, own) for label, one in record["tasks"].items()}
-    spec = parse(None, recorded_settings(record, places))
-    if not code:
-        built_in = [one.given for one in plugins.values() if one.digest is None]
-        named = [given for given in built_in if names_code("task", given)]
-        check_no_code(folder, named + ["trust_remote_code"] * spec.trust_remote_code)
-    if spec.offline:
-        go_offline()
-    try:
-        return _requested(record, spec, plugins, labels)
-    except UserError as error:
-        raise UserError(
-            f"the questions of {folder} cannot be asked again (--model and --docs say where model "
-            f"and documents lie now): {error}"
-        ) from error
-
-
-def _requested(
-    record: Mapping[str, Any], spec: Spec, plugins: Mapping[str, Plugin], labels: Iterable[str]
-) -> dict[str, RequestedTask]:
-    """Return the questions of these tasks; raise UserError where they are not those recorded."""
-    trusted = spec.trust_remote_code
-    tokenizer = open_tokenizer(spec.model, revision=spec.revision, trust_remote_code=trusted)
-    opened = open_all(spec.docs, list(plugins.values()), _opened)
-    documents = record["documents"]
-    some = bool(documents.get("left_out", {}).get("calibrated"))
-    read = {one["sha256"] for one in documents["read"]}
-    corpora = make_corpora(
-        opened, tokenizer, record["model"]["trained_length"], lambda sha: some and sha not in read
-    )
-    tally, by_task = Tally(), {}
-    for label in labels:
-        task, source = plugins[label], corpora.context(label)
-        by_length = ask(task, source, record["lengths"], record["seed"], tally)
-        for length, questions in by_length.items():
-            then = set(record["tasks"][label]["questions"].get(str(length), ()))
-            if not then <= {question.digest for question in questions}:
-                raise UserError(
-                    f"those of {label} at {length} tokens are not those recorded; documents, "
-                    "tokenizer or a package changed."
-                )
-        every = {question.digest: question for some in by_length.values() for question in some}
-        by_task[label] = RequestedTask(task, source, every)
-    return by_task
-
-
-def _opened(given: str | Documents) -> Documents:
-    """Open documents; that they are not there is an error only where a task reads them."""
-    try:
-        return open_documents(given)
-    except UserError as error:
-        lost = error
-
-    def read() -> NoReturn:
-        raise lost
-
-    return Documents(str(given), read)
-
-
-def _task(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> Plugin:
-    """Return the task of a record with its options, a user's own from where it lies now."""
-    task = task_of(folder, record, own)
-    if task.digest is None:
-        return task
-    options = str(record["given"]).partition(":")[2]
-    return load("task", f"{task.given.partition(':')[0]}:{options}")

@@ -26,10 +26,10 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from harness.data.documents import Documents, is_path, limited, open_documents
+from harness.data.documents import Documents, limited, open_documents, recorded_documents
 from harness.errors import Problems, UserError, foreign, why
 from harness.files import read_regular
-from harness.names import nearest
+from harness.names import is_path, nearest, recorded, recorded_entry
 from harness.plugins import function_name, load, split_options
 
 # A factor that is unset follows the length; what is served is one fixed factor.
@@ -161,7 +161,7 @@ class Spec(BaseModel):
     task: tuple[Entry, ...] = TASKS
     length: tuple[Length, ...] = LENGTHS
     docs: str | Read | dict[str, str | Read] = "embedded"
-    out: Path | None = None
+    out: Path | None = Field(None, exclude=True)  # as all that is excluded: in no record
     seed: int = Field(0, ge=-(2**63), lt=2**63)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: str = "auto"
@@ -173,9 +173,9 @@ class Spec(BaseModel):
     attention: Literal["auto", "flash3"] = "auto"
     trust_remote_code: bool = False
     allow_pickle: bool = False
-    workers: int | None = Field(None, ge=1, le=CELLS)
-    cluster: str | None = Field(None, min_length=1)
-    track: str | None = Field(None, min_length=1, exclude=True)  # in no record: no number changes
+    workers: int | None = Field(None, ge=1, le=CELLS, exclude=True)
+    cluster: str | None = Field(None, min_length=1, exclude=True)
+    track: tuple[str, ...] = Field((), exclude=True)
     published: str | None = None  # the published table whose settings these are; no flag
 
     @field_validator("*", mode="before")
@@ -194,7 +194,7 @@ class Spec(BaseModel):
         parts = [one.split(",") if isinstance(one, str) else [one] for one in _listed(value)]
         return [length for some in parts for length in some]
 
-    @field_validator("scaling", "task", "length", mode="before")
+    @field_validator("scaling", "task", "length", "track", mode="before")
     @classmethod
     def _as_texts(cls, value: Any) -> Any:
         """Accept YAML's numbers, and one entry for a list of one."""
@@ -221,15 +221,20 @@ class Spec(BaseModel):
             for entry in (expand(given) if isinstance(given, str) else [given])
         )
 
-    @field_serializer("scaling", when_used="json")
-    def _names_of_functions(self, value: tuple[Any, ...]) -> list[str]:
-        return [given if isinstance(given, str) else function_name(given) for given in value]
+    @field_serializer("model", "adapter", when_used="json")
+    def _name(self, value: str | None) -> str | None:
+        return value and recorded(value)
+
+    @field_serializer("scaling", "task", when_used="json")
+    def _entries(self, value: tuple[Any, ...]) -> list[str]:
+        texts = [given if isinstance(given, str) else function_name(given) for given in value]
+        return [*map(recorded_entry, texts)]
 
     @field_serializer("docs", when_used="json")
     def _names_of_documents(self, value: Any) -> str | dict[str, str]:
         if isinstance(value, dict):
-            return {task: str(given) for task, given in value.items()}
-        return str(value)
+            return {task: recorded_documents(given) for task, given in value.items()}
+        return recorded_documents(value)
 
     @field_validator("docs", mode="before")
     @classmethod

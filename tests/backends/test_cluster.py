@@ -398,7 +398,7 @@ def test_a_race_that_loses_a_node_ends_as_in_one_process(
     sessions = run.pop("sessions")
     assert len(sessions) > 1
     for session in sessions:
-        joined = [(worker["host"], worker["threads"]) for worker in session["workers"]]
-        assert joined == [(socket.gethostname(), 1)] * 2  # and none was started later
+        assert [worker["threads"] for worker in session["workers"]] == [1, 1]  # and none later
+        assert all("host" not in worker for worker in session["workers"])
     del alone["sessions"], run["asked"], alone["asked"]
     assert run == alone

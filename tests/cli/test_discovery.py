@@ -109,6 +109,6 @@ def test_a_flag_has_the_type_and_the_default_of_its_setting(name):
     (kind,) = {bool, int, Path} & accepted or {tuple[str, ...] if several else str}
     assert KINDS.get(name, str) == (Whole if kind is int else kind)
     default = TEXTS[name].partition("[default: ")[2].removesuffix("]")
-    if field.default is not None:
+    if field.default not in (None, ()):
         words = field.default if isinstance(field.default, tuple) else [field.default]
         assert default.partition(", ")[0] == " ".join(map(str, words))

@@ -47,7 +47,6 @@ def words(run: Path, tiny: Path, docs: Path, tmp_path: Path) -> dict[str, list[o
         "inspect": ["inspect", tiny, "--scaling", "none", "rerope", "--length", "2x"],
         "check": ["check", "pi", "--model", tiny],
         "compare": ["compare", run, other],
-        "publish": ["publish", run, "--to", "card", "--out", tmp_path / "card"],
         "list": ["list", "yarn"],
         "new": ["new", "method", "mine", "--out", tmp_path],
     }

@@ -20,7 +20,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 LISTS = {
     "scaling": ("method",),
     "tasks": ("task",),
-    "harness": ("report", "engine", "tracker", "sweep"),
+    "harness": ("report", "engine", "sweep"),
 }
 LISTS["harness/encodings"] = ("encoding",)
 DOCUMENTS = [

@@ -293,7 +293,7 @@ class TestRefused:
             "owner/name/file.gguf)."
         )
 
-    def test_the_folder_of_another_model_is_refused(self, whole, docs, ropewalk):
+    def test_the_folder_of_another_model_is_refused(self, whole, tiny, docs, ropewalk):
         """A run folder holds one model; other weights of the same name are another model."""
         shutil.copytree(whole, "run")
         other = save_tiny(Path("llama"), seed=1)
@@ -307,17 +307,17 @@ class TestRefused:
         record = json.loads((Path("run") / RUN).read_text())
         record["model"]["quantized"] = "Q4_0"
         (Path("run") / RUN).write_text(json.dumps(record))
-        done = ropewalk(*sweep(Path(record["asked"]["model"]), docs, Path("run")))
+        done = ropewalk(*sweep(tiny, docs, Path("run")))
         assert "llama (quantized: Q4_0, now None)" in done.err
 
-    def test_a_record_that_has_less_of_the_model_is_continued(self, whole, docs, ropewalk):
+    def test_a_record_that_has_less_of_the_model_is_continued(self, whole, tiny, docs, ropewalk):
         """An earlier version recorded less; nothing is measured again."""
         run = Path(shutil.copytree(whole, "run"))
         record = json.loads((run / RUN).read_text())
         del record["model"]["sliding_window"]
         (run / RUN).write_text(json.dumps(record))
         samples = (run / SAMPLES).read_bytes()
-        assert ropewalk(*sweep(Path(record["asked"]["model"]), docs, run)).status == 0
+        assert ropewalk(*sweep(tiny, docs, run)).status == 0
         assert (run / SAMPLES).read_bytes() == samples
 
     @pytest.mark.parametrize(

@@ -282,12 +282,12 @@ class TestFuzz:
         "words",
         [
             ("report", "LOOP"), ("report", "[]"), ("report", "LOOP/run"), ("compare", "LOOP"),
-            ("publish", "LOOP", "--to", "card"), ("run", "LOOP"),
+            ("run", "LOOP"),
             ("run", "--model", "LOOP"), ("run", "--docs", "LOOP"), ("run", "--scaling", "LOOP.py"),
             ("report", "RUN", "--out", "LOOP"), ("report", "RUN", "--style", "LOOP"),
             ("report", "RUN", "--page", "LOOP.html/a.html"),
             ("run", "--from", "LOOP", "--out", "a"),
-            ("publish", "RUN", "--to", "card", "--out", "LOOP"), ("inspect", "LOOP"),
+            ("report", "RUN", "--card", "--out", "LOOP"), ("inspect", "LOOP"),
             ("export", "LOOP", "--scaling", "pi", "--length", "2x", "--to", "vllm"),
             ("tune", "--out", "LOOP"), ("tune", "--trials", "9" * 20),
             ("run", "--task", f"passkey:trials={'9' * 20}"), ("run", "--seed", "9" * 20),
@@ -318,11 +318,10 @@ class TestFuzz:
             (2, ("run", "--scaling", "none", "./BAD.py")),
             (2, ("run", "--scaling", "./BAD.json")),
             (0, ("run", "./BAD.yaml")),
-            (0, ("run", "--from", "RUN", "--out", "BAD")),
+            (0, ("run", "--from", "RUN", "--model", "MODEL", "--docs", "DOCS", "--out", "BAD")),
             (0, ("report", "BADRUN", "--report", "scores")),
             (0, ("report", "RUN", "BADRUN", "--mixed", "--report", "scores", "--out", "BAD")),
-            (0, ("publish", "BADRUN", "--to", "folder")),
-            (0, ("publish", "RUN", "--to", "every-eval-ever", "--out", "BAD")),
+            (0, ("report", "BADRUN", "--report", "scores", "--card")),
             (0, ("export", "MODEL", "--scaling", "pi", "--length", "2x", "--to", "vllm",
                  "--out", "BAD")),
         ],
@@ -341,6 +340,7 @@ class TestFuzz:
         (tmp_path / f"{bad}.json").write_text('{"scaling": "pi"}')
         shutil.copy(inspect.getfile(pi), f"{bad}.py")
         place = {"BADRUN": f"{bad}run", "BAD": bad, "RUN": str(small), "MODEL": str(tiny)}
+        place["DOCS"] = str(docs)
         given = list(words)
         for name, path in place.items():
             given = [word.replace(name, path) for word in given]

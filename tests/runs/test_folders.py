@@ -135,3 +135,24 @@ def test_reports_do_not_follow_a_link(tmp_path):
     with pytest.raises(UserError, match="symbolic link"):
         reports_of(tmp_path)
     shutil.rmtree(tmp_path)
+
+
+def test_a_run_names_no_folder(tiny, docs, tmp_path, ropewalk):
+    """Model, documents, files of code and paths in options; a failure that names its file, too."""
+    mine = "from scaling import pi\n\ndef frequencies(rope, length):\n    1 // (length < 300)\n"
+    (tmp_path / "mine.py").write_text(f"{mine}    return pi.frequencies(rope, length)\n")
+    factors = json.dumps({name: [1.0] * 8 for name in ("short_factor", "long_factor")})
+    (tmp_path / "factors.json").write_text(factors)
+    scaling = [f"{tmp_path}/mine.py", f"longrope:factors={tmp_path}/factors.json"]
+    every, tail = f"{docs}/*.txt", ["perplexity:tail=16"]
+    words = sweep(tiny, every, tmp_path / "run", scaling=scaling, task=tail)
+    assert ropewalk(*words).status == 1
+    text = "".join((tmp_path / "run" / name).read_text() for name in ("run.json", "samples.jsonl"))
+    asked = json.loads((tmp_path / "run" / "run.json").read_text())["asked"]
+    assert (asked["model"], asked["docs"]) == ("llama", "*.txt")
+    assert asked["scaling"] == ["mine.py", "longrope:factors=factors.json"]
+    assert "at mine.py:4" in text
+    private = [str(tmp_path), str(tiny.parent), str(docs.parent)]
+    assert [word for word in private if word in text] == []
+    assert ropewalk("report", tmp_path / "run").status == 0
+    assert ropewalk(*words, "--dry-run").status == 0  # it is the same sweep

@@ -114,8 +114,7 @@ def test_a_record_of_any_content(small, docs, tiny, tmp_path):
         ["report", small, foreign, "--mixed", "--report", "scores", "--out", tmp_path / "out"],
         ["compare", foreign, "--published", "yarn-table-1", "--mixed"],
         ["run", "--from", foreign, *again],
-        ["publish", foreign, "--to", "folder", "--out", tmp_path / "folder"],
-        ["publish", foreign, "--to", "every-eval-ever", "--out", tmp_path / "json"],
+        ["report", foreign, "--card", "--out", tmp_path / "card"],
         ["run", "--model", tiny, "--docs", docs, "--task", "perplexity:tail=16", "--length", "2x",
          "--scaling", "pi", "--out", foreign, "--dry-run"],
     ]  # fmt: skip
@@ -154,7 +153,7 @@ def test_a_record_of_any_content(small, docs, tiny, tmp_path):
 def test_a_field_of_another_kind_is_named(place, value, run, rejected, tmp_path):
     record = json.loads((run / RUN).read_text())
     (run / RUN).write_text(json.dumps(_changed(record, [(place, value)])))
-    for words in (["report", run], ["run", "--from", run], ["publish", run, "--to", "card"]):
+    for words in (["report", run], ["run", "--from", run]):
         assert f"{run / RUN} is " in rejected(*words, "--out", tmp_path / "out")
 
 

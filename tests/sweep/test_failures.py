@@ -43,7 +43,7 @@ def test_a_method_that_fails_at_one_length_fails_there_alone(run):
     changes = {"scaling": ["none", "./mine.py:factor=2"]}
     told = (
         "scaling mine:factor=2 at length 320 failed: ZeroDivisionError: division by zero at "
-        f"{Path.cwd()}/mine.py:5."
+        "mine.py:5."
     )
     dry = run("--dry-run", **changes)
     assert (dry.status, f"Its cells fail: {told}\n" in dry.out) == (0, True)

@@ -121,10 +121,8 @@ def disturbed(place: str, words: list[str], error: OSError | None) -> None:
          ("export", "MODEL", "--scaling", "pi", "--length", "2x", "--to", "vllm", "--copy")),
         ("numpy.savez_compressed",
          ("export", "MODEL", "--scaling", "rerope", "--length", "2x", "--to", "hf-code")),
-        ("harness.share.card._section", ("publish", "RUN", "--to", "card")),
-        ("harness.share.public.write_page_and_reports", ("publish", "RUN", "--to", "folder")),
     ],
-    ids=["export", "hf-code", "card", "folder"],
+    ids=["export", "hf-code"],
 )  # fmt: skip
 def test_what_is_written_for_others_is_whole_or_not_there(
     place, words, *, there, tiny, small, tmp_path, ropewalk

@@ -124,7 +124,7 @@ def test_several_models_are_measured_and_reported_together(tiny, docs, tmp_path,
     for name in ("llama", "other"):
         record = json.loads((tmp_path / "runs" / name / "run.json").read_text())
         assert record["model"]["name"] == name
-        assert record["asked"]["model"].endswith(name)
+        assert record["asked"]["model"] == name
     table = pd.read_csv(tmp_path / "runs" / "reports" / "scores.csv")
     assert list(table["scaling"]) == ["llama", "other"]
     assert table["score"].nunique() == 2
@@ -168,10 +168,10 @@ def test_a_task_may_have_documents_of_its_own(tiny, docs, tmp_path, sheet):
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     read = {(entry["docs"], entry["name"]) for entry in record["documents"]["read"]}
     assert read == {
-        *((str(docs), f"document-{index}.txt") for index in range(3)),
-        (str(tmp_path / "filler.txt"), "filler.txt"),
+        *((docs.name, f"document-{index}.txt") for index in range(3)),
+        ("filler.txt", "filler.txt"),
     }
-    assert record["documents"]["given"]["passkey"].endswith("filler.txt")
+    assert record["documents"]["given"]["passkey"] == "filler.txt"
     lines = lines_of(tmp_path / "run" / "samples.jsonl")
     assert {line["unit"] for line in lines if line["task"].startswith("perplexity")} == {
         f"document-{index}.txt" for index in range(3)

@@ -175,10 +175,3 @@ def test_a_run_has_a_sample_a_haystack(ropewalk, tiny, tmp_path):
     for sample in samples:
         assert len(json.loads(sample["facts"]["said"])) == len(sample["facts"]["shares"]) == 2
         assert sample["value"] == sum(sample["facts"]["shares"]) / 2
-    # A line of the sample format holds one prompt: it is refused, not filled with half of four.
-    publish = ("publish", tmp_path / "run", "--to", "every-eval-ever", "--out", tmp_path / "out")
-    refused = ropewalk(*publish, "--samples")
-    assert refused.status == 2
-    assert "asks several prompts per trial" in " ".join(refused.err.split())
-    assert not list(tmp_path.glob("out/**/*.jsonl"))
-    assert ropewalk(*publish).status == 0

@@ -1,1 +1,0 @@
-"""What leaves the machine: a run without file paths, in the form that a reader elsewhere uses."""

@@ -1,0 +1,152 @@
+"""Send the scores of a run to the trackers of ``accelerate.tracking`` (``--track NAME``)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing, redirect_stdout
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from accelerate import PartialState
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+from PIL import Image
+
+from harness.errors import UserError
+from harness.names import nearest
+from harness.plugins import RAISED, failure
+from harness.reports._write import write_reports
+from harness.runs.frame import make_frame, score_of
+from harness.runs.store import KEPT, read_samples
+from harness.stats.cells import records
+from harness.sweep.measure import Event, Started
+from harness.sweep.plan import Cell, Item, Key, Plan
+from tasks.types import Sample
+
+RUN_NAME = {"mlflow": ["run_name"], "trackio": ["name"], "wandb": ["name"]}  # arguments for it
+REPORTS = ("scores", "best", "curves")
+OTHERS = re.compile(r"[^\w.\-/: ]")  # characters that MLflow allows in no name
+
+
+def series(name: str) -> str:
+    """Return a name that every tracker allows: ``yarn:factor=4`` becomes ``yarn:factor 4``."""
+    return OTHERS.sub(" ", name)
+
+
+def check_trackers(given: Iterable[str]) -> None:
+    """Raise UserError for an unknown tracker, and for one whose package is not installed."""
+    for text in given:
+        name = text.partition(":project=")[0]
+        if name not in LOGGER_TYPE_TO_CLASS:
+            raise UserError(
+                f"no tracker is called {name!r}; {nearest(name, LOGGER_TYPE_TO_CLASS)}."
+            )
+        if name not in map(str, get_available_trackers()):
+            raise UserError(f"--track {name} needs: pip install {name.replace('_', '-')}.")
+
+
+def tracked(
+    plan: Plan, folder: Path, events: Generator[Event], warn: Callable[[str], object]
+) -> Generator[Event]:
+    """Pass on the events of a measurement, and send what it finishes to the sweep's trackers.
+
+    The score of each finished cell is sent with its length as the step, at the start those of
+    cells that were finished before; at the end the table of all scores and the figures.
+    """
+    trackers: list[Tracker] = []
+    samples: dict[Key, Mapping[str, Any]] = {}
+    with closing(events):
+        try:
+            for event in events:
+                cells: Iterable[Cell] = ()
+                if isinstance(event, Started):
+                    trackers = [Tracker(text, plan, folder, warn) for text in plan.spec.track]
+                    before = read_samples(folder).items()
+                    samples = {key: row for key, row in before if row["status"] in KEPT}
+                    cells = plan.cells
+                elif event.sample is not None:
+                    samples[event.sample["cell"], event.sample["question"]] = event.sample
+                    cells = [cell for cell in plan.cells if cell.key == event.sample["cell"]]
+                for cell in cells:
+                    if (score := _score(cell, plan, samples)) is not None:
+                        for tracker in trackers:
+                            tracker.log(series(f"{cell.task}/{cell.scaling}"), score, cell.length)
+                yield event
+            for tracker in trackers:
+                tracker.call(partial(tracker.send_reports, plan=plan, folder=folder))
+        finally:
+            for tracker in trackers:
+                tracker.call(lambda run: run.finish())
+
+
+def _score(cell: Cell, plan: Plan, samples: Mapping[Key, Mapping[str, Any]]) -> float | None:
+    """Return the score of a cell, None where a sample is missing or none has a number."""
+    keys = [Item(cell, question).key for question in cell.questions]
+    if not samples.keys() >= set(keys):
+        return None
+    rows = [samples[key] for key in keys if samples[key]["status"] == "ok"]
+    graded = [Sample(row["unit"], row["value"], row["weight"], row["facts"]) for row in rows]
+    task = next(task for task in plan.tasks if task.label == cell.task)
+    score: float | None = score_of(task, graded)[0]["score"]
+    return score
+
+
+class Tracker:
+    """A run in a tracker, until the tracker's first error."""
+
+    def __init__(self, text: str, plan: Plan, folder: Path, warn: Callable[[str], object]) -> None:
+        self.name, _, project = text.partition(":project=")
+        self.warn, self.failed = warn, False
+        self.run: Any = None
+        self.call(lambda _: self._start(project or "ropewalk", plan, folder))
+
+    def call(self, work: Callable[[Any], object]) -> None:
+        """Call the tracker; an error is a warning, and ends it. What it prints is no result."""
+        try:
+            with redirect_stdout(sys.stderr):
+                if not self.failed:
+                    work(self.run)
+        except RAISED as error:
+            self.failed = True
+            self.warn(f"Nothing more is sent to {self.name}: {failure(error)}. The run goes on.")
+
+    def _start(self, project: str, plan: Plan, folder: Path) -> None:
+        PartialState()  # accelerate's trackers need it
+        kind = LOGGER_TYPE_TO_CLASS[self.name]
+        place = [str(folder)] if kind.requires_logging_directory else []
+        named: dict[str, Any] = dict.fromkeys(RUN_NAME.get(self.name, ()), folder.absolute().name)
+        if self.name == "wandb":
+            named["settings"] = {"console": "off"}  # what the terminal shows is not sent
+        self.run = kind(project, *place, **named)
+        self.run.start()
+        settings = plan.spec.model_dump(mode="json", exclude_none=True)
+        settings |= {name: getattr(plan.checkpoint, name) for name in ("fingerprint", "dtype")}
+        self.run.store_init_configuration({name: str(value) for name, value in settings.items()})
+        if self.name == "wandb":
+            self.run.tracker.define_metric("*", step_metric="length")
+
+    def log(self, name: str, score: float, length: int) -> None:
+        """Send a score; W&B drops a step that is less than the last one, so the length is data."""
+        more = {"length": length} if self.name == "wandb" else {}
+        self.call(lambda run: run.log({name: score, **more}, step=None if more else length))
+
+    def send_reports(self, run: Any, plan: Plan, folder: Path) -> None:
+        """Send the table of scores and the figures, each in the way that the tracker has for it."""
+        with TemporaryDirectory() as place:
+            made = write_reports(make_frame([folder], plan.spec.task), Path(place), REPORTS)
+            rows = records(made.tables["scores"].table)
+            if hasattr(run, "log_table"):
+                run.log_table("scores", columns=[*rows[0]], data=[[*row.values()] for row in rows])
+            elif hasattr(run, "log_artifact"):
+                run.log_artifact(f"{place}/scores.csv")
+            form = {"dataformats": "NHWC"} if self.name == "tensorboard" else {}
+            for name, figure in made.figures.items():
+                if hasattr(run, "log_figure"):
+                    run.log_figure(figure, f"{name}.png")
+                elif hasattr(run, "log_images"):
+                    picture = Image.open(f"{place}/{name}.png").convert("RGB")
+                    run.log_images({name: np.array(picture)[None]}, **form)

@@ -1,0 +1,189 @@
+"""What trackers store equals the scores of the report, and an error of one costs nothing."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
+from tensorboardX.proto.event_pb2 import Event
+from wandb.proto.wandb_internal_pb2 import Record
+
+from harness import trackers
+from harness.trackers import series
+from tests.command_line import lines_of, put_lines, samples, sweep
+
+Scores = dict[tuple[str, int], float]
+
+
+@pytest.fixture(scope="module")
+def sent(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a process that sent a run to three trackers as a user's does."""
+    folder = tmp_path_factory.mktemp("tracked")
+    words = sweep(tiny, docs, folder / "run", track=["wandb:project=mine", "mlflow", "tensorboard"])
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", *words, "--json"], cwd=folder, text=True,
+        env=os.environ | {
+            "WANDB_MODE": "offline", "WANDB_DIR": str(folder), "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
+        },
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["notes"] == []  # and nothing that a tracker prints
+    return folder
+
+
+def in_wandb(folder: Path) -> Scores:
+    """Return what W&B's file of an offline run has, which is in LevelDB's format."""
+    [file] = folder.glob("wandb/offline-run-*/run-*.wandb")
+    content, at, whole, found = file.read_bytes(), 7, b"", {}
+    while at + 7 <= len(content):
+        if 2**15 - at % 2**15 < 7:  # a block ends
+            at += 2**15 - at % 2**15
+        size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
+        whole, at = whole + content[at + 7 : at + 7 + size], at + 7 + size
+        if kind in (1, 4):  # the whole of a record, or its last part
+            row = {
+                item.key or item.nested_key[0]: json.loads(item.value_json)
+                for item in Record.FromString(whole).history.item
+            }
+            found |= {(name, row["length"]): row[name] for name in row if "/" in name}
+            whole = b""
+    [table] = folder.glob("wandb/offline-run-*/files/media/table/scores_*.json")
+    assert len(json.loads(table.read_text())["data"]) == 8
+    assert len([*folder.glob("wandb/offline-run-*/files/media/images/*.png")]) >= 2
+    return found
+
+
+def in_mlflow(folder: Path) -> Scores:
+    import mlflow
+
+    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
+    client = mlflow.MlflowClient()
+    [run] = client.search_runs([client.get_experiment_by_name("ropewalk").experiment_id])
+    assert (run.info.run_name, run.data.params["seed"]) == ("run", "0")
+    stored = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert {"scores.csv", "curves.png", "best.png"} <= stored
+    return {
+        (name, metric.step): metric.value
+        for name in run.data.metrics
+        for metric in client.get_metric_history(run.info.run_id, name)
+    }
+
+
+def in_tensorboard(folder: Path) -> Scores:
+    """Return the scalars of the events, which are framed as TFRecords."""
+    [file] = folder.glob("run/ropewalk/events*")
+    content, at, found, images = file.read_bytes(), 0, {}, set()
+    while at < len(content):
+        size = int.from_bytes(content[at : at + 8], "little")
+        event = Event.FromString(content[at + 12 : at + 12 + size])
+        for value in event.summary.value:
+            if value.HasField("simple_value"):
+                found[value.tag, event.step] = value.simple_value
+            elif value.HasField("image"):
+                images.add(value.tag.partition("/")[0])
+        at += size + 16
+    assert {"curves", "best"} <= images
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("read", "tolerance"), [
+    (in_wandb, 0), (in_mlflow, 0), (in_tensorboard, 1e-6),  # the last has float32
+])  # fmt: skip
+@pytest.mark.filterwarnings("default")  # those of MLflow's own imports
+def test_a_tracker_stores_the_scores_of_the_report(
+    sent: Path, read: Callable[[Path], Scores], tolerance: float
+):
+    """One series per task and method, with the length as its step."""
+    table = pd.read_csv(sent / "run/reports/scores.csv")
+    names = [series(f"{row.task}/{row.scaling}") for row in table.itertuples()]
+    if read is in_tensorboard:  # allows fewer characters
+        names = [re.sub(r"[^-/\w.]", "_", name) for name in names]
+    expected = dict(zip(zip(names, table["length"], strict=True), table["score"], strict=True))
+    assert len(expected) == 8
+    assert read(sent) == pytest.approx(expected, rel=tolerance, abs=0)
+
+
+class Fake(GeneralTracker):
+    """Notes what it is sent, and raises in the calls that ``fails`` names."""
+
+    name, requires_logging_directory = "comet_ml", False
+    calls: list[tuple[str, Any]]
+    fails = ""
+
+    def __init__(self, project: str) -> None:
+        super().__init__()
+        self.note("begin", project)
+
+    def note(self, call: str, content: Any = None) -> None:
+        Fake.calls.append((call, content))
+        if call == Fake.fails:
+            raise ConnectionError("the server is gone")
+
+    tracker = None
+
+    def start(self) -> None:
+        self.note("start")
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        self.note("settings", values)
+
+    def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
+        self.note("log", (values, step))
+
+    def finish(self) -> None:
+        self.note("finish")
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Fake]]:
+    monkeypatch.setitem(LOGGER_TYPE_TO_CLASS, "comet_ml", Fake)
+    monkeypatch.setattr(trackers, "get_available_trackers", lambda: ["comet_ml"])
+    monkeypatch.setattr(Fake, "calls", [], raising=False)
+    yield Fake
+    Fake.fails = ""
+
+
+@pytest.mark.parametrize("call", ["begin", "start", "settings", "log", "finish"])
+def test_an_error_of_a_tracker_is_one_warning(tiny, docs, tmp_path, ropewalk, fake, call):
+    """Every sample is measured, with exit status 0."""
+    fake.fails = call
+    words = sweep(tiny, docs, tmp_path / "run", scaling=["pi"], task=["perplexity:tail=16"])
+    done = ropewalk(*words, "--track", "comet_ml")
+    assert (done.status, len(samples(tmp_path / "run"))) == (0, 6)
+    warning = "Nothing more is sent to comet_ml: ConnectionError: the server is gone"
+    assert done.err.count(warning) == 1
+    assert fake.calls[-1][0] == call
+
+
+def test_a_resumed_run_sends_every_cell_once(small, tiny, docs, tmp_path, ropewalk, fake):
+    """One cell was finished before, of another a sample is missing."""
+    run = Path(shutil.copytree(small, tmp_path / "run"))
+    words = sweep(tiny, docs, run, scaling=["pi"], task=["perplexity:tail=16"], length=["2x", "4x"])
+    assert ropewalk(*words).status == 0
+    put_lines(run, lines_of(run)[:-1])
+    assert ropewalk(*words, "--track", "comet_ml:project=mine").status == 0
+    name = series("perplexity:tail=16/pi")
+    assert fake.calls[0] == ("begin", "mine")
+    logged = [content for call, content in fake.calls if call == "log"]
+    assert [(list(values), step) for values, step in logged] == [([name], 128), ([name], 256)]
+    assert [call for call, _ in fake.calls if call == "finish"] == ["finish"]
+
+
+@pytest.mark.parametrize(("given", "sentence"), [
+    ("mlfow", "no tracker is called 'mlfow'; did you mean 'mlflow'"),
+    ("wandb:projet=x", "no tracker is called 'wandb:projet=x'; did you mean 'wandb'"),
+    ("dvclive", "--track dvclive needs: pip install dvclive"),
+])  # fmt: skip
+def test_a_wrong_tracker_is_one_sentence(rejected, given, sentence):
+    assert sentence in rejected("run", "--model", "absent", "--track", given)
