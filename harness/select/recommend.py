@@ -122,27 +122,24 @@ class Answer:
         standing, reasons = self.standing, self.race.failed
         rows: list[dict[str, Any]] = []
         for name in dict.fromkeys([*self.candidates, *reasons]):
-            row: dict[str, Any] = {
-                "scaling": name,
-                "same": ", ".join(self.candidates.get(name, [])[1:]),
-            }
-            row |= {"verdict": self.verdict(name), "reason": reasons.get(name)}
+            row: dict[str, Any] = {"scaling": name, "verdict": self.verdict(name)}
+            row["same"] = ", ".join(self.candidates.get(name, [])[1:])
+            row["reason"] = reasons.get(name)
             if count := standing.seen.get(name, 0):
                 regret = standing.regret.get(name)
                 row |= _perplexity(self.data.losses(FAR, name, count))
                 row |= {"regret": None if regret is None else share(regret)}
                 row |= _columns("difference", self.above(name, self.use))
                 row |= _columns("truncation", self.against_truncation(name))
-            if name in self.race.cost_documents and name not in reasons:
+            measured = name in self.race.cost_documents and name not in reasons
+            if measured and not self.data.depends_on_length(name):  # a server keeps one form
                 cost = self.cost(name)
                 row |= {**_columns("cost", cost), "cost_documents": cost.n}
             rows.append(row)
         above = self.gain.swapped(relative=True)
         worse = above.low is not None and above.low > 0
-        row = {
-            "scaling": "truncation",
-            "verdict": USE if self.truncate else WORSE if worse else OPEN,
-        }
+        verdict = USE if self.truncate else WORSE if worse else OPEN
+        row = {"scaling": "truncation", "verdict": verdict}
         row |= _perplexity(self.data.losses(CUT, OWN, standing.documents))
         rows.append({**row, **_columns("difference", above), "truncation": 0.0, "cost": 0.0})
         order = {USE: -2, BEST: -1}
@@ -152,11 +149,7 @@ class Answer:
         return table.astype(dict.fromkeys(counts, "Int64")).fillna({"documents": 0, "same": ""})
 
     def shown(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Return the table for people.
-
-        A form that changes with the length has no in-window cost there: a server keeps that of the
-        target.
-        """
+        """Return the table for people."""
         rows = table.to_dict("records")
         perplexity = {"metric": "perplexity", "status": "ok"}
         return pd.DataFrame(
@@ -219,7 +212,7 @@ class Answer:
 
     def _inside(self) -> str:
         """Say what the recommended method costs inside the window, and which one costs least."""
-        data, tolerance, costs = self.data, self.race.tolerance, map(self.cost, self.served)
+        data, tolerance = self.data, self.race.tolerance
         inside, cost = f"Inside {data.window:,} tokens", self.cost(self.use)
         if data.depends_on_length(self.use):
             return (
@@ -232,11 +225,8 @@ class Answer:
         if cost.value > tolerance:
             line += f", above the tolerance of {100 * tolerance:g} %"
             line += ", but not significantly" * (cost.low is None or cost.low <= tolerance)
-        values = {
-            name: cost
-            for name, cost in zip(self.served, costs, strict=True)
-            if name != OWN and not data.depends_on_length(name)
-        }
+        fixed = [n for n in self.served if n != OWN and not data.depends_on_length(n)]
+        values = {name: self.cost(name) for name in fixed}
         least = min(values, key=lambda name: (values[name].value, name))
         if least == self.use:
             return f"{line}: no other method costs less."

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -21,7 +20,7 @@ from harness.select.measuring import (
     tasks,
     unserved,
 )
-from harness.sweep.plan import make_plan
+from harness.sweep.plan import Plan, make_plan
 from harness.sweep.spec import parse
 from scaling.types import Rope
 from tests.command_line import Outcome, Ropewalk
@@ -62,7 +61,8 @@ def test_a_race_answers_in_a_paragraph_a_table_and_a_line(recommend, tmp_path, r
     assert rest.is_monotonic_increasing
     assert table.loc["self_extend", "verdict"] == "needs code"
     raced = table[table["documents"] > 0]
-    assert raced[["score", "low", "difference", "truncation", "cost"]].notna().all(axis=None)
+    assert raced[["score", "low", "difference", "truncation"]].notna().all(axis=None)
+    assert raced.index[raced["cost"].isna()].tolist() == ["self_extend"]  # none on a server
     assert ropewalk("report", tmp_path / "race").status == 0
 
 
@@ -110,10 +110,9 @@ def test_an_engine_has_the_candidates_that_it_expresses(recommend, tmp_path):
 
 def test_an_engine_that_expresses_none_of_the_named_methods_ends_the_race(ropewalk, tiny, docs):
     """Else the plain model would be measured and recommended, which nobody asked about."""
-    asked = ["--model", tiny, "--docs", docs, "--scaling", "rerope", "--length", "4x"]
-    done = ropewalk("recommend", *asked, "--to", "vllm", "--dry-run")
-    assert done.status == 2
-    assert "--to vllm can express none of these methods" in done.err
+    asked = ["--model", tiny, "--docs", docs, "--scaling", "rerope", "--to", "vllm", "--dry-run"]
+    done = ropewalk("recommend", *asked)
+    assert (done.status, "--to vllm can express none of these" in done.err) == (2, True)
 
 
 def test_a_method_is_measured_in_the_form_that_the_engine_serves(ropewalk, tiny, docs):
@@ -152,33 +151,18 @@ def test_a_factor_is_fixed_where_that_makes_a_method_the_same_at_all_lengths(
 @pytest.mark.slow
 def test_a_cost_that_a_server_does_not_have_is_called_that(ropewalk, tmp_path):
     """An exported dynamic NTK has the base of the target for short inputs too."""
-    words = [
-        "--scaling",
-        "dynamic_ntk:factor=2",
-        "--to",
-        "vllm",
-        "--length",
-        "2x",
-        "--limit",
-        "3",
-        "--budget",
-        "all",
-    ]
-    done = ropewalk("recommend", "reference", *words, "--out", tmp_path / "race")
-    text = " ".join(done.out.split())
-    assert "Inside 256 tokens its cost on a server was not measured" in text
+    words = ["--scaling", "dynamic_ntk:factor=2", "--to", "vllm", "--length", "2x", "--limit", "3"]
+    done = ropewalk("recommend", "reference", *words, "--budget", "all", "--out", tmp_path / "race")
+    assert done.status == 0, done.err
+    assert "Inside 256 tokens its cost on a server was not measured" in " ".join(done.out.split())
 
 
 @pytest.fixture
-def plan(tiny: Path, docs: Path) -> Callable[..., Any]:
+def plan(tiny: Path, docs: Path) -> Callable[..., Plan]:
     """Return what makes the plan of a race on the tiny model."""
-
-    def of(*scaling: str) -> Any:
-        given = {"model": str(tiny), "docs": str(docs), "scaling": list(scaling)}
-        asked = {**given, "length": ["1x", "4x"], "task": list(tasks(64, 256))}
-        return make_plan(parse(None, asked))
-
-    return of
+    given = {"model": str(tiny), "docs": str(docs), "length": ["1x", "4x"]}
+    given["task"] = list(tasks(64, 256))
+    return lambda *scaling: make_plan(parse(None, {**given, "scaling": list(scaling)}))
 
 
 def test_equal_methods_are_one_candidate_under_the_plainest_name(plan):
@@ -223,11 +207,8 @@ def test_a_method_without_a_number_is_left_out(ropewalk, tiny, docs, tmp_path):
         (["--length", "1x"], "beyond the trained window"),
         (["--length", "2x", "4x"], "one length"),
         (["--budget", "soon"], "write 2h"),
-        (["--tolerance", "-1"], "--tolerance -1 is invalid"),
         (["--tolerance", "nan"], "--tolerance nan is invalid"),
-        (["--margin", "inf"], "--margin inf is invalid"),
         (["--margin", "0"], "--margin 0 is invalid: it is a percentage, above 0"),
-        (["--task", "passkey"], "Unknown option"),
     ],
 )
 def test_what_is_asked_wrongly_is_one_sentence(recommend, words, text):
