@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 LONGEST = 240  # characters of a library's own words
 MOST = 20  # mistakes that are shown at once
@@ -20,11 +19,10 @@ class UserError(Exception):
 
 
 class Problems(UserError):
-    """All mistakes of a sweep at once, each a sentence; ``rest`` are the settings without them."""
+    """All mistakes of one stage of a sweep at once, each a sentence."""
 
-    def __init__(self, sentences: Iterable[str], rest: tuple[Any, ...] = ()) -> None:
+    def __init__(self, sentences: Iterable[str]) -> None:
         self._sentences = tuple(dict.fromkeys(sentences))
-        self.rest = rest
         super().__init__("\n".join(self.lines))
 
     @property
@@ -50,7 +48,7 @@ class Problems(UserError):
 
 
 class Collector:
-    """Collect the mistakes of a sweep, to raise them together."""
+    """Collect the mistakes of one stage, to raise them together."""
 
     def __init__(self) -> None:
         self.sentences: list[str] = []
@@ -63,10 +61,10 @@ class Collector:
         except UserError as error:
             self.sentences += error.sentences
 
-    def check(self) -> None:
-        """Raise Problems where a mistake was collected."""
+    def check(self, where: str = "") -> None:
+        """Raise Problems where a mistake was collected, each after ``where`` it is."""
         if self.sentences:
-            raise Problems(self.sentences)
+            raise Problems(f"{where}: {one}" if where else one for one in self.sentences)
 
 
 def words(error: object) -> str:

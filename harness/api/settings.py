@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.data.documents import Documents, of_python
-from harness.errors import Problems, UserError
+from harness.errors import UserError
 from harness.hub import go_offline
 from harness.names import is_path
 from harness.plugins import names_code
@@ -39,12 +39,9 @@ def read_spec(settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = 
 def read_specs(file: Path | None, settings: Mapping[str, Any]) -> tuple[Spec, ...]:
     """Return the settings of each model of a sweep; settings win over those of the file.
 
-    Raises Problems with all mistakes, also those that only a plan of the rest finds.
+    Raises UserError as ``parse_all`` does.
     """
-    try:
-        specs = parse_all(file, _given(settings))
-    except Problems as problems:
-        raise Problems([*problems.sentences, *_of_plan(problems.rest)]) from None
+    specs = parse_all(file, _given(settings))
     if specs[0].offline:
         go_offline()
     return specs
@@ -74,20 +71,6 @@ def settings_of(run: Path, sweep: Path | None, settings: Mapping[str, Any]) -> d
             raise UserError(f"{run} measured the folder {name}, which is not here: give --model.")
         recorded["revision"] = revision or recorded.get("revision")
     return recorded | given
-
-
-def _of_plan(rest: Sequence[Spec]) -> Sequence[str]:
-    """Return what a plan finds wrong with the rest of a sweep."""
-    from harness.sweep.plan import make_plan
-
-    for spec in rest[:1]:
-        if spec.offline:
-            go_offline()
-        try:
-            make_plan(spec, mistaken=True)
-        except UserError as error:
-            return error.sentences
-    return []
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

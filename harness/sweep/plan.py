@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from harness.data.corpus import make_corpora, open_all
 from harness.data.documents import Documents
-from harness.errors import Collector, Problems, UserError
+from harness.errors import Collector, UserError
 from harness.methods.resolve import over_lengths, supersets
 from harness.models.checkpoint import Checkpoint, check_generation, check_rope, open_checkpoint
 from harness.models.weights import parts_left_out
@@ -148,14 +148,13 @@ def make_plan(
     *,
     elsewhere: str | None = None,
     checkpoint: Checkpoint | None = None,
-    mistaken: bool = False,
 ) -> Plan:
     """Check every name, option, document and frequency of the sweep; raise UserError.
 
-    All mistakes are raised together. ``elsewhere`` is the device where workers compute, if it is
-    not this process that does; ``checkpoint`` is that of a model which is loaded already, in place
-    of the spec's name. Where a name is wrong, or the settings are ``mistaken`` already, no
-    document is read, and of a task's mistakes those are raised that need none.
+    Mistakes are raised together within a stage: names, options and documents; lengths and
+    frequencies; what tasks ask. ``elsewhere`` is the device where workers compute, if it is not
+    this process that does; ``checkpoint`` is that of a model which is loaded already, in place of
+    the spec's name.
     """
     check_cells(len(spec.scaling), len(spec.task), len(spec.length))
     found, opened = Collector(), dict[str, Documents]()
@@ -163,27 +162,23 @@ def make_plan(
     tasks = _load_all("task", spec.task, found)
     with found.collecting():
         opened = open_all(spec.docs, tasks)
-    try:
-        checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
-        config, rope = checkpoint.config, checkpoint.rope
-        check_rope(config, rope, trust_remote_code=checkpoint.trust_remote_code)
-        check_rotary(checkpoint, methods)
-    except UserError as error:
-        raise Problems([*found.sentences, *error.sentences]) from error
+    found.check()
+    checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
+    config, rope = checkpoint.config, checkpoint.rope
+    check_rope(config, rope, trust_remote_code=checkpoint.trust_remote_code)
+    check_rotary(checkpoint, methods)
     lengths, resolved = tuple[int, ...](), dict[tuple[str, int], Rotation | UserError]()
     with found.collecting():
         lengths = spec.lengths(rope.trained_length)
     for method in methods:
         with found.collecting():
             resolved |= rotations(checkpoint, [method], lengths)
-    if mistaken or found.sentences:
-        opened = {label: Documents(one.label, _unread) for label, one in opened.items()}
+    found.check()
     calibrated = calibrated_on(methods).__contains__
     corpora = make_corpora(opened, checkpoint.tokenizer, rope.trained_length, calibrated)
     tally, requests = Tally(), dict[str, Mapping[int, Sequence[Request]]]()
-    for task in tasks if opened and lengths else ():
-        with found.collecting(), suppress(_UnreadError):
-            requests[task.label] = dict.fromkeys(lengths, ())
+    for task in tasks:
+        with found.collecting():
             context = corpora.context(task.label)
             requests[task.label] = ask(task, context, lengths, spec.seed, tally)
     with found.collecting():
@@ -191,8 +186,7 @@ def make_plan(
         if any(isinstance(part, Generate) for part in _parts(requests)):
             check_generation(checkpoint)
     found.check()
-    if not mistaken:
-        corpora.check_unread()
+    corpora.check_unread()
     return Plan(
         spec=spec,
         checkpoint=checkpoint,
@@ -204,14 +198,6 @@ def make_plan(
         documents=corpora.entries(),
         left_out=corpora.left_out(),
     )
-
-
-class _UnreadError(UserError):
-    """A task reads documents, which is not done for an error."""
-
-
-def _unread() -> NoReturn:
-    raise _UnreadError
 
 
 def _load_all(kind: str, given: Sequence[Any], found: Collector) -> tuple[Plugin, ...]:

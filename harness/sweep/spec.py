@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
 from itertools import pairwise, product
 from math import prod
 from pathlib import Path
@@ -27,8 +25,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from harness.data.documents import Documents, limited, open_documents, recorded_documents
-from harness.errors import Problems, UserError, foreign, why
-from harness.files import read_regular
+from harness.errors import Collector, Problems, UserError, foreign, why
 from harness.names import is_path, nearest, recorded, recorded_entry
 from harness.plugins import function_name, load, split_options
 
@@ -44,9 +41,6 @@ SCALING = (
     "yarn:factor=8",
 )
 TASKS = ("perplexity", "passkey")
-NAMING = ("model", "revision", "adapter")  # settings that name the model
-# Settings with mistakes beside which the rest of a sweep can be planned.
-SPARED = {"scaling", "task", "length", "docs", "seed", "out", "track", "published"}
 LENGTHS = ("1x", "2x", "4x", "8x")
 LONGEST = 2**24  # tokens of one input
 CELLS = 10_000  # methods x tasks x lengths
@@ -59,8 +53,6 @@ SEVERAL = re.compile(r"\btasks=([^,\[\]]*\+[^,\[\]]*)")
 LISTED = re.compile(r"([^=\[\]]+)=\s*\[([^\[\]]*)\]\s*")
 # Sweeps of published settings, by name.
 BUNDLED = Path(__file__).parent.parent / "published" / "sweeps"
-LARGEST = 2**20  # bytes of a sweep file
-Place = tuple[str | int, ...]  # a key, or a key and what follows below it
 SHORT = reprlib.Repr()  # a file may nest lists within lists without end
 SHORT.maxstring = SHORT.maxother = 200
 SIZE = re.compile(r"([1-9][0-9]{0,17}(?:\.[0-9]{1,6})?) ?([KMGT]i?B|)")
@@ -296,29 +288,17 @@ def _is_whole(item: Any) -> bool:
     return isinstance(item, int) and not isinstance(item, bool)
 
 
-@dataclass(frozen=True)
-class SweepFile:
-    """The settings of a sweep file as YAML reads them, and the lines that they are on."""
-
-    file: Path | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
-    lines: dict[Place, int] = field(default_factory=dict)
-
-    def where(self, place: Place) -> str:
-        """Return "FILE, line N: " of a place or what it is in, "" if it is not in the file."""
-        while place and place not in self.lines:
-            place = place[:-1]
-        return f"{self.file}, line {self.lines[place]}: " if place else ""
-
-
 def bundled() -> dict[str, str]:
     """Return the sweeps that come with the program: by name, the first line of each."""
     files = sorted(BUNDLED.glob("*.yaml"))
     return {f.stem: f.read_text(encoding="utf-8").partition("\n")[0].strip("# ") for f in files}
 
 
-def read_sweep_file(given: Path) -> SweepFile:
-    """Read a sweep file, or the bundled one of this name; raise UserError for any other content."""
+def read_sweep_file(given: Path) -> dict[str, Any]:
+    """Return the settings of a sweep file, or of the bundled one of this name.
+
+    Raises UserError for any other content, and for a key that is there twice.
+    """
     named = BUNDLED / f"{given}.yaml"
     own = given.suffix or len(given.parts) != 1 or given.exists()
     file = named if not own and named.exists() else given
@@ -327,48 +307,34 @@ def read_sweep_file(given: Path) -> SweepFile:
             f"{file} is code, not a sweep file; name it as --scaling {file} or --task {file}."
         )
     try:
-        content = read_regular(file, limit=LARGEST)
+        content = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         known = nearest(str(given), bundled())  # where a name was given rather than a file
         meant = "" if given.suffix else f"; among the bundled sweeps, {known}"
         raise UserError(f"sweep file {file} does not exist{meant}.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"sweep file {file} cannot be read: {why(error)}.") from None
-    return _parsed(file, content)
+    with foreign(f"sweep file {file} is not YAML"):
+        settings = yaml.load(content, _Loader)
+    if not isinstance(settings, dict):
+        raise UserError(f"sweep file {file} must hold settings (model: …, scaling: […], …).")
+    return {str(key): value for key, value in settings.items()}
 
 
 class _Loader(yaml.BaseLoader):
     """Reads every value as text, which the settings parse: to YAML 010 is 8 and 1:30 is 90."""
 
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping; raise ValueError for a key that is there twice."""
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"{key} is there twice; keep one")
+        return super().construct_mapping(node, deep)
+
 
 _Loader.add_implicit_resolver("null", re.compile("(?:~|null|Null|NULL)?$"), ["~", "n", "N", ""])
 _Loader.add_constructor("null", lambda *_: None)
-
-
-def _parsed(file: Path, content: bytes) -> SweepFile:
-    with foreign(f"sweep file {file} is not YAML"):
-        loader = _Loader(content.decode("utf-8-sig"))
-        node = loader.get_single_node()
-        read = loader.construct_document(node) if node is not None else None
-    if not isinstance(read, dict) or not isinstance(node, yaml.MappingNode):
-        raise UserError(f"sweep file {file} must hold settings (model: …, scaling: […], …).")
-    sweep = SweepFile(file, {str(key): value for key, value in read.items()}, {})
-    for key, value in node.value:
-        name = str(loader.construct_object(key))  # as in the settings: an empty key is None
-        _note(sweep, (name,), key)
-        parts = value.value if isinstance(value.value, list) else ()
-        for index, part in enumerate(parts):
-            below, place = (part[0], part[0].value) if isinstance(part, tuple) else (part, index)
-            _note(sweep, (name, place), below)
-    return sweep
-
-
-def _note(sweep: SweepFile, place: Place, node: yaml.Node) -> None:
-    """Note the line of a place; raise UserError for a key that was there before."""
-    line = node.start_mark.line + 1
-    if first := sweep.lines.get(place):
-        raise UserError(f"{sweep.file}, line {line}: {place[-1]} is on line {first} too; keep one.")
-    sweep.lines[place] = line
 
 
 def parse(file: Path | None, flags: dict[str, Any]) -> Spec:
@@ -385,37 +351,29 @@ def parse(file: Path | None, flags: dict[str, Any]) -> Spec:
 def parse_all(file: Path | None, flags: dict[str, Any], *, names: bool = True) -> tuple[Spec, ...]:
     """Merge a sweep file with the flags that were given (which win); return a Spec per model.
 
-    Raises Problems with all mistakes. Each names the file and its line, the key, what was given and
-    what is allowed; ``rest`` are the specs without them.
+    Raises Problems with all mistakes in the settings, or else with those in ``names``. Each says
+    the key, what was given and what is allowed.
     """
-    sweep = read_sweep_file(file) if file else SweepFile()
-    given = {**sweep.settings, **flags}
-    most = given.pop("limit", None)
-    problems: dict[Place, str] = {}
-    for key in [key for key in given if key not in Spec.model_fields]:
+    settings = {**(read_sweep_file(file) if file else {}), **flags}
+    found, most = Collector(), settings.pop("limit", None)
+    for key in [key for key in settings if key not in Spec.model_fields]:
         known = nearest(key, Spec.model_fields)
-        problems[key,] = f"{sweep.where((key,))}no setting is called {key!r}; {known}."
-        del given[key]
-    if most is not None:
-        try:
-            given |= _limited(given, most)
-        except UserError as error:
-            problems["limit",] = f"{sweep.where(('limit',))}{error}"
-    blamed = replace(sweep, lines={p: n for p, n in sweep.lines.items() if p[0] not in flags})
+        found.sentences.append(f"no setting is called {key!r}; {known}.")
+        del settings[key]
     models: list[dict[str, Any]] = [{}]
-    try:
-        models = [m | a for m in _models(given, blamed) for a in _adapters(given, blamed)]
-    except UserError as error:
-        problems["model",] = str(error)
-        given = {key: value for key, value in given.items() if key not in NAMING}
+    with found.collecting():
+        if most is not None:
+            settings |= _limited(settings, most)
+        models = [model | adapter for model in _models(settings) for adapter in _adapters(settings)]
+    found.check(str(file) if file else "")
     specs = []
     for model in models:
-        spec, wrong = _validated({**given, **model}, blamed)
-        specs += [spec] if spec else []
-        problems |= wrong
-    problems |= _wrong_names(given, problems, blamed) if names else {}
-    if problems:
-        raise Problems(problems.values(), _rest(given, models, problems))
+        with found.collecting():
+            specs.append(_validated({**settings, **model}))
+    found.check(str(file) if file else "")
+    if names:
+        _check_names(settings, found)
+        found.check(str(file) if file else "")
     return tuple(specs)
 
 
@@ -461,97 +419,59 @@ def methods_of(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(map(str, parse_all(None, {"scaling": given})[0].scaling)) if given else ()
 
 
-def _rest(
-    given: Mapping[str, Any], models: Sequence[dict[str, Any]], problems: Collection[Place]
-) -> tuple[Spec, ...]:
-    """Return the specs without their mistakes; a plan made from them finds further ones.
-
-    The list is empty if the model cannot be opened as the user means it.
-    """
-    keys = {str(place[0]) for place in problems}
-    if not keys & {*Spec.model_fields} <= SPARED:
-        return ()
-    kept, emptied = dict(given), dict[str, tuple[str, ...]]()
-    wrong = {place[:2] for place in problems}
-    for key in keys & given.keys():
-        values = [
-            one
-            for index, one in enumerate(_listed(kept.pop(key)))
-            if not {(key,), (key, index)} & wrong
-        ]
-        if values:
-            kept[key] = values
-        elif key in ("scaling", "task", "length", "docs"):
-            emptied["task" if key == "docs" else key] = ()  # no task is asked of other documents
-    specs = (_validated({**kept, **model}, SweepFile())[0] for model in models)
-    return tuple(spec.model_copy(update=emptied) for spec in specs if spec)
-
-
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _wrong_names(
-    given: Mapping[str, Any], problems: Collection[Place], sweep: SweepFile
-) -> dict[Place, str]:
-    """Return what is wrong with names and options that are there to be checked, by their place.
+def _check_names(settings: Mapping[str, Any], found: Collector) -> None:
+    """Collect what is wrong with the names and options that are given.
 
     Files of a user's are left for the plan: they run once.
     """
-    checks: list[tuple[Place, Callable[[], object]]] = []
     for key, kind in (("scaling", "method"), ("task", "task")):
-        for index, grid in enumerate(_listed(given.get(key, []))):
-            if callable(grid) or {(key,), (key, index)} & {*problems}:
-                continue
-            entries = [one for one in expand(str(grid)) if "." not in one.partition(":")[0]]
-            checks += [((key, index, one), partial(load, kind, one)) for one in entries]
-    if (docs := given.get("docs")) is not None and ("docs",) not in problems:
-        named = docs if isinstance(docs, dict) else {"": docs}
-        checks += [(("docs", task), partial(open_documents, name)) for task, name in named.items()]
-    if given.get("published") is not None and ("published",) not in problems:
+        for grid in _listed(settings.get(key, [])):
+            for entry in [] if callable(grid) else expand(str(grid)):
+                if "." not in entry.partition(":")[0]:
+                    with found.collecting():
+                        load(kind, entry)
+    docs = settings.get("docs", {})
+    for name in docs.values() if isinstance(docs, dict) else [docs]:
+        with found.collecting():
+            open_documents(name)
+    if settings.get("published") is not None:
         from harness.published import read_table  # with pandas, which --help must not load
 
-        checks.append((("published",), partial(read_table, given["published"])))
-    wrong: dict[Place, str] = {}
-    for place, check in checks:
-        try:
-            check()
-        except UserError as error:
-            wrong.setdefault(place, f"{sweep.where(place)}{error}")
-    return wrong
+        with found.collecting():
+            read_table(settings["published"])
 
 
-def _models(given: dict[str, Any], sweep: SweepFile) -> list[dict[str, Any]]:
+def _models(given: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the model and revision of every Spec; ``NAME@REVISION`` gives one its own."""
     if "model" not in given:
         return [{}]
-    where = f"{sweep.where(('model',))}model: "
-    models = [_split(name) for name in _once_each(given, "model", sweep)]
+    models = [_split(name) for name in _once_each(given, "model")]
     if not models:
-        raise UserError(f"{where}name at least one (given: {SHORT.repr(given['model'])}).")
+        raise UserError(f"model: name at least one (given: {SHORT.repr(given['model'])}).")
     pinned = any("revision" in model for model in models)
     if given.get("revision") is not None and (len(models) > 1 or pinned):
-        raise UserError(
-            f"{where}a revision is one model's; write each as NAME@REVISION and no other."
-        )
+        raise UserError("model: a revision is one model's; write each as NAME@REVISION alone.")
     return models
 
 
-def _adapters(given: dict[str, Any], sweep: SweepFile) -> list[dict[str, Any]]:
+def _adapters(given: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the adapter of every Spec of a model; ``none`` is the model itself."""
     if "adapter" not in given:
         return [{}]
-    names = _once_each(given, "adapter", sweep)
+    names = _once_each(given, "adapter")
     return [{"adapter": None if name in (None, "none") else str(name)} for name in names] or [{}]
 
 
-def _once_each(given: Mapping[str, Any], key: str, sweep: SweepFile) -> list[Any]:
+def _once_each(given: Mapping[str, Any], key: str) -> list[Any]:
     """Return the entries of a setting; raise UserError for one that is there twice."""
     names = _listed(given[key])
     for name in names:
         if names.count(name) > 1:
-            where = f"{sweep.where((key,))}{key}: "
-            raise UserError(f"{where}{SHORT.repr(name)} is named twice; leave one out.")
+            raise UserError(f"{key}: {SHORT.repr(name)} is named twice; leave one out.")
     return names
 
 
@@ -563,27 +483,18 @@ def _split(name: Any) -> dict[str, Any]:
     return {"model": name} if local else {"model": hub, "revision": revision}
 
 
-def _given(value: Any, reason: str) -> str:
-    """Return what was given, where the reason does not quote it."""
-    parts = value if isinstance(value, list | tuple) else (value,)
-    quoted = any(repr(part) in reason for part in parts)
-    return "" if quoted else f" (given: {SHORT.repr(value)})"
-
-
-def _validated(given: dict[str, Any], sweep: SweepFile) -> tuple[Spec | None, dict[Place, str]]:
-    """Return a Spec, or what is wrong with it by place."""
+def _validated(given: dict[str, Any]) -> Spec:
+    """Return a Spec; raise Problems with what is wrong, in pydantic's words."""
     try:
-        return Spec.model_validate(given), {}
+        return Spec.model_validate(given)
     except ValidationError as error:
-        problems: dict[Place, str] = {}
+        sentences: dict[Any, str] = {}
         for one in error.errors():
-            place = tuple(one["loc"])
+            place, quoted = one["loc"], SHORT.repr(one["input"])
             reason = one["msg"].removeprefix("Value error, ").replace("Input should", "it must")
             if one["type"] == "literal_error" and isinstance(one["input"], str):
-                known = re.findall(r"'([^']*)'", one["ctx"]["expected"])
-                reason = nearest(one["input"], known)
-            sentence = f"{sweep.where(place)}{place[0]}: {reason}{_given(one['input'], reason)}."
+                reason = nearest(one["input"], re.findall(r"'([^']*)'", one["ctx"]["expected"]))
+            shown = "" if quoted in reason else f" (given: {quoted})"
             # Of a value that may be one of two types, the first type's words are enough.
-            listed = len(place) > 1 and isinstance(place[1], int)
-            problems.setdefault(place[: 2 if listed else 1], sentence)
-        return None, problems
+            sentences.setdefault(place[:1], f"{place[0]}: {reason}{shown}.")
+        raise Problems(sentences.values()) from None

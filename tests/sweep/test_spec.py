@@ -78,7 +78,7 @@ def test_a_sweep_file_that_is_no_mapping_is_refused(sweep, text):
 def test_a_missing_sweep_file_is_named(sweep):
     assert refused(sweep, {}) == f"sweep file {sweep} does not exist."
     assert refused(sweep.parent, {}) == (
-        f"sweep file {sweep.parent} cannot be read: it is a folder, not a regular file."
+        f"sweep file {sweep.parent} cannot be read: Is a directory."
     )
 
 
