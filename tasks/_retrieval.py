@@ -85,11 +85,6 @@ def make_request(
     return Loglikelihood([*prompt, *frame.answer], len(prompt), doc_id=doc_id, metadata=metadata)
 
 
-def answers(request: Request, context: TaskContext) -> list[str]:
-    """Return the answers that count."""
-    return str(request.metadata["answer"]).split(BETWEEN)
-
-
 def shown(text: str) -> str:
     """Return what a record keeps of a text: all of it, or its beginning and a mark."""
     return text if len(text) <= SHOWN else text[:SHOWN] + MORE
@@ -127,7 +122,7 @@ def _group(request: Group, response: GroupResponse, context: TaskContext) -> Sam
 
 def _text(request: Generate, response: Generated, context: TaskContext) -> Sample:
     """Return the share of the answers that occur in a text."""
-    wanted, said = answers(request, context), response.text.lower()
+    wanted, said = str(request.metadata["answer"]).split(BETWEEN), response.text.lower()
     hits = sum(one.lower() in said for one in wanted)
     facts = {**request.metadata, "said": shown(response.text)}
     if len(wanted) == 1:
@@ -141,7 +136,7 @@ def _targets(
     request: Loglikelihood, response: LoglikelihoodResponse, context: TaskContext
 ) -> Sample:
     """Score 1 when greedy decoding gives exactly the answer, and then ends the word."""
-    (wanted, *_) = answers(request, context)
+    (wanted, *_) = str(request.metadata["answer"]).split(BETWEEN)
     said = context.decode(response.argmax).lstrip(QUOTE)
     same = response.argmax[:-1] == tuple(request.tokens[request.start :])
     hit = same and not said[len(wanted) :][:1].isalnum()

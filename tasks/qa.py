@@ -20,7 +20,7 @@ from tasks._prompt import around, continued
 from tasks._retrieval import check_trials, make_request, room, score, shown
 from tasks.types import Fact, Generate, Generated, Request, Sample, TaskContext
 
-__all__ = ["FACTS", "METRIC", "VERSION", "about", "answers", "ask", "grade", "score"]
+__all__ = ["FACTS", "METRIC", "VERSION", "about", "ask", "grade", "score"]
 VERSION = 1
 METRIC = "accuracy"
 EXAMPLE_OPTIONS = "data=rajpurkar/squad_v2"
@@ -83,15 +83,10 @@ def about(requests: Sequence[Request], *, data: str, **options: Any) -> Mapping[
     return {"data": read(data).facts}
 
 
-def answers(request: Request, context: TaskContext) -> list[str]:
-    """Return the answers of which any counts."""
-    return str(request.metadata["answer"]).split(LINE)
-
-
 def grade(request: Generate, response: Generated, context: TaskContext) -> Sample:
     """Score 1 when any of the answers occurs in the text, case aside."""
     said = response.text.lower()
-    hit = any(one.lower() in said for one in answers(request, context))
+    hit = any(one.lower() in said for one in str(request.metadata["answer"]).split(LINE))
     return Sample(request.doc_id, float(hit), 1, {**request.metadata, "said": shown(response.text)})
 
 

@@ -17,7 +17,7 @@ from tasks._retrieval import check_trials, score
 from tasks.niah import PRESETS
 from tasks.types import Generate, Generated, Request, Sample, TaskContext
 
-__all__ = ["FACTS", "METRIC", "VERSION", "about", "answers", "ask", "grade", "score"]
+__all__ = ["FACTS", "METRIC", "VERSION", "about", "ask", "grade", "score"]
 VERSION = 5
 METRIC = "recall"
 FACTS = {**_retrieval.FACTS, **qa.FACTS, "part": str}
@@ -67,13 +67,6 @@ def about(
     """Return what the record says of the data."""
     named = given(squad, hotpotqa).items()
     return {name: qa.read(data).facts for name, data in named}
-
-
-def answers(request: Request, context: TaskContext) -> list[str]:
-    """Return the answers that count."""
-    task = qa if "query" in request.metadata else _retrieval
-    texts: list[str] = task.answers(request, context)
-    return texts
 
 
 def grade(request: Generate, response: Generated, context: TaskContext) -> Sample:
