@@ -74,7 +74,7 @@ def _rows(frame: pd.DataFrame, margin: float) -> list[dict[str, Any]]:
         place = row["model"], row["length"]
         here = (one for one in rows if (one["model"], one["length"]) == place)
         row["truncate"] = row["gain_low"] is not None and row["gain_low"] > 0
-        row["retrieval"] = [one["task"] for one in here if _retrieves(one)]
+        row["retrieval"] = [one["task"] for one in here if _retrieves(one)] or None
     return rows
 
 
