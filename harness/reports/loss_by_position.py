@@ -83,7 +83,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, style.Look], room:
 WINDOW = ["trained_length", "frequencies", "unit", "start", "bucket", "tokens", "losses"]
 NONE = (
     "no task scored whole windows (tail scores only their last tokens, passkey its answer); add "
-    '"perplexity:protocol=prefix" to the sweep (runs of version 0.1 or older have no such facts)'
+    '"perplexity:protocol=prefix" to the sweep'
 )
 
 

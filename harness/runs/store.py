@@ -425,8 +425,7 @@ def check_same_question(folder: Path, old: Record, new: Record) -> None:
 def other_model(old: Record, new: Record) -> str | None:
     """Return a field of the model that two records have differently; None where none is.
 
-    An earlier version may have recorded fewer, and compiled nothing; attention is recorded where it
-    was not left to PyTorch.
+    Attention is recorded where it was not left to PyTorch.
     """
     left = {"compiled": False, "attention": "auto"}
     before, model = {**left, **old["model"]}, {**left, **new["model"]}

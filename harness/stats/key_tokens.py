@@ -15,7 +15,7 @@ from tasks._intervals import ratio
 DROP, MOST = 2.0, 2.0  # nats, of the rule as its authors have it
 NONE = (
     "the run has no losses per token: measure perplexity with protocol=tail, without slide, at two "
-    "or more lengths inside the trained window (runs of version 0.1 stored only means)"
+    "or more lengths inside the trained window"
 )
 
 
