@@ -76,7 +76,7 @@ def test_a_golden_slice_agrees_with_the_committed_run(plan, model, task, scaling
             assert sample.value == pytest.approx(record["value"], rel=1e-4)
             if task == "passkey":
                 logprob = record["facts"]["logprob"]
-                assert sample.facts["logprob"] == pytest.approx(logprob, rel=1e-3, abs=0.01)
+                assert sample.metadata["logprob"] == pytest.approx(logprob, rel=1e-3, abs=0.01)
 
 
 def score(frame: pd.DataFrame, task: str, scaling: str, stretch: int) -> float:

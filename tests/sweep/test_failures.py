@@ -126,7 +126,7 @@ def test_a_model_that_fails_on_one_input_fails_there_alone(run, monkeypatch):
 
     def fails(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
         for index, answer in answers(model, questions, **chunks):
-            if questions[index].unit == "document-1.txt":
+            if questions[index].doc_id == "document-1.txt":
                 raise RuntimeError("index out of\nrange")
             yield index, answer
 
