@@ -20,7 +20,7 @@ STUDY = ROOT / "results" / "encodings"
 TAIL, WHOLE, KEYS = "perplexity:tail=48", "perplexity:protocol=prefix", "passkey:depths=5,trials=5"
 FIRST, TEXT_ONLY, LONG = "encodings", "no_passkeys", "long"
 # Numbers of the recipe, and lengths.
-GIVEN = "1.1 9 54 14 2 3 4 5 7 8 10 0.2 0.1 23 25 48 64 95 128 256 512 1024 2048 3000 6000"
+GIVEN = "1.1 9 54 14 1 6 2 3 4 5 7 8 10 0.2 0.1 23 25 48 64 95 128 256 512 1024 2048 3000 6000"
 METHODS = ("none", "yarn", "self_extend", "rerope", "lm_infinite")
 NAMES = ("transformer_xl", "t5", "kerple", "alibi")
 

@@ -27,3 +27,14 @@ for name in encodings no_passkeys long; do
   measure $name none $(ls -d training/$name/*-seed? | grep -v /rope-)
 done
 python -c 'import ropewalk as rw; rw.to_parquet("measured", "measured/samples.parquet")'
+python - <<'FIGURE'
+import ropewalk as rw
+from harness.reports import curves
+
+frame = rw.frame("measured/samples.parquet/encodings")
+shown = ["rope", "alibi", "kerple", "t5", "fire", "fire-held=true", "transformer_xl"]
+kept = frame["model"].str.rsplit("-", n=1).str[0].isin(shown) & frame["scaling"].isin(
+    ["none", "self_extend"]
+)
+curves.make(frame[kept]).savefig("measured/curves.png")
+FIGURE
