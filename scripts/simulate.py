@@ -312,25 +312,20 @@ Rows = Mapping[str, Sequence[Callable[[], Any]]]  # what each cell simulates
 Tables = Iterator[tuple[str, Rows, Callable[[Any], str]]]  # by title; how a result is shown
 
 
-def selections(
-    rows: Iterable[tuple[str, Mapping[str, Any]]], documents: Sequence[int] = DOCUMENTS
-) -> Rows:
+def selections(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Rows:
     """Return the rows of a table of selections by the number of documents."""
-    return {name: [partial(many, documents=n, **of) for n in documents] for name, of in rows}
+    return {name: [partial(many, documents=n, **of) for n in DOCUMENTS] for name, of in rows}
 
 
 def spreads(lead: float) -> Rows:
-    """Return the rows of all shapes and numbers of methods, of equal and unequal spreads."""
-    return selections(
-        (
-            (
-                f"{shape}; {k} methods, {'un' * unequal}equal spreads",
-                {"shape": shape, "methods": k, "unequal": unequal, "lead": lead},
-            )
-            for shape, k, unequal in product(SHAPES, METHODS, (False, True))
-        ),
-        (8, 20),
-    )
+    """Return the rows of all shapes of equal and unequal spreads, by methods and documents."""
+    return {
+        f"{shape}; {'un' * unequal}equal spreads": [
+            partial(many, shape, k, n, lead=lead, unequal=unequal)
+            for k, n in product(METHODS, (8, 20))
+        ]
+        for shape, unequal in product(SHAPES, (False, True))
+    }
 
 
 def statistics() -> Tables:
