@@ -47,18 +47,6 @@ def test_the_points_are_the_cells_beyond_the_window():
     assert "ρ = −0.14" in axes.get_title(loc="left").replace("\n", " ")
 
 
-def test_two_tasks_of_perplexity_have_panels_of_their_own():
-    one = frame(dict(zip(METHODS, (0.0, 1.0, 0.8, 0.6, 0.4, 0.2), strict=True)))
-    other = one[one["task"] == "perplexity"].assign(task="perplexity:tail=1024")
-    other["score"] = 2000 - other["score"]  # another order: rho has the other sign
-    other = other.assign(low=other["score"] * 0.9, high=other["score"] * 1.1)
-    panels = agreement.make(pd.concat([one, other], ignore_index=True)).axes
-    titles = [axes.get_title(loc="left").replace("\n", " ") for axes in panels]
-    assert [len(axes.get_lines()) for axes in panels] == [len(METHODS)] * 2
-    assert "and Passkey accuracy, 512 (4×) ρ = −0.14" in titles[0]
-    assert "(tail=1024) and Passkey accuracy, 512 (4×) ρ = 0.14" in titles[1]
-
-
 def test_the_interval_of_a_rank_correlation_by_hand():
     """Fisher's z of 0.5 is 0.549306; its error for 28 pairs is sqrt(1.125 / 25)."""
     half = 1.959964 * math.sqrt(1.125 / 25)

@@ -83,17 +83,12 @@ def test_best_says_what_to_use_and_by_how_much_it_leads():
     assert (found["use"], found["winner"]) == ("near", False)
     assert found["possible"] == ["near", "far"]
     assert 0.08 < found["regret"] < 0.2
-    [inside, _, _, read_there, keys, all_tasks, rare] = best.summary(table)
-    assert inside.startswith("Inside the window (256 tokens): use `none`. Its tail perplexity, 13")
-    assert read_there.startswith("At 4x the window (1024 tokens): use `far`. Its tail perplexity")
-    assert "is the best of 3 methods: 39.3 % [" in read_there
-    assert "below `near`, the next best (20 documents, better on 20)" in read_there
-    assert "Its passkey accuracy, 50 % [30, 70], is at most" in keys
-    assert "percentage points below that of the best of 3 methods (95 %, 20 trials)" in keys
+    [_, _, _, winner, bound, all_tasks, rare] = best.summary(table)
+    assert "`far`" in winner
+    assert "39.3 % [" in winner
+    assert "50 % [30, 70]" in bound
     assert "on all 2 tasks: use `far`, at most" in all_tasks
-    assert rare.startswith(
-        "20 documents without a failure of a method leave failures on up to 15 % of"
-    )
+    assert "up to 15 %" in rare  # 3 of 20 documents
 
 
 def test_a_method_within_the_margin_is_as_good_and_the_plainest_is_used():
@@ -119,11 +114,9 @@ def test_what_a_server_can_run_is_used_and_the_best_is_named_beside_it():
     assert (row["use"], row["servable"]) == ("yarn", True)
     assert row["regret"] >= math.exp(0.1) - 1
     said = best.summary(table)[0]
-    assert said.startswith("At 4x the window (1024 tokens): use `yarn`.")
-    assert "`rerope`, which needs its own modelling code, has the lowest score, sign" in said
-    assert any("best that a server's config can express" in text for text in best.notes(table))
+    assert "`rerope`, which needs its own modelling code" in said
     [shown] = best.display(table).values()
-    assert shown["as good as the best"].tolist() == ["rerope *"]  # marked as in the other columns
+    assert shown["as good as the best"].tolist() == ["rerope *"]
     level = frame(trials("rerope", 1024, 9), trials("yarn:factor=4", 1024, 9))
     level["needs_code"] = level["scaling"] == "rerope"
     assert best.make(level)["use"].tolist() == ["yarn:factor=4"]
@@ -134,18 +127,12 @@ def test_every_decision_says_what_truncation_gives():
     [row] = rows(best.make(SWEEP), task="perplexity", length=1024).to_dict("records")
     assert row["truncation_score"] == pytest.approx(math.exp(2.59), rel=0.01)
     assert row["gain"] == pytest.approx(math.exp(-0.2) - 1)
-    assert (
-        "`far` is better than truncating the text to 256 tokens: −18 % ["
-        in best.summary(best.make(SWEEP))[3]
-    )
     worse = frame(
         documents("none", 256, 0), documents("none", 1024, 2), documents("far", 1024, 0.1)
     )
     table = best.make(worse)
-    first = "At 4x the window (1024 tokens): on this text, truncate to 256 tokens: the best scaling"
-    assert best.summary(table)[1].startswith(f"{first}, `far`, is 10.5 % [")
+    assert "truncate to 256 tokens: the best scaling, `far`, is 10.5 % [" in best.summary(table)[1]
     assert best.answer(table)[0]["lengths"][-1]["use"] == "truncation to 256 tokens"
-    assert any("gains nothing measurable" in text for text in best.notes(table))
 
 
 @pytest.mark.parametrize(("hits", "gains"), [(0, False), (6, False), (12, True)])
@@ -154,8 +141,7 @@ def test_where_truncation_is_better_on_the_text_retrieval_may_still_gain(hits, g
     keys = [trials("none", 1024, 0), trials("far", 1024, hits)]
     text = [documents("none", 256, 0), documents("none", 1024, 2), documents("far", 1024, 0.1)]
     table = best.make(frame(*text, *keys))
-    said = next(one for one in best.summary(table) if "`far`, is 10.5 % [" in one)
-    assert ("but `passkey` gains" in said) == gains
+    assert any("but `passkey` gains" in text for text in best.summary(table)) == gains
     use = best.answer(table)[0]["lengths"][-1]["use"]
     assert use == ("far" if gains else "truncation to 256 tokens")
 
@@ -169,13 +155,9 @@ def test_the_cost_inside_the_window_is_that_of_the_form_that_is_used():
     [_, row] = best.make(frame(*cells, *fixed)).to_dict("records")
     assert row["use"] == "yarn:factor=4"
     assert row["cost"] == pytest.approx(math.exp(0.05) - 1)
-    said = best.summary(best.make(frame(*cells, *fixed)))[1]
-    assert "In this form `yarn:factor=4` changes the score inside the window by +5.1 % [" in said
     follows = [documents("far", 256, 0.01), documents("far", 1024, 0)]
     [_, row] = best.make(frame(*cells, *follows)).to_dict("records")
     assert pd.isna(row["cost"])
-    told = best.summary(best.make(frame(*cells, *follows)))[1]
-    assert "What `far` costs inside the window in this form was not measured." in told
 
 
 def test_every_method_has_its_bound():
@@ -197,17 +179,15 @@ def test_methods_that_coincide_are_one_place():
     table = best.make(pd.concat([SWEEP, frame(twin)]))
     [row] = rows(table, task="perplexity", length=1024).to_dict("records")
     assert (row["use"], row["same"], row["next"], row["methods"]) == ("far", ["twin"], "near", 3)
-    assert "use `far` (`twin`: the same measurement)." in best.summary(table)[3]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 2])
-def test_two_documents_give_no_bound(count):
-    few = SWEEP[~SWEEP["unit"].isin([f"d{i}" for i in range(count, 20)])].copy()
+def test_two_documents_give_no_bound():
+    few = SWEEP[~SWEEP["unit"].isin([f"d{i}" for i in range(2, 20)])].copy()
     read = few["task"] == "perplexity"
     for _, cells in few[read].groupby(["scaling", "length"]):
         few.loc[cells.index, "score"] = math.exp(cells["value"].sum() / cells["weight"].sum())
-    few.loc[read, "n"] = count
+    few.loc[read, "n"] = 2
     table = best.make(few)
     [row] = rows(table, task="perplexity", length=1024).to_dict("records")
     assert row["use"] == "far"
@@ -223,28 +203,20 @@ def test_effective_length_by_hand():
     cells += [documents("near", 512, 0.1), documents("near", 2048, -0.3)]
     table = effective_length.make(pd.concat([SWEEP, frame(*cells)]))
 
-    def told(task: str, scaling: str) -> list[object]:
-        [row] = rows(table, task=task, scaling=scaling).to_dict("records")
-        return [None if pd.isna(row[name]) else row[name] for name in
-                ("effective_length", "low", "high")]  # fmt: skip
+    def reach(task: str, scaling: str) -> list[object]:
+        ends = rows(table, task=task, scaling=scaling)[["effective_length", "low", "high"]]
+        return [None if pd.isna(end) else end for end in ends.iloc[0]]
 
     # 18 of 20 is 90 % [70, 97]: it holds, not surely; 2048 counts not, for 1024 does not hold.
     # 20 of 20 is 100 % [84, 100]: with other frequencies than the model's own even that is not.
-    assert told("passkey", "far") == [512, None, 512]
-    assert told("passkey", "none") == [256, 256, 256]
+    assert reach("passkey", "far") == [512, None, 512]
+    assert reach("passkey", "none") == [256, 256, 256]
     # 0.05 nats worse inside the window, which is what it costs there, and better beyond.
-    assert told("perplexity", "far") == [1024, 1024, 1024]
+    assert reach("perplexity", "far") == [1024, 1024, 1024]
     # Worse at 512: that it is better again at 2048 counts not.
-    assert told("perplexity", "near") == [256, 256, 256]
-    assert "at least 85 % of that of `none` inside" in effective_length.notes(table)[0]
+    assert reach("perplexity", "near") == [256, 256, 256]
     least = effective_length.make(SWEEP, kept=0.4)
     assert rows(least, task="passkey", scaling="far")["effective_length"].tolist() == [1024]
-
-
-def test_lengths_of_other_protocols_are_not_compared():
-    other = SWEEP[SWEEP["task"] == "perplexity"].assign(protocol="prefix")
-    with pytest.raises(ValueError, match="no length can be judged: it needs"):
-        effective_length.make(other)
 
 
 @pytest.mark.slow
@@ -259,8 +231,6 @@ def test_differences_are_paired_and_corrected():
     assert worse["verdict"] == "worse"
     [keys] = rows(table, task="passkey", scaling="far", length=1024).to_dict("records")
     assert keys["difference"] == pytest.approx(0.45)
-    shown = differences.display(table)["passkey, accuracy [95 % interval], m, less none"]
-    assert shown["1024 (4×)"].tolist()[0].startswith("+45 pp [+")
     turned = differences.make(SWEEP, baseline="far")
     listed = SWEEP.assign(scaling=SWEEP["scaling"].replace("far", "far:a=1,b=2"))
     named = differences.make(listed, baseline="far:a=1+b=2")
@@ -268,17 +238,6 @@ def test_differences_are_paired_and_corrected():
     assert list(named["difference"]) == list(turned["difference"])
     [back] = rows(turned, task="perplexity", scaling="none", length=1024).to_dict("records")
     assert back["difference"] == pytest.approx(math.exp(2.2) - 1)
-
-
-@pytest.mark.parametrize(
-    ("without", "words"),
-    [("none", "with 'none': it has no score"), ("far", "no other method has a score where")],
-)
-def test_the_method_that_has_no_score_is_named(without, words):
-    two = SWEEP[SWEEP["scaling"].isin(["none", "far"])].copy()
-    two.loc[two["scaling"] == without, "score"] = float("nan")
-    with pytest.raises(ValueError, match=words):
-        differences.make(two)
 
 
 def test_inside_the_window_equal_frequencies_cost_nothing():
@@ -293,31 +252,11 @@ def test_inside_the_window_equal_frequencies_cost_nothing():
     assert (cost["verdict"], cost["difference"]) == ("worse", pytest.approx(math.exp(0.05) - 1))
 
 
-def test_the_cost_of_every_model_is_against_that_model_as_it_was_trained():
-    """One has `none`, another only `native`, what it ships: both have a row."""
-    shipped = [{**row, "model": "shipped"} for row in documents("native", 256, 0)]
-    shipped += [{**row, "model": "shipped"} for row in documents("far", 256, 0.05, noise=0.03)]
-    table = differences.make(
-        frame(documents("none", 256, 0), documents("far", 256, 0.1, noise=0.03), shipped)
-    )
-    assert table[["model", "scaling", "baseline"]].to_numpy().tolist() == [
-        ["m", "far", "none"], ["shipped", "far", "native"],
-    ]  # fmt: skip
-
-
 def test_a_score_that_is_no_mean_of_its_samples_is_not_compared():
     own = SWEEP[SWEEP["task"] == "passkey"].assign(metric="mine")
     own["score"] = own["score"] ** 2 + 0.01
     table = best.make(own)
     assert table["regret"].isna().all()
-    assert "its samples give no bound on its regret" in " ".join(best.summary(table))
-
-
-def test_a_model_that_finds_nothing_in_its_window_has_no_effective_length():
-    """85 % of nothing is nothing: there is no length to which that holds, and no sentence fails."""
-    none = frame(trials("none", 256, 0), trials("none", 1024, 0))
-    with pytest.raises(ValueError, match="it needs scores above 0 inside the trained window"):
-        effective_length.make(none)
 
 
 # A run with lost documents, a method that collapses, and three that are equal.
@@ -340,64 +279,36 @@ HARDEST = ("d2", "d4", "d7")
 def test_the_winner_and_its_lead_are_of_the_documents_that_all_have():
     """A method that lost its hardest documents has the lowest mean of its own, and is worse."""
     cells = [documents("none", 1024, 0.0), lost(documents("rerope", 1024, 0.05), HARDEST)]
-    own = {name: rows[0]["score"] for name, rows in zip(("none", "rerope"), cells, strict=True)}
-    assert float(str(own["rerope"])) < float(str(own["none"]))
+    none, rerope = (float(str(rows[0]["score"])) for rows in cells)
+    assert rerope < none
     table = best.make(frame(*cells))
     [row] = table.to_dict("records")
     assert (row["best"], row["next"], row["n"], row["asked"]) == ("none", "rerope", 17, 20)
     assert row["lead"] == pytest.approx(math.exp(-0.05) - 1)
-    said = best.summary(table)[0]
-    assert "use `none`. Its tail perplexity" in said
-    assert "(17 of 20)" in said
-    assert "(on the 17 of 20 documents that all methods have; failed: `rerope` on 3 of 20.)" in said
-    assert "(17 of 20)" in best.display(table).popitem()[1].to_csv()
-    [against] = differences.make(frame(*cells)).to_dict("records")
-    assert against["difference"] == pytest.approx(math.exp(0.05) - 1)
     assert (
-        "(17 of 20)" in differences.display(differences.make(frame(*cells))).popitem()[1].to_csv()
+        "17 of 20 documents that all methods have; failed: `rerope` on 3" in best.summary(table)[0]
     )
+    assert "(17 of 20)" in best.display(table).popitem()[1].to_csv()
+    against = differences.make(frame(*cells))
+    assert against["difference"].tolist() == [pytest.approx(math.exp(0.05) - 1)]
+    assert "(17 of 20)" in differences.display(against).popitem()[1].to_csv()
 
 
 @pytest.mark.slow
 def test_a_method_that_failed_on_documents_is_not_called_better():
     """Lower on the 34 of 40 documents that it could do, which is said wherever it stands first."""
     better = documents("rerope", 1024, -0.1)
-    for status, verdict in (
-        ("not_finite", "no significant difference"),
-        ("not_measured", "better"),
-    ):
+    verdicts = {"not_finite": "no significant difference", "not_measured": "better"}
+    for status, verdict in verdicts.items():
         cells = [documents("none", 1024, 0), lost(better, HARDEST, status)]
         twice = [{**row, "unit": f"{row['unit']}b"} for rows in cells for row in rows]
         made = frame(*cells, twice)
-        [against] = differences.make(made).to_dict("records")
-        assert against["verdict"] == verdict
-        failed = status == "not_finite"
-        assert ("failed: `rerope` on 6 of 40" in best.summary(best.make(made))[0]) == failed
-        assert best.make(made)["winner"].tolist() == [not failed]
-        shown = differences.display(differences.make(made)).popitem()[1].to_csv()
-        assert ("†" in shown) == (status == "not_finite")
-        shown = best.display(best.make(made)).popitem()[1].to_csv()
-        assert ("rerope †" in shown) == (status == "not_finite")
-        assert len(best.notes(best.make(made))) == (2 if status == "not_finite" else 1)
-
-
-def test_failures_that_were_seen_are_not_bounded_as_if_none_were():
-    """Of 20 documents 3 failed, 15 %: the 17 others do not leave failures on up to 18 %."""
-    lossy = lost(documents("rerope", 1024, 0.05), HARDEST)
-    [said] = best.summary(best.make(frame(documents("none", 1024, 0), lossy)))
-    assert "failed: `rerope` on 3 of 20" in said
-    unmeasured = lost(documents("rerope", 1024, 0.05), HARDEST, "out_of_memory")
-    rare = best.summary(best.make(frame(documents("none", 1024, 0), unmeasured)))[-1]
-    assert rare.startswith(
-        "17 documents without a failure of a method leave failures on up to 18 %"
-    )
-
-
-def test_a_method_without_any_score_is_named_beside_the_best():
-    gone = [{**row, "status": "failed", "value": math.nan, "score": math.nan}
-            for row in documents("gone", 1024, 0)]  # fmt: skip
-    said = best.summary(best.make(frame(documents("none", 1024, 0), gone)))[0]
-    assert "`gone` on 20 of 20" in said
+        table, failed = differences.make(made), status == "not_finite"
+        assert table["verdict"].tolist() == [verdict]
+        assert ("†" in differences.display(table).popitem()[1].to_csv()) == failed
+        table = best.make(made)
+        assert table["winner"].tolist() == [not failed]
+        assert ("rerope †" in best.display(table).popitem()[1].to_csv()) == failed
 
 
 def test_a_reach_says_on_how_many_documents():
@@ -407,46 +318,25 @@ def test_a_reach_says_on_how_many_documents():
         far = [documents("far", 256, 0), lost(documents("far", 1024, -0.2), units)]
         [row] = rows(effective_length.make(frame(inside, *far)), scaling="far").to_dict("records")
         assert (row["effective_length"], row["low"], row["high"]) == (reach, low, 1024)
-        if reach == 1024:
-            shown = effective_length.display(effective_length.make(frame(inside, *far)))
-            assert "(17 of 20)" in shown.popitem()[1].to_csv()
 
 
 def test_a_method_with_few_documents_is_set_apart():
     few = lost(documents("slow", 1024, -1), [f"d{i}" for i in range(3, 20)], "not_measured")
-    table = best.make(frame(documents("none", 1024, 0), documents("near", 1024, 0.3), few))
-    [row] = table.to_dict("records")
+    made = frame(documents("none", 1024, 0), documents("near", 1024, 0.3), few)
+    [row] = best.make(made).to_dict("records")
     assert (row["best"], row["n"], row["apart"]) == ("none", 20, ["slow 3"])
-    assert "left out, with too few: `slow` on 3 of 20" in best.summary(table)[0]
-    [_, slow] = differences.make(
-        frame(documents("none", 1024, 0), documents("near", 1024, 0.3), few)
-    ).to_dict("records")
+    [_, slow] = differences.make(made).to_dict("records")
     assert (slow["scaling"], slow["verdict"]) == ("slow", "not compared")
 
 
 def test_the_documents_needed_for_the_margin_are_said():
     cells = [documents("a", 1024, 0), documents("b", 1024, 0.01, noise=0.05)]
-    [row] = best.make(frame(*cells)).to_dict("records")
+    table = best.make(frame(*cells))
+    [row] = table.to_dict("records")
     assert row["use"] == "a"
     assert row["regret"] > 0.01
     assert 20 < row["needed"] < 200
-    assert (
-        f"About {row['needed']:.0f} documents would bound that by 1 %."
-        in best.summary(best.make(frame(*cells)))[0]
-    )
-
-
-def test_the_documents_needed_are_a_whole_number_beside_a_length_of_two_documents():
-    """Two documents give no number; that of the other length is not "29.0"."""
-    cells = [documents("a", 1024, 0), documents("b", 1024, 0.01, noise=0.05)]
-    few = [documents("a", 2048, 0)[:2], documents("b", 2048, 0.01)[:2]]
-    for rows in few:
-        score = math.exp(sum(float(str(row["value"])) for row in rows) / (2 * TOKENS))
-        rows[:] = [{**row, "score": score} for row in rows]
-    far, farther, _ = best.summary(best.make(frame(*cells, *few)))
-    [row] = best.make(frame(*cells)).to_dict("records")
-    assert f"About {row['needed']} documents would" in far
-    assert "a bound on its regret needs at least 3 documents" in farther
+    assert f"About {row['needed']} documents would bound that by 1 %." in best.summary(table)[0]
 
 
 def test_truncation_is_scored_on_the_documents_that_are_compared():
@@ -462,12 +352,6 @@ def test_truncation_is_scored_on_the_documents_that_are_compared():
     assert row["gain"] == pytest.approx(row["score"] / row["truncation_score"] - 1)
 
 
-def test_a_margin_of_one_is_one_percentage_point():
-    cells = [trials("a", 1024, 20), trials("b", 1024, 8)]
-    found = best.make(frame(*cells)).assign(winner=False, needed=90.0)
-    assert "About 90 trials would bound that by 1 percentage point." in best.summary(found)[0]
-
-
 def test_a_task_without_a_winner_leaves_the_choice_to_the_others():
     """Where passkeys tell no method from another, the method for both is that of perplexity."""
     losses = {"near": 0.1, "far": 0.2}
@@ -478,46 +362,28 @@ def test_a_task_without_a_winner_leaves_the_choice_to_the_others():
         assert length["use"] == "near"
 
 
-def test_where_no_task_scores_no_method_is_for_all_of_them():
-    keys = [trials(name, 1024, 0) for name in ("none", "far")]
-    others = [[{**row, "task": "niah"} for row in rows] for rows in keys]
-    table = best.make(frame(*keys, *others))
-    [length] = best.answer(table)[0]["lengths"]
-    assert (length["use"], length["bound"]) == (None, "")
-    assert not [text for text in best.summary(table) if "on all 2 tasks" in text]
-
-
 def test_one_method_is_not_called_the_best_of_all_tasks():
-    """It is the only one, even where it recovers nothing, or on one document; two are compared."""
-    for texts in (documents("none", 1024, 0), documents("none", 1024, 0)[:1]):
-        table = best.make(frame(texts, trials("none", 1024, 0)))
-        assert not [text for text in best.summary(table) if "on all 2 tasks" in text]
-        [length] = best.answer(table)[0]["lengths"]
-        assert (length["use"], length["bound"]) == ("none", "the only method measured")
+    table = best.make(frame(documents("none", 1024, 0), trials("none", 1024, 0)))
+    [length] = best.answer(table)[0]["lengths"]
+    assert (length["use"], length["bound"]) == ("none", "the only method measured")
 
 
 def test_a_task_that_ends_at_a_shorter_length_does_not_hide_the_answer_of_the_other():
     """Keys to 1024 tokens, perplexity to 2048: there the method is that of perplexity."""
-    cells = [
-        [documents(name, n, more) for n in (1024, 2048)] for name, more in (("a", 0), ("b", 1))
-    ]
+    cells = [documents(name, n, more) for name, more in (("a", 0), ("b", 1)) for n in (1024, 2048)]
     keys = [trials("a", 1024, 20), trials("b", 1024, 20)]
-    [shown] = best.answer(best.make(frame(*cells[0], *cells[1], *keys)))
-    assert [(one["use"], one["bound"][:6]) for one in shown["lengths"]] == [
-        ("a", "at mos"),
-        ("a", "winner"),
-    ]
+    [shown] = best.answer(best.make(frame(*cells, *keys)))
+    answers = [(row["use"], row["bound"][:6]) for row in shown["lengths"]]
+    assert answers == [("a", "at mos"), ("a", "winner")]
 
 
 @pytest.mark.parametrize(
-    ("make", "option"),
-    [(best.make, "margin"), (regret.make, "margin"), (effective_length.make, "kept")],
+    ("report", "option", "value"),
+    [(best, "margin", -1), (regret, "margin", -1), (effective_length, "kept", 85)],
 )
-@pytest.mark.parametrize("value", [-1, 85])
-def test_a_margin_below_zero_and_a_share_above_one_are_errors(make, option, value):
-    if (option, value) != ("margin", 85):
-        with pytest.raises(ValueError, match=f"{option}={value} is invalid"):
-            make(SWEEP, **{option: value})
+def test_a_margin_below_zero_and_a_share_above_one_are_errors(report, option, value):
+    with pytest.raises(ValueError, match=f"{option}={value} is invalid"):
+        report.make(SWEEP, **{option: value})
 
 
 def test_a_margin_of_nats_is_relative_to_the_score():
@@ -553,43 +419,11 @@ def test_curves_show_what_truncation_gives():
     [line] = [part for part in read.collections if part.get_label() == "_truncation"]
     assert line.get_segments()[0].ravel() == pytest.approx([256, level, 1024, level])
     assert not [part for part in keys.collections if part.get_label() == "_truncation"]
-    assert "truncation" in figure.get_label()
-
-
-def test_a_figure_recommends_nothing_where_no_method_scores() -> None:
-    made = frame(trials("none", 512, 0), trials("yarn", 512, 0))
-    axes = best.draw(made, best.make(made)).axes[0]
-    assert axes.get_title(loc="left").splitlines()[-1] == "No method scores above 0"
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "yarn"]
 
 
 def test_no_method_is_named_to_use_where_none_scores() -> None:
     table = best.make(frame(trials("none", 512, 0), trials("yarn", 512, 0)))
-    [text] = best.display(table).values()
-    assert text.loc[0, ["use", "best"]].tolist() == ["", ""]
-    [model] = best.answer(table)
-    [length] = model["lengths"]
+    [shown] = best.display(table).values()
+    assert shown.loc[0, ["use", "best"]].tolist() == ["", ""]
+    [length] = best.answer(table)[0]["lengths"]
     assert (length["use"], length["bound"]) == ("", "no method scores above 0")
-    assert length["tasks"][0]["use"] == ""
-
-
-def test_a_figure_names_methods_that_coincide_at_its_length_alone() -> None:
-    """Both differ inside the window, where one follows the length."""
-    cells = [documents("none", 256, 0), documents("none", 1024, 2)]
-    for name, inside in (("ntk", 0.0), ("ntk:factor=4", 0.1)):
-        far, near = documents(name, 1024, 0.5), documents(name, 256, inside)
-        cells += [[{**row, "frequencies": "same"} for row in far], near]
-    made = frame(*cells)
-    axes = best.draw(made, best.make(made)).axes[0]
-    names = [label.get_text() for label in axes.get_yticklabels()]
-    assert "→ ntk = ntk:factor=4" in names
-
-
-def test_the_shaded_band_is_not_said_to_be_all_as_good_as_the_best() -> None:
-    """A mean within 1 % may have a bound far above it; only a bound in the band is as good."""
-    made = frame(documents("none", 1024, 0), documents("near", 1024, 0.005, noise=0.3))
-    table = best.make(made)
-    [row] = table.to_dict("records")
-    assert "near" not in (row["as_good"] or [])
-    caption = best.draw(made, table).get_label()
-    assert "as good as the best if its thin line ends there" in caption

@@ -47,15 +47,6 @@ def test_the_interval_is_that_of_bits_over_bytes():
     assert (same["low"], same["high"]) == (row["low"], row["high"])
 
 
-def test_equal_documents_in_bits_per_byte_leave_no_doubt():
-    """A loss per token that only follows the bytes of a token is no spread of bits per byte."""
-    alike = pd.concat(
-        [frame(200, 400).assign(unit=["a", "b"]), frame(200, 400)[:1].assign(unit="c")]
-    )
-    (row,) = bits_per_byte.make(alike.assign(n=3)).to_dict("records")
-    assert row["low"] == row["high"] == pytest.approx(1 / math.log(2))
-
-
 def test_the_bytes_of_a_token_are_those_of_each_task():
     """800 bytes over 200 tokens, and 500 over 200 in a task that scores another text."""
     other = frame(bytes_a=200, bytes_b=300).assign(task="perplexity:protocol=prefix")

@@ -9,9 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.reports import key_tokens
-from harness.runs.frame import make_frame
-from harness.stats.key_tokens import gains
-from tasks._intervals import ratio
 
 LENGTHS = (64, 256, 512)
 
@@ -47,18 +44,6 @@ def test_a_small_case_by_hand():
     assert far["large"] == pytest.approx(1 / 6)
     assert table.loc["none", 256]["score"] == pytest.approx(math.exp((1.0 + 0.5) / 2))
     assert table.loc["none", 64]["gain"] == 0
-    (sentence,) = key_tokens.notes(table.reset_index())
-    assert "2 of 6 scored tokens are key, in 2 documents: " in sentence
-    assert "favours the score of `none` at 256 tokens" in sentence
-
-
-def test_an_interval_of_a_gain_is_the_same_in_every_process():
-    """Documents are resampled in the order of the record, never in that of a set."""
-    cell = {(f"document {n}", 0): np.array([n * n / 7, n % 3]) for n in range(12)}
-    short = {window: values + 1 / (1 + values) for window, values in cell.items()}
-    found = gains(cell, short, drop=2.0)
-    saved = [float((short[window] - values).sum()) for window, values in cell.items()]
-    assert (found["gain_low"], found["gain_high"]) == ratio(saved, [2] * 12).interval()
 
 
 @pytest.mark.slow
@@ -178,12 +163,3 @@ def test_another_tokenizer_needs_places_and_common_text():
     # As many tokens and bytes, and yet other tokens: without their sizes no one can tell.
     with pytest.raises(ValueError, match="measure them again"):
         key_tokens.make(pd.concat([own, judge]).assign(sizes=None), evaluator_model="judge")
-
-
-def test_samples_say_where_their_targets_stand(small):
-    rows = make_frame([small])
-    rows = rows[rows["metric"] == "perplexity"]
-    for row in rows.to_dict("records"):
-        sizes = [int(size) for size in row["sizes"].split()]
-        assert (len(sizes), sum(sizes)) == (row["tokens"], row["bytes"])
-        assert row["begin"] == row["first"]  # of this tokenizer a token is a byte

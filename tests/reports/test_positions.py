@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from harness.reports import loss_by_position
 from harness.reports.loss_by_position import positions
 from harness.runs.frame import make_frame
-from tasks.perplexity import BUCKETS, by_position, grade
-from tasks.types import Loglikelihood, LoglikelihoodResponse
+from tasks.perplexity import BUCKETS, by_position
 from tests.frames import Row
 from tests.small_runs import sweep as run_sweep
 
@@ -27,15 +26,6 @@ def test_positions_by_hand():
     assert by_position(1, [2.0, 3.0])["losses"] == [2.0, 3.0]
     each = by_position(10, [float(i) for i in range(70)], each=True)
     assert (each["bucket"], each["losses"]) == (1, [float(i) for i in range(70)])
-
-
-def test_of_the_tail_every_loss_is_kept():
-    nll = tuple(0.1 * i for i in range(128))
-    for protocol, kept in (("tail", 128), ("prefix", 32)):
-        question = Loglikelihood(range(256), 128, doc_id="a", metadata={"protocol": protocol})
-        facts = grade(question, LoglikelihoodResponse(nll, ()), None).facts
-        assert isinstance(facts["losses"], list)
-        assert len(facts["losses"]) == kept
 
 
 @given(st.lists(st.floats(0, 20), min_size=1, max_size=400))

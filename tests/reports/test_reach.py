@@ -30,26 +30,10 @@ def test_what_was_not_measured_is_no_proof_of_failure(status):
     assert table.loc["yarn", "high"] == 2048
 
 
-def test_a_run_cut_short_is_of_the_trials_of_one_length():
-    """Of six trials at each of two lengths nine were done: six were asked, and none has eight."""
-    cut = [asked("passkey", name, length, [1.0] * most + [None] * (6 - most))
-           for name in ("none", "yarn") for length, most in ((1024, 6), (2048, 3))]  # fmt: skip
-    table, _ = reach(*cut)
-    assert table["asked"].tolist() == [6, 6]
-
-
 def test_a_method_without_a_score_where_reach_begins_is_left_out():
     cells = [found("none", 512, 1024, 2048), found("yarn", 512)]
     table, _ = reach(*cells)
     assert table["effective_length"].to_dict() == {"none": 2048}
-
-
-def test_at_least_is_said_of_the_longest_length_of_the_method_itself():
-    """One that holds to its longest length, 8192, is not said to end there."""
-    _, shown = reach(
-        found("none", 1024), asked("passkey", "none", 2048, [0.0] * 20), found("yarn", 1024, 8192)
-    )
-    assert shown.loc["yarn", "effective length"] == "≥ 8192 (8×)"
 
 
 def test_a_score_of_just_the_share_to_keep_holds():

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.reports import best, differences, seeds
-from harness.reports.writing.sentences import bound, gap, rounded_up
-from tasks import lm_eval
+from harness.reports.writing.sentences import bound, rounded_up
 from tasks._intervals import proportion
-from tasks.types import Sample
 from tests.frames import Row, asked
 
 
@@ -61,13 +59,6 @@ def test_a_difference_of_shares_is_between_minus_1_and_1_and_never_sure():
     assert -1 <= row["low"] < 0 < row["high"] <= 1
 
 
-def test_a_sentence_keeps_the_sign_of_an_end_beyond_0():
-    """The end of an interval on the other side of 0 is below it, whichever way the lead goes."""
-    ends = {"lead": 0.12, "lead_low": -0.03, "lead_high": 0.24}
-    row = {**ends, "relative": False, "metric": "recall"}
-    assert gap(row, "lead") == "12 percentage points [−3, 24]"
-
-
 @pytest.mark.parametrize(
     ("regret", "relative", "text"),
     [
@@ -89,11 +80,3 @@ def test_no_bound_is_written_below_its_value(value: float) -> None:
     """What is written is at least the value, but for rounding to nine digits, and close to it."""
     written = float(rounded_up(value).replace(",", ""))
     assert value * (1 - 1e-8) <= written <= value * 1.1 * (1 + 1e-8)
-
-
-@pytest.mark.parametrize("values", [[1, 1, 0.5], [1, 1, 1, 1, 0.9, 1, 0.2]])
-def test_a_mean_of_shares_of_lm_eval_stays_between_0_and_1(values):
-    """F1 and the like are between 0 and 1 for every document, and so is the interval."""
-    samples = [Sample(f"d{i}", value, 1, {"made": "mean"}) for i, value in enumerate(values)]
-    found = lm_eval.score(samples)
-    assert (found.low, found.high) == pytest.approx(proportion(sum(values), len(values)))

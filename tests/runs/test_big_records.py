@@ -47,11 +47,9 @@ def test_a_frame_is_that_of_a_dictionary_a_row(frame, records):
 
 
 WRONG: list[dict[str, Any]] = [
-    {"cell": 1}, {"question": "a\n"}, {"unit": "x" * 5000}, {"value": None}, {"value": "1"},
-    {"value": float("nan")}, {"weight": 0}, {"weight": 1.5}, {"weight": 2**63}, {"facts": None},
-    {"facts": {"a": {}}}, {"facts": {"a": ["b"]}}, {"facts": {"a": 2**63}}, {"facts": {"a\n": 1}},
-    {"facts": {"a": [1.0, float("inf")]}}, {"facts": {"a": float("inf")}},
-    {"seconds": float("inf")}, {"shared": "maybe"}, {"reason": "a\n"}, {"status": "\n"},
+    {"cell": 1}, {"value": None}, {"value": "1"}, {"value": float("nan")}, {"weight": 0},
+    {"weight": 1.5}, {"facts": None}, {"facts": {"a": {}}}, {"facts": {"a": ["b"]}},
+    {"facts": {"a": [1.0, float("inf")]}}, {"seconds": float("inf")}, {"shared": "maybe"},
 ]  # fmt: skip
 
 

@@ -14,7 +14,6 @@ from harness.runs.store import (
     SAMPLES,
     check_same_question,
     default_folder,
-    reports_of,
     requests_of,
     runs_in,
 )
@@ -68,14 +67,8 @@ def test_a_tokenizer_that_changed_is_another_model(name, tiny, docs, tmp_path, r
     (model / name).write_text("{{ messages }}")
     words = sweep(model, docs, run, task=["perplexity:tail=16"], scaling=["none"], length=["1x"])
     assert ropewalk(*words).status == 0
-    record = json.loads((run / RUN).read_text())
     (model / name).write_text("{{ messages }} ")
     assert "(tokenizer: " in rejected(*words)
-    del record["model"]["tokenizer"]  # as an earlier version recorded it
-    (run / RUN).write_text(json.dumps(record))
-    before = (run / SAMPLES).read_bytes()
-    assert ropewalk(*words).status == 0
-    assert (run / SAMPLES).read_bytes() == before
 
 
 def test_a_folder_that_is_named_keeps_its_question(record, tmp_path):
@@ -95,7 +88,7 @@ def test_a_folder_that_is_named_keeps_its_question(record, tmp_path):
 
 
 @pytest.mark.parametrize("record", [None, "their own", '{"schema": 1}'])
-@pytest.mark.parametrize("samples", ['{"a": 1}\nlast', "one", "\n\n", '{"a": 1}\n'])
+@pytest.mark.parametrize("samples", ['{"a": 1}\nlast', "one"])
 def test_a_folder_that_is_not_a_runs_is_left_as_it_is(
     record, samples, tiny, docs, tmp_path, rejected
 ):
@@ -128,13 +121,6 @@ def test_runs_in_a_folder_are_found(record, tmp_path):
     assert runs_in(sorted((tmp_path / "out").iterdir())) == both
     assert runs_in([both[0]]) == both[:1]
     assert runs_in([both[0], tmp_path / "absent"]) == [both[0], tmp_path / "absent"]
-
-
-def test_reports_do_not_follow_a_link(tmp_path):
-    (tmp_path / "reports").symlink_to(tmp_path)
-    with pytest.raises(UserError, match="symbolic link"):
-        reports_of(tmp_path)
-    shutil.rmtree(tmp_path)
 
 
 def test_a_run_names_no_folder(tiny, docs, tmp_path, ropewalk):

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.runs.frame import make_frame
-from harness.runs.store import SAMPLES
+from harness.runs.store import RUN, SAMPLES
 from harness.stats.cells import cells
 from tests.command_line import lines_of, put_lines
 from tests.small_runs import changed, sweep
@@ -39,6 +41,24 @@ def test_a_fact_of_another_kind_costs_its_sample_alone(run, name, value, ropewal
     assert f"the fact {name} is" in frame["reason"][0]
     done = ropewalk("report", run, "--report", "scores", "bits_per_byte", "loss_by_position")
     assert (done.status, "bits_per_byte" in done.out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("above", "field", "value"),
+    [
+        (("methods", "pi"), "options", [None]),
+        (("sessions", 0), "workers", 5),
+        (("documents",), "given", 5),
+        (("model",), "rotary_dim", "x"),
+        ((), "frequencies", {"a": {"x": float("nan")}}),
+    ],
+)
+def test_a_field_of_another_kind_is_named(above, field, value, run, rejected, tmp_path):
+    record = json.loads((run / RUN).read_text())
+    reduce(getitem, above, record)[field] = value
+    (run / RUN).write_text(json.dumps(record))
+    for words in (["report", run], ["run", "--from", run]):
+        assert f"{run / RUN} is " in rejected(*words, "--out", tmp_path / "out")
 
 
 def test_a_report_that_fails_ends_no_other(run, tmp_path, ropewalk):

@@ -144,59 +144,12 @@ def test_a_second_writer_is_refused(tmp_path):
     assert len(read_samples(tmp_path)) == 1
 
 
-OTHERS: dict[str, Callable[[Path, Path], object]] = {
-    "symbolic link": lambda path, theirs: path.symlink_to(theirs),
-    "hard link": lambda path, theirs: path.hardlink_to(theirs),
-    "a pipe": lambda path, _: os.mkfifo(path),
-    "a device": lambda path, _: path.symlink_to("/dev/zero"),
-    "a folder": lambda path, _: path.mkdir(),
-}
-
-
-@pytest.mark.parametrize("kind", OTHERS)
-def test_what_may_be_someone_elses_is_not_written(kind, tmp_path):
-    theirs, run = tmp_path / "theirs", tmp_path / "run"
-    theirs.write_text('{"a": 1}\nan unfinished line')
-    run.mkdir()
-    OTHERS[kind](run / SAMPLES, theirs)
-    with pytest.raises(UserError, match="cannot be written: ") as caught, writing(run):
-        pytest.fail("written")
-    told = {"a device": "symbolic link", "a folder": "Is a directory"}.get(kind, kind)
-    assert told in str(caught.value)
-    assert theirs.read_text() == '{"a": 1}\nan unfinished line'
-
-
-@pytest.mark.parametrize("name", [RUN, SAMPLES])
-@pytest.mark.parametrize("kind", ["symbolic link", "a pipe", "a device"])
-def test_a_record_that_is_no_file_is_refused(name, kind, tmp_path):
-    OTHERS[kind](tmp_path / name, tmp_path / "absent")
-    with pytest.raises(UserError, match=f"{name} cannot be read: it is a"):
-        (read_run if name == RUN else read_samples)(tmp_path)
-
-
-def test_a_record_without_end_is_not_read(tmp_path):
-    for name in (RUN, SAMPLES):
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(2**40)
-        with pytest.raises(UserError, match=r"larger than [\d,]+ MiB"):
-            (read_run if name == RUN else read_samples)(tmp_path)
-    (tmp_path / SAMPLES).write_bytes(b'{"cell": "' + b"a" * LINE + b'"}\n{}\n')
-    with pytest.raises(UserError, match="line 1 is broken"):
-        read_samples(tmp_path)
-
-
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "removed": lambda folder: (folder / SAMPLES).unlink(),
-    "folder removed": shutil.rmtree,
-    "emptied": lambda folder: (folder / SAMPLES).write_text(""),
     "cut": lambda folder: os.truncate(folder / SAMPLES, (folder / SAMPLES).stat().st_size - 9),
-    "renamed": lambda folder: (folder / SAMPLES).rename(folder / "old"),
     "folder renamed": lambda folder: folder.rename(folder.with_name("moved")),
     "replaced": lambda folder: shutil.copy(folder / SAMPLES, folder / "b").replace(
         folder / SAMPLES
-    ),
-    "appended to": lambda folder: (folder / SAMPLES).write_bytes(
-        2 * (folder / SAMPLES).read_bytes()
     ),
 }
 
