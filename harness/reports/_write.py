@@ -64,8 +64,8 @@ def write_reports(
         make_folder(folder)
     written = Written()
     with shared():
-        for given in _requested(folder, chosen):
-            report = load("report", given)
+        for name in _requested(folder, chosen):
+            report = load("report", name)
             make = partial(_make, report, frame, note, paper, files=folder is not None)
             try:
                 result = call(f"report {report.label}", make)
@@ -79,7 +79,10 @@ def write_reports(
             if result.figure is not None and paper in (None, Paper()):
                 written.figures[report.label] = result.figure
             if folder is not None:
-                written.files += _replace(result.files, folder / report.label.partition(":")[0])
+                stem = folder / report.label.partition(":")[0]
+                for suffix in {*TABLES, *FIGURES, CAPTION} - result.files.keys():
+                    stem.with_name(stem.name + suffix).unlink(missing_ok=True)  # of another sweep
+                written.files += save(result.files, stem)
     return written
 
 
@@ -88,7 +91,9 @@ def _requested(folder: Path | None, chosen: Sequence[str] | None) -> list[str]:
     if chosen is None:
         there = {path.stem for path in folder.iterdir()} if folder is not None else set()
         chosen = [name for name in every if name in {*DEFAULT, *there}]
-    return list(dict.fromkeys(one for name in chosen for one in (every if name == ALL else [name])))
+    return list(
+        dict.fromkeys(each for name in chosen for each in (every if name == ALL else [name]))
+    )
 
 
 @dataclass(frozen=True)
@@ -122,8 +127,8 @@ def _make(
             with suppress(ValueError), drawing(paper):  # the table has a figure only sometimes
                 figure = module.draw(frame, result)
                 content |= _drawn(report, figure, note, paper)
-        displayed = _part(report, "display") is not None
-        display = {title: of for tables, _ in parts for title, of in tables.items() if displayed}
+        tables = parts if hasattr(module, "display") else []
+        display = {title: shown for part, _ in tables for title, shown in part.items()}
         summary, notes = (_texts(report, name, result) for name in ("summary", "notes"))
         table = RenderedTable(about, summary, _whole(result), display, notes)
         return _Report(content, table, figure)
@@ -134,14 +139,9 @@ def _make(
     return _Report(_drawn(report, result, note, paper) if files else {}, figure=result)
 
 
-def _part(report: Plugin, name: str) -> Any:
-    """Return an optional function of a report: ``summary``, ``notes`` or ``display``."""
-    return getattr(report.module, name, None)
-
-
 def _texts(report: Plugin, name: str, table: pd.DataFrame) -> list[str]:
     """Return a table's summary or notes; a backtick in a name would end its `name`."""
-    function = _part(report, name)
+    function = getattr(report.module, name, None)
     return function(table.map(without_backticks)) if function else []
 
 
@@ -150,7 +150,7 @@ def _parts(report: Plugin, table: pd.DataFrame, frame: pd.DataFrame) -> list[Par
 
     A table of models that are compared with each other, as over seeds, is one.
     """
-    display = _part(report, "display")
+    display = getattr(report.module, "display", None)
     together = getattr(report.module, "TOGETHER", "seeds" in table)
     tables = [table]
     if display and not together and "model" in table:
@@ -162,13 +162,6 @@ def _parts(report: Plugin, table: pd.DataFrame, frame: pd.DataFrame) -> list[Par
         )
         for rows in tables
     ]
-
-
-def _replace(files: Mapping[str, bytes], stem: Path) -> list[Path]:
-    """Write a report's files, and remove those that an earlier sweep had and this one has not."""
-    for suffix in {*TABLES, *FIGURES, CAPTION} - files.keys():
-        stem.with_name(stem.name + suffix).unlink(missing_ok=True)
-    return save(files, stem)
 
 
 def save(files: Mapping[str, bytes], stem: Path) -> list[Path]:
@@ -194,7 +187,6 @@ def table_files(table: pd.DataFrame, parts: Sequence[Part]) -> dict[str, bytes]:
 
 
 def _whole(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with its index, where that has a name, as a column."""
     return table.reset_index() if table.index.name is not None else table
 
 
@@ -236,15 +228,15 @@ def figure_files(figure: Figure, paper: Paper | None = None) -> dict[str, bytes]
     if not 0 < width * height <= LARGEST:
         message = f"its figure is {width:g} x {height:g} inches; at most {LARGEST:,} square inches"
         raise ValueError(f"{message} are drawn")
-    dateless = {".png": "Software", ".svg": "Date", ".pdf": "CreationDate"}
+    changing = {".png": "Software", ".svg": "Date", ".pdf": "CreationDate"}
     files = {}
     with drawing(paper):
         figure.set_dpi(DOTS_PER_INCH)
         lay_out(figure)
         for suffix in FIGURES:
             content = io.BytesIO()
-            meta = {dateless[suffix]: None}
-            figure.savefig(content, dpi=DOTS_PER_INCH, metadata=meta, format=suffix[1:])
+            metadata = {changing[suffix]: None}
+            figure.savefig(content, dpi=DOTS_PER_INCH, metadata=metadata, format=suffix[1:])
             files[suffix] = _indexed(content) if suffix == ".png" else content.getvalue()
     return files
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +25,6 @@ from harness.stats.measure import LOWER, SHARES
 from tasks._intervals import CONFIDENCE
 
 METHODS = 5  # the fewest of which a rank correlation says anything
-ON = ["model", "scaling", "length"]
 NONE = (
     "nothing to set against each other: it needs perplexity by the protocol tail and a task of "
     "retrieval of one model at a length beyond the trained window, of two methods that differ"
@@ -67,13 +68,11 @@ def make(frame: pd.DataFrame, *, evaluator: str = "none") -> Figure:
 def _panel(axes: Axes, rows: pd.DataFrame, known: Methods) -> None:
     for row in rows.to_dict("records"):
         look, x, y = known.look[row["scaling"]], row["score"], row["kept"]
-        axes.hlines(y, row["low"], row["high"], color=look.color, linewidth=0.6, alpha=0.5)
-        axes.vlines(
-            x, row["kept_low"], row["kept_high"], color=look.color, linewidth=0.6, alpha=0.5
-        )
+        thin: dict[str, Any] = {"color": look.color, "linewidth": 0.6, "alpha": 0.5}
+        axes.hlines(y, row["low"], row["high"], **thin)
+        axes.vlines(x, row["kept_low"], row["kept_high"], **thin)
         axes.plot(
-            x, y, marker=look.marker or "o", color=look.color,
-            markeredgecolor="white",
+            x, y, marker=look.marker or "o", color=look.color, markeredgecolor="white",
             markeredgewidth=0.5, markersize=5.5, label=row["scaling"], linestyle="",
         )  # fmt: skip
     low, high = float(rows["low"].min()), float(rows["high"].max())
@@ -98,23 +97,23 @@ def pairs(
     table = drawn(cells(frame)).dropna(subset="score")
     table["frequencies"] = table["frequencies"].fillna(table["scaling"])
     table = table[table["length"] > table["trained_length"]]
-    lower = table["metric"].isin(LOWER)
-    every = frame["task"]
-    tasks = every[frame["protocol"] == "tail"] if "protocol" in frame else every[:0]
-    tails = table[lower & table["task"].isin(tasks)]
+    tasks = frame["task"][frame["protocol"] == "tail"] if "protocol" in frame else frame["task"][:0]
+    tails = table[table["metric"].isin(LOWER) & table["task"].isin(tasks)]
     kept = table[table["metric"].isin(SHARES)]
-    names = {"score": "kept", "low": "kept_low", "high": "kept_high"}
-    kept = kept[[*ON, "task", "metric", *names]].rename(columns=names)
     if tails.empty or kept.empty:
         raise ValueError(NONE)
+    on, scores = ["model", "scaling", "length"], ["score", "low", "high"]
+    kept = kept[[*on, "task", "metric", *scores]]
+    kept = kept.rename(columns={"score": "kept", "low": "kept_low", "high": "kept_high"})
+    kinds = {"Perplexity": tails}
+    with suppress(ValueError):  # key_tokens says why there are none
+        keys = drawn(measured(frame, evaluator).reset_index())[[*CELL, *scores]]
+        keys = tails.drop(columns=scores).merge(keys, on=CELL)
+        kinds["Key perplexity"] = keys.dropna(subset="score")
     rows, named = [], titles(frame)
-    for kind, known in (
-        ("Perplexity", tails),
-        ("Key perplexity", _keys(frame, tails, drawn, evaluator)),
-    ):
-        columns = ["score", "low", "high", "trained_length", "frequencies"]
-        known = known[[*ON, "task", *columns]].rename(columns={"task": "of"})
-        both = known.merge(kept, on=ON)
+    for kind, known in kinds.items():
+        known = known[[*on, "task", *scores, "trained_length", "frequencies"]]
+        both = known.rename(columns={"task": "of"}).merge(kept, on=on)
         several = tails["task"].nunique() > 1  # of each task a panel: scores are of other targets
         task = both["task"].map(named)
         against = both["of"].map(named) + " and " + task if several else task
@@ -152,19 +151,3 @@ def interval(rho: float, n: int) -> tuple[float, float]:
     """
     half = float(ndtri((1 + CONFIDENCE) / 2)) * math.sqrt((1 + rho**2 / 2) / (n - 3))
     return math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)
-
-
-def _keys(
-    frame: pd.DataFrame,
-    tails: pd.DataFrame,
-    drawn: Callable[[pd.DataFrame], pd.DataFrame],
-    evaluator: str,
-) -> pd.DataFrame:
-    """Return the same cells with the perplexity of their key tokens; none where it is unknown."""
-    try:
-        result = measured(frame, evaluator)
-    except ValueError:  # key_tokens says why
-        return tails.iloc[:0]
-    scores = drawn(result.reset_index())[[*CELL, "score", "low", "high"]]
-    plain = tails.drop(columns=["score", "low", "high"])
-    return plain.merge(scores, on=CELL).dropna(subset="score")

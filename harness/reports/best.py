@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -72,17 +72,16 @@ def _rows(frame: pd.DataFrame, margin: float) -> list[dict[str, Any]]:
     ]
     for row in rows:
         place = row["model"], row["length"]
-        here = (one for one in rows if (one["model"], one["length"]) == place)
         row["truncate"] = row["gain_low"] is not None and row["gain_low"] > 0
-        row["retrieval"] = [one["task"] for one in here if _retrieves(one)] or None
+        row["retrieval"] = [  # what finds significantly more than the window of a longer text holds
+            other["task"]
+            for other in rows
+            if (other["model"], other["length"]) == place
+            and other["metric"] in SHARES
+            and None not in (other["low"], other["trained_length"])
+            and other["low"] > other["trained_length"] / other["length"]
+        ] or None
     return rows
-
-
-def _retrieves(row: Mapping[str, Any]) -> bool:
-    """Return whether a method finds significantly more than the window of a longer text holds."""
-    if row["metric"] not in SHARES or row["low"] is None or not row["trained_length"]:
-        return False
-    return bool(row["low"] > row["trained_length"] / row["length"])
 
 
 def _decided(frame: pd.DataFrame, margin: float) -> dict[Place, Decision]:
@@ -94,7 +93,11 @@ def _row(decision: Decision) -> dict[str, Any]:
     order = sorted(of.names, key=lambda name: of.score(name).score, reverse=not of.how.lower)
     rivals = order[1:]
     lead = decision.less(rivals[0]) if rivals else None
-    lost = {name: len(units) for name, units in of.lost.items() if units}
+
+    def named(chosen: Callable[[str], bool]) -> list[str] | None:
+        names = filter(chosen, order)
+        return [each for name in names for each in of.everyone(name)] or None
+
     return {
         **decision.facts, "measure": of.how.name, "better": "lower" if of.how.lower else "higher",
         "relative": of.how.relative, "units": of.how.units, "n": of.n, "asked": of.requested,
@@ -105,12 +108,11 @@ def _row(decision: Decision) -> dict[str, Any]:
         "winner": decision.winner, "next": rivals[0] if rivals else None,
         **_difference("lead", lead),
         "better_on": lead and (lead.lower if of.how.lower else lead.higher),
-        "as_good": _named(decision, [name for name in order if decision.as_good(name)]),
-        "possible": _named(decision, [name for name in order if decision.possible(name)]),
+        "as_good": named(decision.as_good), "possible": named(decision.possible),
         "needed": decision.needed, **_difference("cost", decision.cost),
         **_ends("truncation_", decision.truncation), **_difference("gain", decision.gain),
         "apart": [f"{name} {of.own[name]}" for name in of.excluded] or None,
-        "failed": [f"{name} {n}" for name, n in lost.items()] or None,
+        "failed": [f"{name} {len(units)}" for name, units in of.lost.items() if units] or None,
         "code": sorted(of.code) or None,
     }  # fmt: skip
 
@@ -128,40 +130,30 @@ def _difference(name: str, difference: Any) -> dict[str, float | None]:
     return {f"{name}{end}": getattr(difference, part, None) for end, part in ends.items()}
 
 
-def _named(decision: Decision, names: list[str]) -> list[str] | None:
-    return [one for name in names for one in decision.family.everyone(name)] or None
-
-
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the table for people, one per model and task."""
     tables = {}
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
-        texts = [
-            {
-                "length": f"{row['length']} ({sentences.times(row)})".removesuffix(" ()"),
-                "use": sentences.method(row, _used(row)),
-                "score [95 %]": sentences.score(row),
-                "regret, at most": _bound(row),
-                "best": _best_named(row),
-                "as good as the best": ", ".join(
-                    sentences.method(row, name) for name in row["as_good"] or []
-                ),
-                "not significantly worse": ", ".join(
-                    sentences.method(row, name)
-                    for name in row["possible"] or []
-                    if name not in (row["as_good"] or [])
-                ),
-            }
-            for row in records(rows)
-        ]
+        texts = []
+        for row in records(rows):
+            best = sentences.method(row, row["best"]) + " (winner)" * bool(row["winner"])
+            good = row["as_good"] or []
+            others = [name for name in row["possible"] or [] if name not in good]
+            texts.append(
+                {
+                    "length": f"{row['length']} ({sentences.times(row)})".removesuffix(" ()"),
+                    "use": sentences.method(row, _used(row)),
+                    "score [95 %]": sentences.score(row),
+                    "regret, at most": _bound(row),
+                    "best": "" if row["all_zero"] else best,
+                    "as good as the best": ", ".join(sentences.method(row, name) for name in good),
+                    "not significantly worse": ", ".join(
+                        sentences.method(row, name) for name in others
+                    ),
+                }
+            )
         tables[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
     return tables
-
-
-def _best_named(row: Mapping[str, Any]) -> str:
-    if row["all_zero"]:
-        return ""
-    return sentences.method(row, row["best"]) + " (winner)" * bool(row["winner"])
 
 
 def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
@@ -183,19 +175,13 @@ def summary(table: pd.DataFrame) -> list[str]:
             texts.append(
                 f"{start}, on all {len(facts)} tasks: use `{first['overall']}`, {_overall(facts)}."
             )
-    return [*texts, *_rare(records(table))]
-
-
-def _rare(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how many failures the fewest units leave possible, where no compared method failed."""
-    whole = [row for row in rows if not row["failed"] or row["n"] == row["asked"]]
-    if not whole:
-        return []
-    least = min(whole, key=lambda row: row["n"])
-    share = sentences.at_most(min(1.0, 3 / max(1, least["n"])))
-    leave = "leaves" if least["n"] == 1 else "leave"
-    counted, units = _counted(least), least["units"]
-    return [RARE.format(counted=counted, leave=leave, units=units, share=share)]
+    if whole := [row for row in records(table) if not row["failed"] or row["n"] == row["asked"]]:
+        least = min(whole, key=lambda row: row["n"])
+        share = sentences.at_most(min(1.0, 3 / max(1, least["n"])))
+        leave = "leaves" if least["n"] == 1 else "leave"
+        counted, units = _counted(least), least["units"]
+        texts.append(RARE.format(counted=counted, leave=leave, units=units, share=share))
+    return texts
 
 
 def sentence(row: Mapping[str, Any], measured: str) -> str:
@@ -209,7 +195,6 @@ def sentence(row: Mapping[str, Any], measured: str) -> str:
 
 
 def _truncate(row: Mapping[str, Any]) -> str:
-    """Return that truncation is better, and whether retrieval gains all the same."""
     if not row["truncate"]:
         return ""
     worse = f"the best scaling, `{row['use']}`, is {sentences.gap(row, 'gain')} worse"
@@ -221,7 +206,6 @@ def _truncate(row: Mapping[str, Any]) -> str:
 
 
 def _use(row: Mapping[str, Any], measured: str) -> str:
-    """Name the method to use, with its score, and that it wins or its regret."""
     same = f" ({sentences.listed(row['same'])}: the same measurement)" if row["same"] else ""
     use, score = f"`{row['use']}`{same}", sentences.score(row)
     if row["next"] is None:
@@ -248,11 +232,9 @@ def _use(row: Mapping[str, Any], measured: str) -> str:
 
 
 def _best(row: Mapping[str, Any]) -> str:
-    """Return which method is the best, where another one is recommended."""
     if row["use"] == row["best"] or row["score"] == row["best_score"]:
         return ""
-    code = row["best"] in (row["code"] or [])
-    why = ", which needs its own modelling code," if code else ""
+    why = ", which needs its own modelling code," * (row["best"] in (row["code"] or []))
     extreme = "lowest" if row["better"] == "lower" else "highest"
     sure = ", significantly" if row["winner"] else ""
     return f"`{row['best']}`{why} has the {extreme} score{sure}: {sentences.score(row, 'best_')}."
@@ -283,11 +265,10 @@ def _gain(row: Mapping[str, Any]) -> str:
 
 
 def _needed(row: Mapping[str, Any]) -> str:
-    """Return how many documents would bound the regret by the margin."""
     needed = row["needed"]
-    if row["winner"] or needed is None or row["use"] != row["best"] or needed <= row["n"]:
+    if row["winner"] or needed is None or row["use"] != row["best"]:
         return ""
-    if needed > MOST_NEEDED * row["n"]:
+    if not row["n"] < needed <= MOST_NEEDED * row["n"]:
         return ""
     points = f"percentage point{'' if row['margin'] == 1 else 's'}"
     unit = points if row["metric"] in SHARES else "%"
@@ -300,14 +281,13 @@ def _only(row: Mapping[str, Any]) -> str:
 
 
 def _units(row: Mapping[str, Any]) -> str:
-    """Return on which documents or trials methods were compared, where some are missing."""
     parts = []
     if row["n"] < row["asked"]:
         parts.append(f"on the {row['n']} of {row['asked']} {row['units']} that all methods have")
-    for name, text in (("failed", "failed"), ("apart", "left out, with too few")):
-        if row[name]:
-            pairs = [pair.rpartition(" ") for pair in row[name]]
-            each = (f"`{one}` on {n} of {row['asked']}" for one, _, n in pairs)
+    for kind, text in (("failed", "failed"), ("apart", "left out, with too few")):
+        if row[kind]:
+            pairs = [pair.rpartition(" ") for pair in row[kind]]
+            each = (f"`{name}` on {n} of {row['asked']}" for name, _, n in pairs)
             parts.append(f"{text}: {', '.join(each)}")
     return f"({'; '.join(parts)}.)" if parts else ""
 
@@ -352,23 +332,22 @@ def answer(best: pd.DataFrame) -> list[dict[str, Any]]:
                 size = sentences.gap(cut, "gain")
                 answer["bound"] = f"the best scaling, {cut['use']}, is {size} worse on this text"
             lengths.append(answer)
-        firsts = [rows[rows["task"] == task].iloc[0] for task in tasks]
         heads = [
-            {"task": one["task"], "measure": one["measure"], "better": f"{one['better']} is better"}
-            for one in firsts
+            {"task": task, "measure": measure, "better": f"{better} is better"}
+            for task, measure, better in rows.drop_duplicates("task")[
+                ["task", "measure", "better"]
+            ].itertuples(index=False)
         ]
         shown.append({"model": model, "tasks": heads, "lengths": lengths})
     return shown
 
 
 def _overall(rows: Sequence[dict[str, Any]]) -> str:
-    """Return how much worse than the best of each task the method for all tasks is at most."""
-    first = rows[0]
-    regret = first["overall_regret"]
+    regret = rows[0]["overall_regret"]
     if regret is None:
         return ""
     if not any(row["next"] for row in rows):
-        return "" if first["same"] else _only(first)
+        return "" if rows[0]["same"] else _only(rows[0])
     if regret == 0:
         return "the best on every task"
     size = sentences.at_most(regret)
@@ -376,21 +355,26 @@ def _overall(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _task(row: dict[str, Any]) -> dict[str, Any]:
-    """Return what one task says at one length."""
     same, use = row["same"] or [], _used(row)
     if use and same:
         use = f"{use} and {len(same)} equal" if len(same) > 2 else " = ".join([use, *same])
+    more = []
+    if row["use"] != row["best"] and row["best_score"] != row["score"]:
+        why = " needs modelling code and" * (row["best"] in (row["code"] or []))
+        more.append(f"{row['best']}{why} has {sentences.score(row, 'best_')}")
+    if row["gain"] is not None:
+        change = sentences.signed(row["gain"], row["gain_low"], row["gain_high"])
+        more.append(f"{change} against truncation to {row['trained_length']:,} tokens")
     return {
         "use": use,
         "score": sentences.score(row),
         "n": sentences.counted(row["n"], row["units"]),
         "told": _verdict(row),
-        "more": "; ".join(part for part in (_better_score(row), _from_truncation(row)) if part),
+        "more": "; ".join(more),
     }
 
 
 def _used(row: dict[str, Any]) -> str:
-    """Return the method to use, or "" where no method scores anything."""
     return "" if row["all_zero"] else row["use"]
 
 
@@ -406,18 +390,3 @@ def _verdict(row: dict[str, Any]) -> str:
     if row["regret"] is None:
         return "too few samples for a bound"
     return f"at most {_bound(row)} worse than the best of {row['methods']}"
-
-
-def _better_score(row: dict[str, Any]) -> str:
-    """Return the method of the best score, where it is not the one to use."""
-    if row["use"] == row["best"] or row["best_score"] == row["score"]:
-        return ""
-    why = " needs modelling code and" if row["best"] in (row["code"] or []) else ""
-    return f"{row['best']}{why} has {sentences.score(row, 'best_')}"
-
-
-def _from_truncation(row: dict[str, Any]) -> str:
-    if row["gain"] is None:
-        return ""
-    change = sentences.signed(row["gain"], row["gain_low"], row["gain_high"])
-    return f"{change} against truncation to {row['trained_length']:,} tokens"

@@ -36,23 +36,18 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
             "no cell has the bytes of all its text; measure perplexity again to have them"
         )
     sums = known.groupby([*CELL, "unit"], sort=False)[["value", "weight", "bytes"]].sum()
-    rows = [
-        {**dict(zip(CELL, cell, strict=True)), **_bits(documents)}
-        for cell, documents in sums.groupby(CELL, sort=False)
-    ]
+    rows = []
+    for cell, documents in sums.groupby(CELL, sort=False):
+        nats, tokens, size = (documents[name] for name in ("value", "weight", "bytes"))
+        mean = ratio((nats / math.log(2)).tolist(), size.tolist())
+        low, high = mean.interval()
+        bits = {"bits_per_byte": mean.value, "low": low, "high": high}
+        totals = {"tokens": tokens.sum(), "bytes": size.sum()}
+        rows.append({**dict(zip(CELL, cell, strict=True)), **bits, **totals})
     table = cells(frame).rename(columns={"score": "perplexity"}).drop(columns=["low", "high"])
     table = table.merge(pd.DataFrame(rows), on=CELL)
     kinds = {"low": float, "high": float, "tokens": int, "bytes": int}
     return table.astype(kinds)[COLUMNS]
-
-
-def _bits(documents: pd.DataFrame) -> dict[str, float | None]:
-    """Return the bits per byte of documents with their interval, and the sums they are made of."""
-    nats, tokens, size = (documents[name] for name in ("value", "weight", "bytes"))
-    mean = ratio((nats / math.log(2)).tolist(), size.tolist())
-    low, high = mean.interval()
-    sums = {"tokens": tokens.sum(), "bytes": size.sum()}
-    return {"bits_per_byte": mean.value, "low": low, "high": high, **sums}
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:

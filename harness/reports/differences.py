@@ -112,14 +112,12 @@ def against(frame: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
     }
     groups = dict(tuple(table.groupby(["model", "task", "length"])))
     rows = []
-    for place, methods_here in families(frame).items():
-        known, base = groups[place], bases[place[0]]
+    for key, here in families(frame).items():
+        known, base = groups[key], bases[key[0]]
         if base in set(known["scaling"]):
-            compared = _compared(methods_here, base)
-            rows += [
-                _row(cell, methods_here, base, compared)
-                for cell in records(known[known["scaling"] != base])
-            ]
+            compared = _compared(here, base)
+            others = records(known[known["scaling"] != base])
+            rows += [_row(cell, here, base, compared) for cell in others]
     return pd.DataFrame(rows)
 
 
@@ -135,9 +133,9 @@ def checkpoints(frame: pd.DataFrame) -> pd.DataFrame:
         known = {cell["scaling"]: cell for cell in records(table)}
         for model in models[1:]:
             for scaling in frame.loc[frame["model"] == model, "scaling"].unique():
-                one, other = named[model, scaling], named.get((models[0], scaling), "")
-                if one in known and other in known:
-                    row = _row(known[one], here, other, _compared(here, other))
+                name, other = named[model, scaling], named.get((models[0], scaling), "")
+                if name in known and other in known:
+                    row = _row(known[name], here, other, _compared(here, other))
                     rows.append({**row, "model": model, "scaling": scaling, "baseline": models[0]})
     return pd.DataFrame(rows)
 
@@ -154,17 +152,21 @@ def between(frame: pd.DataFrame) -> pd.DataFrame:
     for _, samples in frame.groupby("task", sort=False):
         how = measure(samples.assign(scaling=samples["model"] + " " + samples["scaling"]))
         for _, here in samples.groupby("length"):
-            of_both = [
-                cell
-                for _, cell in here.groupby("scaling", sort=False)
-                if _same_requests(cell, first, second)
-            ]
+            of_both, frequencies = [], []
+            for _, cell in here.groupby("scaling", sort=False):
+                parts = [cell[cell["model"] == name] for name in (first, second)]
+                questions = [set(part["question"]) for part in parts]
+                scored = all(part["score"].notna().any() for part in parts)
+                if scored and questions[0] == questions[1]:
+                    of_both.append(cell)
+                    firsts = cell.drop_duplicates("model")
+                    frequencies.append(tuple(firsts["frequencies"].fillna(firsts["scaling"])))
             pairs = [  # the runs as two methods, whatever their frequencies
                 family(cell.assign(scaling=cell["model"], frequencies=cell["model"]), how)
                 for cell in of_both
             ]
             compared = [_compared(pair, first).get(second, (None, None)) for pair in pairs]
-            corrected = holm_once(map(_frequencies, of_both), [p for _, p in compared])
+            corrected = holm_once(frequencies, [p for _, p in compared])
             for cell, pair, (difference, _), p in zip(
                 of_both, pairs, compared, corrected, strict=True
             ):
@@ -178,45 +180,23 @@ def between(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _frequencies(cell: pd.DataFrame) -> tuple[str, ...]:
-    """Return the frequencies that a method has in each run; its name where it has none."""
-    firsts = cell.drop_duplicates("model")
-    return tuple(firsts["frequencies"].fillna(firsts["scaling"]))
-
-
-def _same_requests(cell: pd.DataFrame, first: str, second: str) -> bool:
-    """Return whether two runs have a score of one cell, and the same requests."""
-    own = [cell[cell["model"] == name] for name in (first, second)]
-    scored = all(part["score"].notna().any() for part in own)
-    return scored and set(own[0]["question"]) == set(own[1]["question"])
-
-
 def _row(cell: dict[str, Any], here: Family, baseline: str, compared: Compared) -> dict[str, Any]:
-    one, other = here.first(cell["scaling"]), here.first(baseline)
-    same, how = one == other, here.how
-    difference, p = compared.get(one, (None, None))
-    row = {name: cell[name] for name in COPIED} | {
-        "score": here.score(one).score,
-        "measure": how.name,
-        "baseline": baseline,
-        "better": "lower" if how.lower else "higher",
-        "relative": how.relative,
-        "units": how.units,
-        "n": difference.n if difference else here.own[one],
-        "asked": here.requested,
-        "status": here.status(one),
-        "difference": 0.0 if same else getattr(difference, "value", None),
-        "measured_as": one,
-    }
-    row |= {name: getattr(difference, name, None) for name in ("low", "high", "p")}
-    better_on = "lower" if how.lower else "higher"
-    return row | {
-        "p_all": p,
-        "same": same,
-        "better_on": getattr(difference, better_on, None),
-        "failed": len(here.lost[one] - here.lost[other]),
-        "verdict": "same" if same else _verdict(here, one, other, difference, p),
-    }
+    name, other = here.first(cell["scaling"]), here.first(baseline)
+    same, how = name == other, here.how
+    better = "lower" if how.lower else "higher"
+    difference, p = compared.get(name, (None, None))
+    return {
+        **{column: cell[column] for column in COPIED},
+        "score": here.score(name).score, "measure": how.name, "baseline": baseline,
+        "better": better, "relative": how.relative, "units": how.units,
+        "n": difference.n if difference else here.own[name], "asked": here.requested,
+        "status": here.status(name),
+        "difference": 0.0 if same else getattr(difference, "value", None), "measured_as": name,
+        **{end: getattr(difference, end, None) for end in ("low", "high", "p")},
+        "p_all": p, "same": same, "better_on": getattr(difference, better, None),
+        "failed": len(here.lost[name] - here.lost[other]),
+        "verdict": "same" if same else _verdict(here, name, other, difference, p),
+    }  # fmt: skip
 
 
 def _compared(here: Family, baseline: str) -> Compared:
@@ -225,28 +205,24 @@ def _compared(here: Family, baseline: str) -> Compared:
     names = [name for name in here.names if name != other]
     if other not in here.shared:
         return {}
-    ones = [here.shared[name] for name in names]
-    results = differences(ones, here.shared[other], here.how)
+    shared = [here.shared[name] for name in names]
+    results = differences(shared, here.shared[other], here.how)
     if not results:
         return {}
-    less = values_of(ones) - values_of([here.shared[other]])
+    less = values_of(shared) - values_of([here.shared[other]])
     corrected = adjusted(less, weights_of(here.shared[other]), results, shares=here.how.share)
     return dict(zip(names, zip(results, corrected, strict=True), strict=True))
 
 
 def _verdict(
-    here: Family, one: str, other: str, difference: Difference | None, p: float | None
+    here: Family, name: str, other: str, difference: Difference | None, p: float | None
 ) -> str:
-    """Return better, worse, no significant difference, or not compared.
-
-    A method that failed on a document or trial that the other has is not called better.
-    """
     if difference is None:
         return "not compared"
     better = (difference.value < 0) == here.how.lower
-    first, second = (one, other) if better else (other, one)
+    first, second = (name, other) if better else (other, name)
     if p is None or p >= ALPHA or here.lost[first] - here.lost[second]:
-        return NO_DIFFERENCE
+        return NO_DIFFERENCE  # also where the better one failed on what the other has
     return "better" if better else "worse"
 
 
@@ -330,16 +306,14 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
         columns * len(groups), columns, panel_height=ROW * len(order) + 0.95
     )
     room, named = figure.get_size_inches()[0] / columns - 0.6, titles(frame)
-    for place, kin in enumerate(groups):
-        here = panels[place * columns : (place + 1) * columns]
+    for index, kin in enumerate(groups):
+        here = panels[index * columns : (index + 1) * columns]
         for spare in here[len(kin) :]:
             spare.remove()
         for axes, shown in zip(here, kin, strict=False):
             _panel(axes, shown, known.look, order)
-            labels = [
-                style.folded(name, 2, style.SIZE - 1) if axes is here[0] else "" for name in order
-            ]
-            axes.set_yticks(range(len(order)), labels)
+            labels = [style.folded(name, 2, style.SIZE - 1) for name in order]
+            axes.set_yticks(range(len(order)), labels if axes is here[0] else [""] * len(order))
             first = shown.iloc[0]
             where = f"{style.length_label(int(first['length']))} ({first['relative_length']:.3g}×)"
             less = f" less {first['baseline']}" if first["baseline"] != baseline else ""
@@ -362,28 +336,22 @@ def _panel(
     first = next(iter(facts.values()))
     percent = first["relative"] or first["metric"] in SHARES
     scale = 100 if percent else 1
-    absent = Row("", None, None, None, style.GREY, "")
-    rows = [
-        _mark(facts[name], look[name]).scaled(scale) if name in facts else absent for name in order
-    ]
+    rows = []
+    for name in order:
+        row = facts.get(name)
+        if row is None or row["same"]:
+            rows.append(Row(name, None, None, None, style.GREY, "", text="=" if row else ""))
+            continue
+        status, own = str(row["status"]), look[name]
+        drawn = Row(
+            name, row["difference"], row["low"], row["high"],
+            style.GREY if own == style.REST else own.color, own.marker,
+            full=row["verdict"] in ("better", "worse"),
+            note="" if status == "ok" else status.split(" ok")[0],
+        )  # fmt: skip
+        rows.append(drawn.scaled(scale))
     unit = " %" if first["relative"] else " pp" if percent else ""
-
-    def written(value: float) -> str:
-        return sentences.signed(value / scale, unit=unit)
-
-    draw_rows(axes, rows, on_scale(rows), written)
+    draw_rows(axes, rows, on_scale(rows), lambda value: sentences.signed(value / scale, unit=unit))
     what = "Percentage points" if percent else "Difference"
     what = "Difference (%)" if first["relative"] else what
     axes.set_xlabel(f"{what},\n{first['better']} is better", fontsize=style.SIZE - 1)
-
-
-def _mark(row: dict[str, Any], look: style.Look) -> Row:
-    if row["same"]:
-        return Row(row["scaling"], None, None, None, style.GREY, "", text="=")
-    status = str(row["status"])
-    return Row(
-        row["scaling"], row["difference"], row["low"], row["high"],
-        style.GREY if look == style.REST else look.color, look.marker,
-        full=row["verdict"] in ("better", "worse"),
-        note="" if status == "ok" else status.split(" ok")[0],
-    )  # fmt: skip

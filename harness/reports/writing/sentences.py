@@ -218,19 +218,11 @@ def latex_sentence(text: str) -> str:
     )
 
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-
 def without_backticks(value: object) -> object:
     """Return a text, or each of a list of texts, with no backtick that ends a `name`."""
     if isinstance(value, list):
         return [without_backticks(one) for one in value]
     return value.replace("`", "'") if isinstance(value, str) else value
-
-
-def csv_text(value: object) -> object:
-    """Return a text that no spreadsheet takes for a formula; numbers stay as they are."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 PROTOCOLS = {

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
-from pandas.api.types import is_numeric_dtype
 from tabulate import tabulate
 
 from harness.reports.writing.sentences import (
     LATEX_SIGNS,
-    csv_text,
     latex_sentence,
     markdown_sentence,
     markdown_text,
@@ -106,11 +104,8 @@ def joined(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def csv(table: pd.DataFrame) -> str:
-    """Return a table for programs and spreadsheets; no name becomes a formula."""
-    table = joined(table)
-    texts = [name for name in table if not is_numeric_dtype(table[name])]
-    plain = table.assign(**{str(name): table[name].map(csv_text) for name in texts})
-    return plain.to_csv(index=False, lineterminator="\n")
+    """Return a table for programs and spreadsheets."""
+    return joined(table).to_csv(index=False, lineterminator="\n")
 
 
 def parted(widths: Sequence[float], room: float) -> list[list[int]]:
