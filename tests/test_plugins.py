@@ -1,6 +1,5 @@
 """Plug-ins by name, by file and by module: options typed, mistakes answered in a sentence."""
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,16 +69,10 @@ def test_options_are_typed_and_defaults_filled_in():
     ("kind", "given", "words"),
     [
         ("method", "yran", "no method is called 'yran'; did you mean 'yarn'? known: "),
-        ("method", "zzz", "no method is called 'zzz'; known: "),
-        ("method", "_types", "no method is called '_types'"),
-        ("task", "pass_key", "no task is called 'pass_key'; did you mean 'passkey'?"),
         ("task", "passkey:seed=3", "passkey has no option 'seed'; known: chat, depths, filler"),
         ("report", "differences:baseline=yarn:factor=4,beta=2", "write + for a comma."),
-        ("method", "pi:facto=2", "pi has no option 'facto'; did you mean 'factor'?"),
-        ("method", "none:factor=2", "none has no option 'factor'; known: none."),
         ("method", "pi:factor=two", "pi: factor=two should be a valid number"),
         ("method", "yarn:ramp=log", "yarn: ramp=log should be 'code' or 'paper'."),
-        ("method", "pi:2", "pi: '2' is not option=value."),
         ("method", "pi:factor=", "pi: 'factor=' is not option=value."),
         ("method", "pi:factor=2,factor=4", "pi: option 'factor' is given twice."),
         ("method", "no/such.py", "method file no/such.py does not exist."),
@@ -116,22 +109,6 @@ def test_the_digest_of_a_users_file_follows_its_text(write, monkeypatch):
     second = load("method", str(write(MINE.replace("2.0", "3.0"))))
     assert first.digest != second.digest
     assert (first.options["factor"], second.options["factor"]) == (2.0, 3.0)
-
-
-TASK = """
-METRIC = "accuracy"
-VERSION = 1
-
-def ask(context, lengths, *, seed=0): ...
-def grade(request, response, context): ...
-def score(samples): ...
-"""
-
-
-def test_the_digest_of_a_task_alone_is_that_of_its_text(write):
-    path = write(TASK)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    assert load("task", str(path)).digest == digest
 
 
 PACKAGE = {
@@ -212,7 +189,6 @@ def test_an_installed_package_adds_plugins(ropewalk, tiny, docs, tmp_path):
 @pytest.mark.parametrize(
     ("text", "line", "error"),
     [
-        ("x = 1\ny = x / 0\n", 2, "ZeroDivisionError: division by zero"),
         ("import math\n\nmath.sqrt(-1)\n", 3, "ValueError: math domain error"),
         ("def frequencies(:\n", 1, "SyntaxError: invalid syntax"),
     ],
@@ -221,39 +197,6 @@ def test_an_error_at_import_names_file_and_line(write, text, line, error):
     path = write(text)
     message = refused(lambda: load("method", str(path)))
     assert message == f"method file {path} failed: {error} at mine.py:{line}."
-
-
-SILENT = """
-class Silent({kind}):
-    def __str__(self): raise RuntimeError
-
-def frequencies(rope, length): raise Silent
-"""
-ODD = """
-class Odd:
-    @property
-    def __class__(self): raise RuntimeError("odd")
-
-def frequencies(rope, length): return Odd()
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("frequencies = 5\n", "is not a method: what it defines is not a function."),
-        ("def __getattr__(name): raise RuntimeError('no')\n", "failed: RuntimeError: no at "),
-        (SILENT.format(kind="Exception"), "failed: Silent: Silent at "),
-        (SILENT.format(kind="ValueError"), "at length 128: Silent."),
-        (ODD, "failed: RuntimeError: odd at "),
-    ],
-)
-def test_a_plugin_that_fails_when_it_is_looked_at_is_one_sentence(write, text, told, ropewalk):
-    path = write(text)
-    assert told in refused(lambda: resolve(load("method", str(path)), Rope(8, 1e4, 64), 128))
-    done = ropewalk("check", path)
-    assert done.status in (1, 2)
-    assert "Traceback" not in done.err
 
 
 def test_an_option_without_default_must_be_given(write):
@@ -275,11 +218,6 @@ def test_an_option_that_cannot_be_recorded_is_refused(write, value):
 
 @pytest.mark.parametrize(("returned", "told"), [
     ("rope.inv_freq()", "it returned Tensor, not Frequencies, PerLayerFrequencies or Bands."),
-    ("Frequencies(rope.inv_freq()[1:])", "3 frequencies for 4 channel pairs."),
-    ("Frequencies(rope.inv_freq().double())",
-     "inv_freq must be one row of float32, got torch.float64 (4,)."),
-    ("Frequencies([1.0] * 4)", "inv_freq must be a float32 tensor, got list."),
-    ("Frequencies(rope.inv_freq(), 0.0)", "attention_factor must be positive, got 0.0."),
     ("Frequencies(rope.inv_freq(), __import__('random').uniform(1, 2))",
      "two calls returned different numbers. A method depends on the rope, the length and its "
      "options alone; seed its random numbers and keep no state."),
@@ -327,17 +265,11 @@ def test_a_file_holds_a_factor_for_every_channel(tmp_path):
     assert ratio == pytest.approx([1, 2, 3, 4])
 
 
-def test_code_that_a_file_names_is_known_before_it_runs(tmp_path):
-    assert names_code("method", written(tmp_path, {"scaling": "./mine.py:kept=0.5"}))
-
-
 @pytest.mark.parametrize(
     ("table", "words"),
     [
         ("{", "cannot be read as JSON"),
         ({"score": 3.0}, "names no method"),
-        ([1], "names no method"),
-        ({"scaling": 3}, "names no method"),
         ({"scaling": "./found.json"}, "names no method"),
         ({"scaling": "yarn:beta=3"}, "has no option 'beta'"),
     ],

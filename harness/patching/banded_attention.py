@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from harness.engine import Kernel, blocked
 from harness.engine.memory import Moved
-from harness.errors import UserError
 from harness.patching.layout import Layout, no_mask
 from harness.patching.tiles import FLASH, Merged, Rows, attend, attend_tiles, pieces, within
 from scaling.types import Band, Bands, by_distance
@@ -157,8 +156,6 @@ class BandedAttention:
         cache: Cache | None = None,
     ) -> Merged:
         """Return the softmax of rows from ``position`` on; ``dropped`` keys are absent."""
-        if module not in self.layouts:
-            raise UserError("the config is shared with another model; give each model its own.")
         layout, scale = self.layouts[module], scaling or query.shape[-1] ** -0.5
         fused = blocked(query.device) and softcap is None and query.dtype in FLASH
         end = position + query.shape[2]  # of the keys that are there

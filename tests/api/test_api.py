@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropewalk as rw
-from harness.api.settings import open_loaded
 from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import hold
@@ -195,30 +194,6 @@ def test_a_mistake_is_one_sentence(loaded):
     with pytest.raises(rw.UserError, match=r"call model\.eval\(\)"):
         rw.run(model, tokenizer=tokenizer)
     model.eval()
-
-
-def test_a_loaded_quantised_model_is_named_so(loaded, monkeypatch):
-    """By the kind of its weights, as one that is opened by its name."""
-    model, tokenizer = loaded
-    kind = {"quant_method": "bitsandbytes", "load_in_4bit": True}
-    monkeypatch.setattr(model.config, "quantization_config", kind, raising=False)
-    found = hold(model, tokenizer)
-    assert (found.label, found.quantized) == ("llama-bitsandbytes-4bit", "bitsandbytes-4bit")
-
-
-def test_several_models_may_be_paths():
-    """They are named as one path is; other things stay what they are."""
-    for given in ([Path("a"), "b"], (Path("a"), "b")):
-        assert open_loaded(given, None, {}) == (["a", "b"], None)
-    assert open_loaded(Path("a"), None, {}) == ("a", None)
-
-
-def test_an_export_goes_offline(tiny, monkeypatch):
-    """With offline=True no request is sent, as by the command's flag."""
-    asked: list[str] = []
-    monkeypatch.setattr("harness.api.settings.go_offline", lambda: asked.append("offline"))
-    rw.export(tiny, scaling="pi", length="2x", to="transformers", offline=True)
-    assert asked == ["offline"]
 
 
 @pytest.mark.parametrize(("name", "value"), [("suppress_tokens", [1]), ("eos_token_id", 7)])

@@ -46,12 +46,6 @@ def test_a_comma_before_a_name_separates_entries(entry, entries):
     assert expand(entry) == entries
 
 
-def test_a_file_may_have_a_comma_in_its_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("my,own.py").write_text("")
-    assert expand("my,own.py:x=1") == ["my,own.py:x=1"]
-
-
 def test_limit_lowers_trials_and_documents_and_raises_none(tmp_path):
     """What is below it stays, so that samples are found again; others have it as their number."""
     (tmp_path / "a.txt").write_text("text")

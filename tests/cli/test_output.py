@@ -123,19 +123,3 @@ def test_a_log_that_cannot_be_written_is_an_error(rejected, tmp_path):
         "new", "method", "mine", "--out", tmp_path, "--log-file", tmp_path
     )
     assert not (tmp_path / "mine.py").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["recommend", "--scaling", "pi:factor=2", "yarn:factor=2", "--budget", "all"],
-        ["tune", "--task", "perplexity:tail=16", "--against", "pi", "ntk", "--trials", "4"],
-    ],
-)
-def test_a_measured_answer_is_one_object(words, ropewalk, tiny, docs, tmp_path):
-    """A race and a search have a method, a sentence and a table."""
-    more = ["--model", tiny, "--docs", docs, "--length", "2x", "--out", tmp_path / "out"]
-    said = checked(ropewalk(*words, *more, "--json"), words[0])
-    assert said["result"]["text"]
-    assert said["result"]["table"]

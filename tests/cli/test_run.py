@@ -120,21 +120,6 @@ class TestRun:
         assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
     @pytest.mark.usefixtures("weightless")
-    def test_a_dry_run_says_whether_to_take_threads_or_workers(
-        self, tiny, docs, tmp_path, ropewalk, monkeypatch
-    ):
-        """Of several cores; of one there is nothing to choose."""
-
-        def said(threads: int, *more: str) -> str:
-            monkeypatch.setattr("torch.get_num_threads", lambda: threads)
-            done = ropewalk(*sweep(tiny, docs, tmp_path / "new"), *more, "--dry-run")
-            return " ".join(done.out.split())
-
-        assert "2 threads: the better choice for all but sweeps of hours. --workers 2" in said(2)
-        assert "2 workers take 2 times the memory for weights" in said(2, "--workers", "2")
-        assert all(word not in said(1) for word in ("threads", "workers"))
-
-    @pytest.mark.usefixtures("weightless")
     @pytest.mark.parametrize(
         ("changes", "told"),
         [
@@ -152,16 +137,6 @@ class TestRun:
         assert (done.status, done.out) == (2, "")
         assert told in " ".join(done.err.split())
         assert ropewalk(*words).err == done.err
-
-    @pytest.mark.usefixtures("weightless")
-    def test_a_race_refuses_the_folder_of_another_sweep_in_a_dry_run_too(
-        self, whole, tiny, docs, rejected
-    ):
-        """Its cost is not told of a folder that the race itself refuses."""
-        given = ("--model", tiny, "--docs", docs, "--length", "2x", "--device", "cpu")
-        assert "has another sweep, with other protocols" in rejected(
-            "recommend", *given, "--out", whole, "--dry-run"
-        )
 
     def test_cells_that_a_sweep_leaves_out_are_told(self, whole, tiny, docs, ropewalk, tmp_path):
         """The record loses the cells that a narrower sweep does not name; both runs say so."""
@@ -193,19 +168,6 @@ class TestRun:
         assert keys["mine"] == keys["none"] != keys["mine:factor=3"]
         assert len(samples(folder)) == QUESTIONS * 3 // 2
 
-    @pytest.mark.slow
-    def test_documents_too_short_are_told(self, tiny, docs, tmp_path, ropewalk):
-        """A document that does not hold the longest length is left out, and said to be."""
-        folder = shutil.copytree(docs, tmp_path / "docs")
-        (folder / "note.txt").write_text("too short")
-        words = sweep(tiny, folder, tmp_path / "run", task=["perplexity:tail=16"], scaling=["none"])
-        done = ropewalk(*words)
-        assert done.err.splitlines()[0] == (
-            "perplexity:tail=16: 1 of 4 documents hold no window of 320 tokens and are left out: "
-            "note.txt"
-        )
-        assert len(samples(tmp_path / "run")) == 2 * 3
-
     def test_documents_too_short_are_told_of_each_task(self, tiny, docs, tmp_path, ropewalk):
         """A document that one task measures and another leaves out is named with the other."""
         folder = shutil.copytree(docs, tmp_path / "docs")
@@ -225,16 +187,6 @@ class TestRun:
             "perplexity:tail=16: 1 of 4 documents hold no window of 320 tokens and are left out: "
             "note.txt"
         ]
-
-    @pytest.mark.slow
-    def test_a_users_method_may_give_any_number_as_its_factor(self, tiny, docs, tmp_path, ropewalk):
-        """An attention factor from numpy or torch is recorded as the number it is."""
-        text = "import torch\n" + MINE.replace("factor)\n", "factor, torch.tensor(1.5))\n")
-        (tmp_path / "mine.py").write_text(text)
-        words = sweep(tiny, docs, tmp_path / "run", scaling=[str(tmp_path / "mine.py")])
-        assert ropewalk(*words).status == 0
-        (found,) = json.loads((tmp_path / "run" / RUN).read_text())["frequencies"].values()
-        assert found["attention_factor"] == 1.5
 
 
 @pytest.mark.usefixtures("weightless")
@@ -309,16 +261,6 @@ class TestRefused:
         (Path("run") / RUN).write_text(json.dumps(record))
         done = ropewalk(*sweep(tiny, docs, Path("run")))
         assert "llama (quantized: Q4_0, now None)" in done.err
-
-    def test_a_record_that_has_less_of_the_model_is_continued(self, whole, tiny, docs, ropewalk):
-        """An earlier version recorded less; nothing is measured again."""
-        run = Path(shutil.copytree(whole, "run"))
-        record = json.loads((run / RUN).read_text())
-        del record["model"]["sliding_window"]
-        (run / RUN).write_text(json.dumps(record))
-        samples = (run / SAMPLES).read_bytes()
-        assert ropewalk(*sweep(tiny, docs, run)).status == 0
-        assert (run / SAMPLES).read_bytes() == samples
 
     @pytest.mark.parametrize(
         ("words", "told"),
@@ -450,30 +392,6 @@ print("loaded:", *sorted(heavy & set(sys.modules)))
                 cwd=ROOT, capture_output=True, text=True, check=True,
             )  # fmt: skip
             assert done.stdout.splitlines()[-1] == "loaded:"
-
-    FINISHED = """
-import sys
-from harness.cli.app import main
-try:
-    main(sys.argv[1:])
-except SystemExit as ended:
-    assert not ended.code
-heavy = {"datasets", "ray", "scipy.stats", "peft", "gguf"}
-print("loaded:", *sorted(heavy & set(sys.modules)))
-"""
-
-    @pytest.mark.slow
-    def test_a_finished_sweep_loads_no_library_that_it_does_not_need(
-        self, whole, tiny, docs, tmp_path
-    ):
-        """The same command reads config, tokenizer and samples, and writes the reports again."""
-        folder = Path(shutil.copytree(whole, tmp_path / "run"))
-        done = subprocess.run(
-            [sys.executable, "-c", self.FINISHED, *sweep(tiny, docs, folder)],
-            cwd=ROOT, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert "nothing to measure" in done.stderr
-        assert done.stdout.splitlines()[-1] == "loaded:"
 
 
 @pytest.mark.usefixtures("scored")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.__main__ import start
 from harness.cli.app import main
 from tests import ROOT
 from tests.child import in_child
@@ -82,12 +81,6 @@ def interrupted(folder: str, words: list[str]) -> None:
     main(words)
 
 
-def plan_in(folder: str, words: list[str]) -> None:
-    os.chdir(folder)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    main(words)
-
-
 def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path):
     """Ctrl-C ends it within seconds, with status 130 and no traceback."""
     (tmp_path / "mine.py").write_text(NOTED)
@@ -99,30 +92,6 @@ def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path):
     assert time.monotonic() - began < 60
 
 
-FINALIZED = """
-import signal
-from tasks.passkey import *
-from tasks import passkey
-
-class Closed:
-    def __del__(self):
-        signal.raise_signal(signal.SIGINT)
-
-def ask(source, lengths, *, seed: int):
-    Closed()
-    for _ in range(200):
-        __import__("time").sleep(0.05)
-    yield from passkey.ask(source, lengths, seed=seed)
-"""
-
-
-def test_an_interrupt_in_a_finalizer_is_not_lost(tmp_path):
-    """Python ignores errors there, and Ctrl-C would be one of them."""
-    (tmp_path / "mine.py").write_text(FINALIZED)
-    done = in_child(plan_in, str(tmp_path), ["run", "--task", "mine.py", "--dry-run"])
-    assert (done.status, done.err.splitlines()[-1]) == (130, "Interrupted.")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_is_as_dev_null(closed):
@@ -130,19 +99,3 @@ def test_a_closed_stream_is_as_dev_null(closed):
     line = f"{sys.executable} -m harness list {closed}"
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_an_interrupt_before_the_program_has_begun(monkeypatch):
-    """Ctrl-C while the command line is imported is exit status 130, and no traceback."""
-
-    class Interrupted:
-        def find_spec(self, name: str, *_: object) -> None:
-            if name == "harness.cli.app":
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys, "argv", ["ropewalk", "list"])
-    monkeypatch.delitem(sys.modules, "harness.cli.app", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
-    with pytest.raises(SystemExit) as ended:
-        start()
-    assert ended.value.code == 130

@@ -311,17 +311,6 @@ def test_positions_that_leave_a_cache_are_refused(encoding):
     assert torch.allclose(after, whole[:, 20:], atol=1e-4)
 
 
-def test_scores_of_an_encoding_count_as_memory():
-    cpu = torch.device("cpu")
-    small = {name: config_of(name, **SMALL) for name in ("none", "sinusoidal", "alibi", "fire")}
-    needs = {name: config.score_numbers(256, cpu) for name, config in small.items()}
-    array = SMALL["num_attention_heads"] * 256**2
-    assert needs == {"none": 0, "sinusoidal": 0, "alibi": 4 * array, "fire": 17 * array}
-    assert [small["alibi"].score_numbers(n, cpu) for n in (2048, 4096)] == [4 * 2**19] * 2
-    assert small["alibi"].score_numbers(8192, cpu) == 4 * 2**20  # 64 queries at the least
-    assert small["alibi"].score_numbers(4096, torch.device("cuda")) == 4 * 2**24
-
-
 @pytest.mark.slow
 def test_models_are_of_one_size():
     """What an encoding adds its MLP gives back: all are within 2 % of the plain one."""

@@ -1,6 +1,5 @@
 """Moved positions in the engine: shared, in chunks and continued, it has the bits of each alone."""
 
-from functools import cache
 from random import Random
 from typing import Any
 
@@ -10,17 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.engine import Sizes, answers, shareable
-from harness.patching.banded_attention import BandedAttention
-from harness.patching.config import rope_of
-from harness.patching.layout import Layout
 from harness.patching.patch import patched
 from harness.patching.tiles import TILE, Rows
-from harness.sweep.operations import costs
-from harness.sweep.plan import Batch
-from scaling import dual_chunk, rerope
-from scaling.types import Band, Bands, Frequencies, Rope
+from scaling.types import Band, Frequencies
 from tasks.types import Generate, Loglikelihood, Request
-from tests.asking import forwarded
 from tests.banded import METHODS, TOKEN, bands_of, likelihoods, model_of
 from tests.naive import naively
 
@@ -96,69 +88,6 @@ def test_losses_are_those_of_the_matrix_of_positions(family, method, monkeypatch
     assert usual < 1e-4
 
 
-@pytest.mark.parametrize("method", ["rerope", "dual_chunk"])
-def test_keys_are_rotated_once_per_layer_and_band(method, monkeypatch):
-    """However many chunks a text comes in; a fork rotates those before it once more."""
-    model, bands = model_of("llama"), bands_of("llama", method, LENGTH)
-    own, rotated = BandedAttention._rotated, list[int]()
-
-    def counted(it: Any, *given: Any, query: bool) -> torch.Tensor:
-        if not query:
-            rotated.append(given[-1].shape[2])
-        return own(it, *given, query=query)
-
-    monkeypatch.setattr(BandedAttention, "_rotated", counted)
-    whole, fork = asked()[0], asked()[2]
-    each = model.config.num_hidden_layers * len(bands.bands)
-    with patched(model, bands):
-        for questions, most in (([whole], LENGTH), ([whole, fork], 150 + LENGTH + 240)):
-            rotated.clear()
-            answered(model, questions, SMALL)
-            assert sum(rotated) <= each * most
-
-
-@pytest.mark.parametrize("method", ["rerope", "dual_chunk"])
-def test_a_text_is_the_argmax_of_whole_forwards(method):
-    model = model_of("llama")
-    with patched(model, bands_of("llama", method, LENGTH)), torch.inference_mode():
-        for question, answer in zip(asked(5), answered_in_order(model, asked(5)), strict=True):
-            tokens = torch.tensor([[*question.tokens, *answer.argmax[:-1]]])
-            logits = model(input_ids=tokens, use_cache=False).logits[0, -len(answer.argmax) :]
-            assert tuple(logits.argmax(-1).tolist()) == answer.argmax
-
-
-def answered_in_order(model: Any, questions: list[Request]) -> list[Any]:
-    found = answered(model, questions, Sizes())
-    return [found[index] for index in range(len(questions))]
-
-
-@cache
-def halves(width: int) -> Layout:
-    half = torch.arange(width // 2)
-    sign = torch.ones(width)
-    sign[: width // 2] = -1
-    return Layout(half.repeat(2), torch.arange(width).roll(width // 2), sign, halves=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("heads", "groups", "width"), [(2, 2, 16), (4, 1, 64), (6, 2, 80)])
-@pytest.mark.parametrize("method", [rerope, dual_chunk])
-def test_a_row_of_the_kernel_has_the_same_bits_every_way(heads, groups, width, method):
-    torch.manual_seed(0)
-    module, length = torch.nn.Identity(), 1100
-    bands = method.bands(Rope(width, 10_000.0, 300), length)
-    attention = BandedAttention(bands, {module: halves(width)})
-    query = torch.randn(1, heads, length, width)
-    key, value = (torch.randn(1, groups, length, width) for _ in range(2))
-    whole = attention.attend(module, query, key, value, 0, None)
-    for first, rows in ((0, 1), (1, 1), (17, 2), (256, 300), (511, 2), (900, 200), (1099, 1)):
-        end = first + rows
-        part = attention.attend(
-            module, query[:, :, first:end], key[:, :, :end], value[:, :, :end], first, None
-        )
-        assert torch.equal(part, whole[:, :, first:end])
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), min_size=1, max_size=280),
     st.integers(0, 40),
@@ -189,22 +118,3 @@ def test_tiles_are_every_pair_once(bounds, start, position, rows):
     own = own.clamp(0, len(first) - 1)
     wanted = inside & (keys >= first[own]) & (keys < end[own])
     assert torch.equal(seen[laid.kept], wanted.long())
-
-
-@pytest.mark.slow
-def test_a_grid_costs_what_is_planned(reference):
-    """Of a grid of needles under ReRoPE as many tokens are forwarded as its steps have."""
-    opened, model = reference
-    hay = Random(0).choices(range(2, 2000), k=300)
-    questions = [
-        Loglikelihood((*hay[:depth], 2000 + key, *hay[depth:299]), 294, doc_id="q")
-        for depth in (0, 100, 200)
-        for key in range(3)
-    ]
-    bands = rerope.bands(rope_of(model.config), 300)
-    assert isinstance(bands, Bands)
-    batch = Batch(bands, tuple((None, one) for one in questions))
-    planned = sum(cost.forwarded for cost in costs(opened, batch))
-    with patched(model, bands):
-        assert planned <= forwarded(model, questions) < planned + 32
-    assert planned < 0.75 * 300 * len(questions)

@@ -3,14 +3,10 @@
 import pytest
 import torch
 
-from harness.engine import Sizes, generation, packed_attention, sdpa, trunk
-from harness.engine.packed_attention import LayerKeys, Run
-from harness.engine.prefix_tree import Node
+from harness.engine import Sizes, sdpa, trunk
 from harness.patching import banded_attention
 from harness.patching.patch import patched
 from harness.patching.tiles import Merged, Piece, attend
-from tasks._tokens import kept
-from tasks.types import Generate
 from tests.asking import asked, own_losses, together
 from tests.banded import bands_of, likelihoods, model_of
 from tests.cuda_operators import Operators
@@ -81,35 +77,6 @@ def test_moved_positions_share_without_blocks_to_rounding(method):
             tokens, question = torch.tensor([questions[index].tokens]), questions[index]
             wanted = -likelihoods(model, tokens)[question.start - 1 :]
             assert answer.nll == pytest.approx(wanted.tolist(), abs=2e-5)
-
-
-@pytest.mark.usefixtures("operators")
-def test_keys_of_a_path_are_joined_on_the_device_of_their_layer():
-    """A model over several GPUs has layers of one shape on each."""
-    text = range(96)
-    nodes = (
-        Node(0, kept(text[:32]), ()),
-        *(Node(32, kept(text[a : a + 32]), (0,)) for a in (32, 64)),
-    )
-    spans = {0: (0, 32), 1: (32, 64), 2: (64, 96)}
-    run = Run(nodes, spans, 96, sdpa.Causal(64))
-    for layer, device in enumerate(("cpu", "meta", "cpu")):
-        run.layers[layer] = LayerKeys([torch.ones(1, 2, 96, 4, device=device)] * 2)
-        for found in packed_attention._path(run, 2, 96, layer):
-            assert (found.device.type, found.shape[2]) == (device, 64)
-    assert bool((found == 1).all())
-
-
-@torch.inference_mode()
-def test_texts_are_written_one_by_one_on_a_gpu(monkeypatch):
-    """Few rows may have the bits of one there, and more other bits: no check of few decides."""
-    model, text = (
-        build(tiny("llama")),
-        generation.Generation(Generate((1,), 4, doc_id="q"), lambda _: "", frozenset()),
-    )
-    assert list(generation.together(model, {0: text, 1: text}, 100)) == [[0, 1]]
-    monkeypatch.setattr(generation, "blocked", lambda _: False)
-    assert list(generation.together(model, {0: text, 1: text}, 100)) == [[0], [1]]
 
 
 def test_pieces_are_merged_by_the_kernels_of_a_gpu(operators):

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from harness.engine import DEFAULT, OutOfMemory, Sizes, answers
-from harness.engine.generation import Generation, together
 from harness.patching.config import rope_of
 from harness.patching.patch import patched
 from scaling import dpe, dual_chunk, gali, lm_infinite, ms_poe, self_extend, yarn
@@ -172,14 +171,6 @@ def test_a_shared_haystack_is_read_once():
     assert rows == [-(-(200 + 5 * 20) // 32) * 32, *[32] * NEW]
 
 
-def test_mixtures_are_continued_one_at_a_time():
-    """Texts are continued together only where another number of rows has the same bits."""
-    drafts = {i: Generation(one, decode, frozenset()) for i, one in enumerate(asked()[:3])}
-    with torch.inference_mode():
-        assert list(together(model_of("llama"), drafts, 300)) == [[0, 1], [2]]
-        assert list(together(model_of("qwen3_moe"), drafts, 300)) == [[0], [1], [2]]
-
-
 @pytest.mark.parametrize("family", ["mamba", "rwkv"])
 def test_a_model_without_keys_reads_the_whole_text_again(family):
     model = build(plainly(family))
@@ -231,11 +222,3 @@ def test_a_loss_that_is_not_finite_ends_a_text():
     (answer,) = texts(model, [question([1, 2, 3])])
     assert len(answer.tokens) == 1
     assert answer.nll[0] != answer.nll[0]
-
-
-def test_a_text_needs_room_and_a_tokenizer():
-    tokens = list(range(1, 41))
-    with pytest.raises(ValueError, match="q: a text needs a prompt"):
-        Generate(tokens, 0, doc_id="q")
-    with pytest.raises(ValueError, match="needs the tokenizer's decode"):
-        list(answers(model_of("llama"), [question(tokens)]))

@@ -174,17 +174,6 @@ def test_layers_of_several_widths_count_as_the_widest():
     assert memory.Shape.of(several, 4).mlp == 96
 
 
-def test_a_chunk_is_as_long_as_its_temporaries_allow():
-    """512 MiB of a layer's temporaries, whole 32 rows; moved positions have 2048 at the most."""
-    llama = memory.of_a_row(memory.Shape(4096, 32, 8, 128, 14_336, 32, 128_256, 2))
-    rows = Sizes().layer_rows(llama, causal=True)
-    assert rows * llama <= 512 * 2**20 < (rows + 32) * llama
-    assert rows % 32 == 0
-    assert Sizes().layer_rows(llama, causal=False) == 2048
-    assert Sizes().layer_rows(1, causal=True) == 32_768
-    assert Sizes().layer_rows(2**30, causal=True) == 256
-
-
 def test_smaller_sizes_need_less():
     shape = memory.Shape(512, 8, 8, 64, 1408, 8, 32_000, 2)
     tree = build_tree([tuple(range(seed, seed + 3000)) for seed in range(0, 9000, 3000)])

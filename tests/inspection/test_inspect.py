@@ -36,10 +36,6 @@ class TestChannels:
         assert [pair.turns * 2 * math.pi for pair in pairs] == pytest.approx([32, 3.2])
         assert [pair.wavelength / math.pi for pair in pairs] == pytest.approx([2, 20])
 
-    def test_a_slow_pair_meets_new_angles_past_the_window(self):
-        assert [channel.unseen for channel in channels(SMALL, PLAIN, 32)] == [False, False]
-        assert [channel.unseen for channel in channels(SMALL, PLAIN, 33)] == [False, True]
-
     def test_interpolated_pairs_stay_inside_what_was_seen(self):
         for length in (33, 64, 100, 31 * 32):
             for channel in channels(SMALL, pi.frequencies(SMALL, length), length):

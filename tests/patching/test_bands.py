@@ -18,9 +18,9 @@ from harness.errors import UserError
 from harness.patching import layout
 from harness.patching.banded_attention import BandedAttention
 from harness.patching.config import rope_of
-from harness.patching.layout import NAME, layouts_of
+from harness.patching.layout import NAME
 from harness.patching.patch import patched
-from scaling import dynamic_ntk, pi, self_extend
+from scaling import pi, self_extend
 from scaling.types import Bands, Frequencies, Rope, Rotation, by_distance
 from tests.banded import LENGTH, METHODS, TOKEN, bands_of, inside, likelihoods, model_of
 from tests.families import EXPERTS, INDEXED, TOKENS, build, each
@@ -138,16 +138,6 @@ def test_chunks_with_a_cache_are_one_forward(family, method):
     assert error <= 1e-5 * float(whole.abs().max()) + 1e-6
 
 
-@torch.inference_mode()
-def test_rows_of_a_batch_are_alone():
-    model, bands = model_of("llama"), bands_of("llama")
-    both = torch.cat((TOKEN, TOKEN.flip(1)))
-    with patched(model, bands):
-        found = model(input_ids=both, use_cache=False).logits
-        alone = [model(input_ids=row[None], use_cache=False).logits[0] for row in both]
-    torch.testing.assert_close(found, torch.stack(alone), rtol=0, atol=2e-4)
-
-
 def test_padding_is_refused():
     """Positions are those of whole rows; a padded row would be measured at wrong ones."""
     model, mask = model_of("llama"), torch.ones_like(TOKEN)
@@ -164,31 +154,6 @@ def test_a_longer_context_than_the_bands_is_refused():
         pytest.raises(ValueError, match="128 tokens"),
     ):
         likelihoods(model_of("llama"), TOKENS)
-
-
-@pytest.mark.parametrize(
-    ("family", "words"),
-    [
-        ("falcon", "does not let its attention be replaced"),
-        ("doge", "masks or biases its scores itself"),
-    ],
-)
-def test_a_model_that_cannot_is_refused_by_name(family, words):
-    model = model_of(family)
-    before = likelihoods(model)
-    with pytest.raises(UserError, match=words), patched(model, bands_of(family)):
-        pass
-    assert torch.equal(likelihoods(model), before)
-
-
-def test_a_window_that_the_attention_is_not_told_of_is_refused(monkeypatch):
-    """A sliding layer whose window came as a mask alone would see everything."""
-    model = model_of("gemma2")
-    for module in model.modules():
-        if getattr(module, "sliding_window", None):
-            monkeypatch.setattr(module, "sliding_window", None)
-    with pytest.raises(UserError, match="does not pass its windows to attention"):
-        layouts_of(model)
 
 
 def test_an_attention_that_is_not_understood_is_refused(monkeypatch):
@@ -227,14 +192,6 @@ def test_half_precision_is_as_exact_as_it_gets(dtype):
 
 
 ROPE = Rope(16, 10_000.0, 256)
-
-
-def test_the_keys_of_a_base_each_are_one_row():
-    """mode=per_query: its bands are views of one row of positions, not length x length numbers."""
-    length = 512
-    found = dynamic_ntk.bands(ROPE, length, mode="per_query", block=1)
-    rows = {band.key.untyped_storage().data_ptr(): band.key for band in found.bands}
-    assert sum(row.untyped_storage().nbytes() for row in rows.values()) <= 8 * length
 
 
 @pytest.mark.slow
@@ -364,68 +321,8 @@ def test_a_model_is_proved_once():
     assert counted(scales[0]) == 3
 
 
-def test_what_is_refused_is_refused_again(monkeypatch):
-    model = deepcopy(model_of("llama"))
-    frequencies = pi.frequencies(rope_of(model.config), WINDOW, factor=2.0)
-    with monkeypatch.context() as broken:
-        broken.setattr("harness.patching.frequencies.probe", lambda _: torch.full((1,), torch.nan))
-        for _ in range(2):
-            with pytest.raises(UserError, match="no finite logits"), patched(model, frequencies):
-                pass
-    with patched(model, frequencies):
-        pass
-    kind = type(model.model.rotary_emb)
-    right = kind.forward
-    monkeypatch.setattr(kind, "forward", lambda *given: [2 * x for x in right(*given)])
-    with (
-        pytest.raises(UserError, match="does not return the given angles"),
-        patched(model, frequencies),
-    ):
-        pass
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "mixtral", "qwen3_moe", "olmoe", "gpt_oss", "afmoe"])
 def test_sixteen_bits_are_no_reason_to_refuse(family):
     """A model that is exact in float32 is taken in bfloat16, mixtures that change a route too."""
     inside(deepcopy(model_of(family)).to(torch.bfloat16), bands_of(family))
-
-
-def test_a_model_that_shares_its_config_is_told():
-    """Two models of one config object: the attention of the one serves no other."""
-    model = model_of("llama")
-    other = deepcopy(model)
-    other.config = other.model.config = model.config
-    for layer in other.model.layers:
-        layer.self_attn.config = model.config
-    with patched(model, bands_of("llama")), pytest.raises(UserError, match="config is shared"):
-        likelihoods(other)
-
-
-class Uploads(TorchDispatchMode):
-    """Counts the copies of tensors from the CPU to another device."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        devices = [x.device.type for x in (*args[:1], made) if isinstance(x, torch.Tensor)]
-        self.count += devices == ["cpu", "meta"]
-        return made
-
-
-@pytest.mark.parametrize("method", ["log_n on yarn", "self_extend", "dual_chunk"])
-@torch.inference_mode()
-def test_a_device_is_sent_tables_and_scales_once(method):
-    """One chunk of one layer needs as many copies from the host as all chunks of all layers."""
-    counts = []
-    for layers, rows in ((1, LENGTH), (2, 16)):
-        layouts = layouts_of(model_of("llama"))
-        attention = BandedAttention(bands_of("llama", method), layouts)
-        states = torch.empty(1, 4, LENGTH, 16, device="meta")
-        with Uploads() as uploads:
-            for module in list(layouts)[:layers]:
-                for at in range(0, LENGTH, rows):
-                    attention.attend(module, states[:, :, at : at + rows], states, states, at, None)
-        counts.append(uploads.count)
-    assert counts[0] == counts[1] > 0

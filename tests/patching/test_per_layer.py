@@ -2,17 +2,13 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import ropewalk as rw
 from harness.engine import DEFAULT, Sizes
@@ -20,15 +16,13 @@ from harness.errors import UserError
 from harness.inspection.inspect import inspect
 from harness.methods.resolve import resolve
 from harness.patching.config import rope_of
-from harness.patching.frequencies import layered, rotary_name
+from harness.patching.frequencies import rotary_name
 from harness.patching.patch import answering, patched
 from harness.plugins import load
-from harness.sweep.operations import costs
-from harness.sweep.plan import Batch, Cell, Item
 from harness.sweep.spec import Spec
-from scaling import layerwise, longrope, none, ntk, pi, rerope, yarn
-from scaling.types import Frequencies, PerLayerFrequencies, Rope, Rotation
-from tasks.types import Generate, Loglikelihood
+from scaling import layerwise, longrope, none, ntk, pi, yarn
+from scaling.types import Frequencies, PerLayerFrequencies, Rope
+from tasks.types import Generate
 from tests import families
 from tests.asking import asked, own_losses, together
 from tests.command_line import sweep
@@ -107,16 +101,6 @@ def test_each_layer_rotates_by_its_own_numbers(family):
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
 
 
-@pytest.mark.parametrize("family", each(FAMILIES, *FEW))
-def test_layers_that_are_alike_are_the_plain_patch(family):
-    model = build(families.tiny(family))
-    one = yarn.frequencies(rope_of(model.config), 4096)
-    with patched(model, one):
-        wanted = logits(model)
-    with layered(model, PerLayerFrequencies((one,) * rope_of(model.config).layers)):
-        assert torch.equal(logits(model), wanted)
-
-
 def test_the_engine_shares_beginnings_to_the_bit():
     """Losses are those of each question alone, and of a loop over the layers by hand."""
     model, questions = build(families.tiny("llama")), asked()
@@ -147,20 +131,6 @@ def test_a_text_continues_with_every_layers_own_keys():
     assert text.tokens == tuple(tokens[0, 70:].tolist())
 
 
-def test_two_threads_have_the_logits_of_one():
-    model = build(families.tiny("llama"))
-    inputs = [TOKENS[:, :first] for first in (40, 65)]
-
-    def forwards(tokens: torch.Tensor) -> list[torch.Tensor]:
-        with torch.inference_mode():
-            return [model(input_ids=tokens).logits for _ in range(12)]
-
-    with patched(model, found(model)), ThreadPoolExecutor(2) as pool:
-        wanted = [forwards(tokens)[0] for tokens in inputs]
-        for one, many in zip(wanted, pool.map(forwards, inputs), strict=True):
-            assert all(torch.equal(other, one) for other in many)
-
-
 def test_a_model_that_cannot_is_refused():
     """Where a layer's cos and sin cannot be replaced, or layers share keys, nothing is measured."""
     model = build(families.tiny("llama"))
@@ -183,21 +153,6 @@ def test_a_model_that_cannot_is_refused():
     model.config.num_kv_shared_layers = 1
     with pytest.raises(UserError, match="rotate their own keys"), patched(model, one):
         pass
-
-
-shares = st.floats(0, 4)
-
-
-@given(shares, shares, shares, shares)
-def test_the_curve_is_a_cubic_bezier_curve(a, b, c, d):
-    for t in np.linspace(0, 1, 12).tolist():
-        at = layerwise._curve((a, b, c, d), t)
-        s = 1 - t
-        assert at == pytest.approx(s**3 * a + 3 * s**2 * t * b + 3 * s * t**2 * c + t**3 * d)
-        assert min(a, b, c, d) - 1e-9 <= at <= max(a, b, c, d) + 1e-9
-    ends = [layerwise._curve((a, b, c, d), t) for t in (0.0, 1.0)]
-    assert ends == pytest.approx([a, d])
-    assert layerwise._curve((a,) * 4, 0.37) == a
 
 
 @pytest.mark.parametrize(("kind", "plain"), [
@@ -242,21 +197,6 @@ def test_numbers_of_every_layer_are_compared():
     alike = PerLayerFrequencies((one.layers[3],) * 12)
     assert alike.fingerprint == one.layers[3].fingerprint
     assert alike.plainest() is one.layers[3]
-
-
-def test_it_costs_what_one_set_of_frequencies_costs(reference):
-    opened, _ = reference
-    asked = [Loglikelihood((*range(62), last, 0), 63, doc_id="u") for last in range(4)]
-
-    def tokens(rotation: Rotation) -> int:
-        cell = Cell("one", "task", 64, rotation, "key", ())
-        batch = Batch(rotation, tuple(Item(cell, question) for question in asked))
-        return sum(cost.forwarded for cost in costs(opened, batch))
-
-    count = opened.rope.layers
-    one = Frequencies(opened.rope.inv_freq())
-    layers = PerLayerFrequencies((one, *(Frequencies(one.inv_freq / 2) for _ in range(count - 1))))
-    assert tokens(one) == tokens(layers) == tokens(rerope.bands(opened.rope, 1024)) < 4 * 64
 
 
 @pytest.mark.slow

@@ -7,10 +7,6 @@ from hypothesis import strategies as st
 
 from harness.patching import tiles
 from harness.patching.tiles import NOTHING, Merged, Piece, attend, pieces
-from scaling import dual_chunk, lm_infinite, rerope, self_extend, string
-from scaling.types import Rope
-
-ROPE = Rope(16, 10_000.0, 256)
 
 
 def covered(found: list[Piece], rows: int, keys: int) -> torch.Tensor:
@@ -30,30 +26,6 @@ def test_pieces_are_every_pair_once(bounds):
     keys = torch.arange(12)
     wanted = (keys >= first[:, None]) & (keys < end[:, None])
     assert torch.equal(covered(pieces(first, end), len(bounds), 12), wanted.long())
-
-
-@pytest.mark.slow
-@given(
-    st.integers(1, 40), st.integers(1, 40), st.integers(0, 5), st.integers(0, 1), st.integers(0, 1)
-)
-def test_moving_windows_are_every_pair_once(rows, width, start, left, right):
-    """Where both bounds stand still or move on by one: squares fit their rows exactly."""
-    here = torch.arange(rows)
-    first, end = start + here * left, start + width + here * right
-    end = torch.maximum(first, end)
-    keys = torch.arange(int(end.max()))
-    wanted = (keys >= first[:, None]) & (keys < end[:, None])
-    found = pieces(first, end)
-    assert torch.equal(covered(found, rows, len(keys)), wanted.long())
-    for piece in found:
-        square = piece.rows[1] - piece.rows[0] == piece.keys[1] - piece.keys[0]
-        assert piece.shape == "all" or square
-
-
-@pytest.mark.parametrize("method", [rerope, self_extend, dual_chunk, string, lm_infinite])
-def test_published_methods_are_few_pieces(method):
-    found = method.bands(ROPE, 8 * 256)
-    assert sum(len(pieces(band.first, band.end)) for band in found.bands) <= 110
 
 
 ROWS, WIDTH = 50, 16
@@ -81,12 +53,13 @@ def split(window: int) -> tuple[torch.Tensor, list[Piece]]:
     return torch.ones(ROWS, ROWS, dtype=torch.bool).tril(), cut
 
 
+@pytest.mark.parametrize("width", [4, WIDTH])
 @pytest.mark.parametrize("window", [1, 2, 7, 49, 50])
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_pieces_are_merged_into_one_softmax(window, softcap):
-    q, k, v = tensors(torch.float64)
+def test_pieces_are_merged_into_one_softmax(window, softcap, width):
+    q, k, v = tensors(torch.float64, width)
     met, cut = split(window)
-    merged = Merged.empty(q, WIDTH)
+    merged = Merged.empty(q, width)
     attend(merged, q, k, v, cut, 0.3, softcap)
     torch.testing.assert_close(merged.values, dense(q, k, v, met, 0.3, softcap), rtol=0, atol=1e-12)
 
@@ -98,15 +71,6 @@ def test_tiles_are_the_fused_kernel(monkeypatch):
     merged = Merged.empty(q, WIDTH)
     attend(merged, q, k, v, cut, 0.3, 1e9)  # a cap so high that it does nothing
     torch.testing.assert_close(merged.values, dense(q, k, v, met, 0.3), rtol=0, atol=1e-7)
-
-
-@pytest.mark.parametrize("width", [4, 24])
-def test_values_may_have_another_width(width):
-    q, k, v = tensors(torch.float64, width)
-    met, cut = split(20)
-    merged = Merged.empty(q, width)
-    attend(merged, q, k, v, cut, 0.3, None)
-    torch.testing.assert_close(merged.values, dense(q, k, v, met, 0.3), rtol=0, atol=1e-12)
 
 
 def test_a_row_without_a_pair_is_zero():

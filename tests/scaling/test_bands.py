@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from harness.errors import UserError
-from harness.plugins import entry, load, names, names_code, parameters
+from harness.plugins import load, names_code
 from scaling import (
     dpe,
     dual_chunk,
@@ -209,15 +207,6 @@ def test_gali_has_the_fractional_queries_of_the_authors():
     assert found.bands[2].key[11_999:12_001].tolist() == [5999.5, 6000]
 
 
-@pytest.mark.parametrize("length", [49, 70, 110, 200])
-@pytest.mark.parametrize(("window", "chunk"), [(1, 1), (13, 13), (20, 13)])
-def test_gali_has_whole_queries_if_the_window_covers_a_chunk(length, window, chunk):
-    """Every query is then among the last tokens, whose positions are not interpolated."""
-    found = gali.bands(ROPE, length, window=window, chunk=chunk)
-    assert isinstance(found, Bands)
-    assert all((band.key[band.start :] % 1 == 0).all() for band in found.bands)
-
-
 def test_dpe_groups_each_eighth_of_the_channels():
     """Every pair of tokens and channels; of a head's channels only those with the largest norms."""
     groups, length = (2, 3, 4, 1, 5, 2, 7, 8), 60
@@ -306,35 +295,6 @@ def test_the_group_is_the_least_that_the_rule_allows(length, group):
     assert self_extend.bands(rope, length).fingerprint == wanted.fingerprint
 
 
-@pytest.mark.parametrize("method", [leaky_rerope, self_extend])
-@given(length=st.integers(1, 700))
-@settings(max_examples=40)
-def test_an_unset_factor_keeps_within_the_window(method, length):
-    """No relative position is beyond the trained window, and inside it nothing is changed."""
-    found = method.bands(ROPE, length)
-    if length <= ROPE.trained_length:
-        assert isinstance(found, Frequencies)
-    else:
-        limit = 2 / 3 if method is self_extend else 1
-        assert found.reach <= ROPE.trained_length * limit + 1
-
-
-@pytest.mark.slow
-@given(length=st.integers(2, 120), shorter=st.integers(1, 119))
-@settings(max_examples=10)
-def test_a_shorter_context_is_the_beginning_of_a_longer(length, shorter):
-    """Fixed options: the bands at a length are those of a longer one, cut off.
-
-    Not of Qwen's dual chunk attention, whose logits are scaled by the length of the context.
-    """
-    shorter = min(shorter, length)
-    for method, options, _ in (case for case in CASES if "form" not in case[1]):
-        whole = method.bands(ROPE, length, **options)
-        part = method.bands(ROPE, shorter, **options)
-        if isinstance(whole, Bands):
-            assert whole.upto(shorter).fingerprint == part.fingerprint
-
-
 def test_queries_scale_as_the_papers_say():
     """log n: ln(m+1) / ln(window) beyond it; Llama 4: 1 + 0.1 ln(1 + floor((m+1) / window))."""
     found, steps = log_n.bands(ROPE, 100), temperature.bands(ROPE, 100)
@@ -408,24 +368,6 @@ def test_a_method_builds_on_a_users_file(tmp_path):
 def test_code_named_anywhere_in_a_method_is_found_without_running_it(given, code):
     """A record that names a user's file, inside on= too, is known before any of it runs."""
     assert names_code("method", given) is code
-
-
-OPTIONS = {
-    "base": "1e6", "factor": "8", "group": "3", "kind": "uni", "mode": "per_query", "on": "ntk",
-    "layerwise kind": "ntk", "p": "1", "sinks": "2", "truncate": "false", "window": "7",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("method", sorted({*names("method")} - {"longrope", "ms_poe"}))  # tables
-def test_an_option_means_the_same_after_on(method):
-    """What a method is told directly, it is told alike where another one builds on it."""
-    known = parameters(load("method", method).module, "method")
-    for option in known.keys() & OPTIONS.keys():
-        given = f"{method}:{option}={OPTIONS.get(f'{method} {option}', OPTIONS[option])}"
-        direct = load("method", given)
-        wanted = entry(direct.module, "method")(ROPE, 100, **direct.arguments)
-        built = load("method", f"log_n:on={given.replace(',', '+')}").arguments["on"]
-        assert built(ROPE, 100).fingerprint == wanted.fingerprint, given
 
 
 @pytest.mark.parametrize(("method", "options"), [

@@ -41,17 +41,6 @@ def test_operations_are_those_of_the_shape():
     assert attention == 2 * sum(4 * 64 * seen for seen in range(1, 101))
 
 
-def test_a_page_says_what_misses_its_bar(tmp_path):
-    one = bench.row("one", "peer", "s", [2.0], [1.0], 1.5, "equal")
-    other = bench.row("other", "peer", "ms", [1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
-    both = [{"name": "prefix", **one}, {"name": "start", **other}]
-    page, _ = bench.write(both, "A (R) machine, Linux", tmp_path)
-    assert page.name == "a-machine.md"
-    text = page.read_text(encoding="utf-8")
-    assert "| prefix | one | 2 s | peer: 1 s | 2 | ≤ 1.5, **no** | equal | 2" in text
-    assert "| start | other | 2 ms | peer: 2 ms | 1 (0.5 – 1.5) |  |  | 2" in text
-
-
 def test_committed_tables_are_those_of_their_numbers():
     """Each page is what its CSV file gives, and no page was edited."""
     files = list(bench.RESULTS.glob("*.csv"))

@@ -2,11 +2,9 @@
 
 import csv
 import gzip
-import io
 import json
 import re
 import sys
-import tarfile
 from collections import Counter
 from hashlib import sha256
 from pathlib import Path
@@ -101,32 +99,6 @@ def test_a_document_is_written_once_and_with_unix_line_ends(script, tmp_path):
         script.main(out=tmp_path / "corpus")
 
 
-ZIPPED = gzip.compress(b"one\n" * 99, mtime=0)
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [b"not zipped", ZIPPED[:-9], ZIPPED[:10] + b"\xff" * 30],
-    ids=["no archive", "cut", "broken"],
-)
-def test_what_is_damaged_is_fetched_again_or_named(script, tmp_path, damaged):
-    """A file in --out is replaced; a URL that gives no package, or a damaged text, is an error."""
-    source = tmp_path / "source.txt"
-    source.write_bytes(b"one\n")
-    save_list(tmp_path, source.as_uri(), sha256(b"one\n").hexdigest())
-    (tmp_path / "one.txt.gz").write_bytes(damaged)
-    script.main(out=tmp_path)
-    assert gzip.decompress((tmp_path / "one.txt.gz").read_bytes()) == b"one\n"
-    source.write_bytes(damaged)
-    (tmp_path / "source.txt.gz").write_bytes(damaged)
-    (tmp_path / "page.deb").write_bytes(damaged)
-    (tmp_path / "empty.deb").write_bytes(b"!<arch>\n" + b"data.tar.xz".ljust(60) + damaged)
-    for name in ("source.txt.gz", "page.deb#usr/policy.txt.gz", "empty.deb#usr/policy.txt.gz"):
-        url = f"{tmp_path.as_uri()}/{name}"
-        with pytest.raises(UserError, match=f"^{re.escape(url)} cannot be unpacked: "):
-            script.text_of(url)
-
-
 def test_another_text_than_the_listed_one_is_an_error(script, tmp_path):
     source = tmp_path / "source.txt"
     source.write_text("changed")
@@ -154,19 +126,3 @@ def test_a_whole_book_is_cut_to_paragraphs_after_a_tenth(script, tmp_path):
     size = len(paragraphs[0]) + 2
     assert 0 <= size * first - len(book) / 10 <= 2 * size
     assert 200_000 - size <= size * len(kept) <= 200_000
-
-
-def test_a_file_of_a_debian_package_is_read(script, tmp_path):
-    data = io.BytesIO()
-    text = gzip.compress(b"a policy")
-    with tarfile.open(fileobj=data, mode="w:xz") as archive:
-        entry = tarfile.TarInfo("./usr/share/doc/policy.txt.gz")
-        entry.size = len(text)
-        archive.addfile(entry, io.BytesIO(text))
-    package = b"!<arch>\n"
-    for name, content in (("debian-binary", b"2.0"), ("data.tar.xz", data.getvalue())):
-        head = f"{name:16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n"
-        package += head.encode() + content + b"\n" * (len(content) % 2)
-    (tmp_path / "policy.deb").write_bytes(package)
-    url = (tmp_path / "policy.deb").as_uri()
-    assert script.text_of(f"{url}#usr/share/doc/policy.txt.gz") == "a policy"

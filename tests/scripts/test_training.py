@@ -55,20 +55,6 @@ def recipe(scripts: Any) -> Any:
     return scripts.Recipe(steps=4, window=300, rows=2, vocabulary=300, width=128, layers=1, mlp=32)
 
 
-def test_a_training_whose_loss_is_no_number_ends_there(scripts, tmp_path, monkeypatch):
-    import _training
-
-    step = _training.Training.step
-    monkeypatch.setattr(
-        _training.Training, "step",
-        lambda self, number: step(self, number) if number < 2 else float("nan"),
-    )  # fmt: skip
-    with pytest.raises(UserError, match="the loss of step 3 is nan; training ends here"):
-        scripts.train(recipe(scripts), documents(), tmp_path, every=2)
-    assert (tmp_path / "checkpoint.pt").exists()
-    assert not (tmp_path / "model.safetensors").exists()
-
-
 @contextmanager
 def stopping_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import _training

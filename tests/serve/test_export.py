@@ -6,7 +6,6 @@ import shlex
 import shutil
 import socket
 from contextlib import nullcontext
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from harness.serve._export import serving_command
 from harness.serve._parameters import Target
 from harness.serve._server import Server
 from harness.sweep.spec import parse
-from scaling import none
 from scaling.types import Rope
 from tests import ROOT, families
 from tests.banded import heads_of
@@ -190,13 +188,6 @@ def test_a_form_that_the_config_class_refuses_is_not_written(scaling, tmp_path):
     for to in ("transformers", "vllm", "sglang"):
         found = rw.export(tmp_path, scaling=scaling, length="4x", to=to)
         assert (found.form, found.distance.close) == ("longrope", True)
-
-
-def test_a_method_of_ones_own_may_be_called_yarn(tiny, tmp_path, monkeypatch):
-    (tmp_path / "ours").mkdir()
-    (tmp_path / "ours" / "yarn.py").write_text(MINE)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert rw.export(tiny, scaling="ours.yarn", length="4x", to="transformers").form == "longrope"
 
 
 @pytest.mark.slow
@@ -431,23 +422,6 @@ def test_sglang_is_told_base_and_rotated_part_of_a_head_twice(tmp_path):
         assert told["partial_rotary_factor"] == 0.25
 
 
-@pytest.mark.parametrize(("to", "flag"), [
-    ("transformers", ", trust_remote_code=True)"), ("vllm", " --trust-remote-code"),
-    ("sglang", " --trust-remote-code"), ("mlx", " --trust-remote-code"),
-])  # fmt: skip
-def test_a_model_with_its_own_code_is_served_with_it(to, flag, tiny):
-    for trusted in (True, False):
-        found = rw.export(tiny, scaling="yarn", length="4x", to=to, trust_remote_code=trusted)
-        for place in (None, Path("written")):
-            line = (
-                replace(found, place=place)
-                .text()
-                .splitlines()[-1]
-                .removesuffix(", with NEW written by --out NEW")
-            )
-            assert line.endswith(flag) == trusted
-
-
 @pytest.mark.parametrize(("family", "scaling", "told"), [
     ("llama", "self_extend", "ropewalk export {} --scaling self_extend --length 256 --to hf-code"),
     ("llama", "yarn", "ropewalk export {} --scaling yarn --length 256 --to transformers"),
@@ -462,15 +436,6 @@ def test_a_line_to_type_next_is_one_that_runs(family, scaling, told, saved):
     line, words = serving_command(spec, scaling, found, LENGTH)
     assert words.startswith(told.format(folder))
     assert line == ("" if words.startswith("no command") else words)
-
-
-def test_a_line_to_type_next_serves_no_model_without_its_adapter(tiny):
-    spec = parse(None, {"model": str(tiny), "adapter": "lora", "trust_remote_code": True})
-    rotation = none.frequencies(Rope(16, 1e4, WINDOW), LENGTH)
-    line, words = serving_command(spec, "none", rotation, LENGTH)
-    assert words.startswith("merge the adapter lora into the model")
-    assert words.endswith(f": {line}")
-    assert line.startswith("ropewalk export MERGED --trust-remote-code --scaling none ")
 
 
 def test_a_model_with_slots_is_served_by_transformers(tmp_path):

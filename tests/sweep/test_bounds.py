@@ -11,8 +11,6 @@ from harness.sweep import plan
 from harness.sweep.memory import estimate
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import LONGEST, parse
-from tasks import perplexity
-from tasks.types import Document, Loglikelihood, TaskContext
 
 
 def refused(**given: Any) -> str:
@@ -40,23 +38,6 @@ def test_questions_have_a_bound(tiny, docs, monkeypatch):
     monkeypatch.setattr(plan, "QUESTIONS", 50)
     task = ("perplexity:protocol=overlapping,stride=1",)
     assert "more than 50 questions" in refused(model=str(tiny), docs=str(docs), task=task)
-
-
-def test_windows_a_token_apart_are_refused_at_once():
-    book = Document("book", range(1_000_000))
-    source = TaskContext(lambda _: [], lambda _: "", 0, 512, lambda: [book])
-    with pytest.raises(ValueError, match="more than 300,000 windows .* a larger stride"):
-        next(perplexity.ask(source, [512], protocol="overlapping", stride=1))
-
-
-def test_tokens_that_are_kept_have_a_bound(monkeypatch):
-    """Windows on one text count its tokens once, prompts each their own."""
-    monkeypatch.setattr(plan, "TOKENS", 100)
-    text, tally = Document("book", range(90)).tokens, plan.Tally()
-    for first in range(40):
-        tally.add(Loglikelihood(text[first : first + 50], 1, doc_id="window"))
-    with pytest.raises(UserError, match="more than 100 tokens"):
-        tally.add(Loglikelihood(range(50), 1, doc_id="prompt"))
 
 
 def sweep(model: Path, docs: Path) -> tuple[str, ...]:

@@ -140,36 +140,3 @@ def test_a_model_that_fails_on_one_input_fails_there_alone(run, monkeypatch):
     counts = [record["status"] for record in samples(Path("run")).values()]
     assert (counts.count("ok"), counts.count("failed")) == (4, 2)
     assert run().status == 0
-
-
-def test_a_record_says_whether_a_sample_was_shared(run, monkeypatch):
-    answers = machine.answers
-
-    def fails(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
-        if len(questions) > 1:
-            yield next(iter(answers(model, questions, **chunks)))
-            raise RuntimeError("some shape")
-        yield from answers(model, questions, **chunks)
-
-    monkeypatch.setattr(machine, "answers", fails)
-    assert run(length=["5x"]).status == 0
-    shared = [record["shared"] for record in samples(Path("run")).values()]
-    assert sorted(shared) == [False, False, True]
-
-
-def test_a_task_is_graded_with_its_own_documents(tiny, docs, ropewalk):
-    grade = '"tokens": len(response.nll), **losses}'
-    named = grade.replace("}", ', "read": context.documents()[0].name}')
-    write_task(lambda text: text.replace(grade, named))
-    Path("other.txt").write_text("other words " * 200)
-    Path("sweep.yaml").write_text(
-        f"model: {tiny}\ndocs:\n  perplexity: {docs}\n  mine: other.txt\nscaling: [none]\n"
-        "task: ['perplexity:tail=16', './mine.py:tail=16']\nlength: [1x]\nout: run\n"
-    )
-    assert ropewalk("run", "sweep.yaml").status == 0
-    read = [
-        (record["unit"], record["facts"]["read"])
-        for record in samples(Path("run")).values()
-        if record["task"].startswith("mine")
-    ]
-    assert read == [("other.txt", "other.txt")]

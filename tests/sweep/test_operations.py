@@ -8,7 +8,6 @@ from harness.cli.console import Lines
 from harness.cli.progress import Measuring
 from harness.sweep.backend import ThisProcess
 from harness.sweep.measure import Session
-from harness.sweep.operations import costs
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.spec import parse
 
@@ -21,17 +20,6 @@ def make(tiny: Path, docs: Path) -> Plan:
         "length": ["5x", "8x"],
     }
     return make_plan(parse(None, {**given, "model": str(tiny), "docs": str(docs)}))
-
-
-def test_shared_tokens_are_counted_once(tiny, docs):
-    """The prefixes of one document cost what its longest one does, and a token for each target."""
-    plan = make(tiny, docs)
-    (batch, *_) = plan.work(set())
-    each = list(costs(plan.checkpoint, batch))
-    distinct = {request.tokens[:end] for _, request in batch.items for end in range(1, 60)}
-    assert len(each) == len(batch.items)
-    assert sum(cost.forwarded for cost in each) < sum(r.length for _, r in batch.items)
-    assert distinct
 
 
 def test_the_bar_ends_at_its_total_and_the_log_says_what_is_left(tiny, docs, tmp_path):

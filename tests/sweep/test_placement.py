@@ -1,6 +1,5 @@
 """A model larger than one device: layers in memory and on disk, the same numbers bit for bit."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness.models import weights
 from harness.sweep.backend import ready
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
@@ -63,18 +61,3 @@ def test_what_fits_one_device_is_left_whole(tiny, docs):
     spec = Spec(model=str(tiny), docs=str(docs), device_map="auto", length=("1x",), scaling=("pi",))
     model = ready(make_plan(spec.model_copy(update={"task": ("perplexity:tail=16",)})).checkpoint)
     assert not hasattr(model, "_hf_hook")
-
-
-def test_folders_that_a_kill_left_are_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    held = Path(weights.spread()["offload_folder"])
-    left, new, linked = (tmp_path / f"{weights.PREFIX}{n}" for n in ("left", "new", "linked"))
-    for folder in (left, new):
-        folder.mkdir()
-        (folder / "layer.safetensors").touch()
-    linked.symlink_to(new)
-    for folder in (left, held):
-        os.utime(folder, (0, 0))
-    weights.spread()
-    assert [path.exists() for path in (left, held, new, linked)] == [False, True, True, True]
-    assert (new / "layer.safetensors").exists()

@@ -54,12 +54,6 @@ def test_a_sweep_file_has_the_flags_names(sweep):
     assert spec.task == TASKS
 
 
-def test_what_was_asked_can_be_told_from_defaults(sweep):
-    sweep.write_text("seed: 0\n")
-    spec = parse(sweep, {"device": "cpu"})
-    assert spec.model_dump(exclude_unset=True) == {"seed": 0, "device": "cpu"}
-
-
 @pytest.mark.parametrize(
     "text", ["512k1", "k", "0", "0k", "0.0x", "-1", "1.5", ".5x", "", " 5", "1e3"]
 )
@@ -97,13 +91,6 @@ def test_a_size_is_exact():
     """A limit of memory is a number of bytes of at most 18 digits and a unit."""
     assert Spec(max_memory="1.5KiB").memory == 1536
     assert "is not a size" in refused(None, {"max_memory": "9" * 5000 + "TB"})
-
-
-def test_a_next_line_opens_the_same_model():
-    asked = Spec(model="org/name", revision="abc", trust_remote_code=True, offline=True)
-    switches = ["--trust-remote-code", "--offline"]
-    assert asked.opened == ["org/name", "--revision", "abc", *switches]
-    assert Spec(model="org/name").opened == ["org/name"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import weakref
@@ -23,8 +22,7 @@ from harness.cli.app import main
 from harness.engine import Sizes
 from harness.reports import _write as write
 from harness.runs.store import SAMPLES, append, read_samples
-from harness.sweep import backend, measure, plan
-from tests import ROOT
+from harness.sweep import backend, measure
 from tests.child import in_child, mapped
 from tests.command_line import MANY, samples, sweep
 from tests.tiny import save_tiny
@@ -227,53 +225,6 @@ def test_a_batch_systems_end_is_an_interrupt(tiny, docs, tmp_path, ropewalk, mon
     assert done.status == 130
     assert done.err.endswith("everything measured is kept. The same command continues.\n")
     assert len(samples(tmp_path)) == 1
-
-
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_an_end_before_anything_is_measured_is_an_interrupt(
-    name, tiny, docs, tmp_path, ropewalk, monkeypatch
-):
-    planned = plan.make_plan
-
-    def ended(*words: Any, **more: Any) -> Any:
-        signal.raise_signal(getattr(signal, name))
-        return planned(*words, **more)
-
-    monkeypatch.setattr("harness.api.run.make_plan", ended)
-    words = [*sweep(tiny, docs, tmp_path), "--dry-run"]
-    before = signal.signal(getattr(signal, name), signal.SIG_DFL)
-    try:
-        assert ropewalk(*words).status == 130
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        assert ropewalk(*words).status == (130 if name == "SIGTERM" else 0)
-    finally:
-        signal.signal(getattr(signal, name), before)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-class TestScreen:
-    """Where nobody can be told, the exit status still says it, and no traceback does."""
-
-    def ended(self, command: str) -> tuple[int, str]:
-        """Return the status of the first command of a line of the shell, and what stderr had."""
-        line = f"{sys.executable} -m harness {command}"
-        done = subprocess.run(
-            ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        return done.returncode, done.stderr
-
-    @pytest.mark.slow
-    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-    def test_a_log_on_a_full_disk(self):
-        """Stdout that takes nothing is a sentence; stderr that takes nothing is silence."""
-        told = "ropewalk: [Errno 28] No space left on device.\n"
-        assert self.ended("list >/dev/full") == (2, told)
-        assert self.ended("list >/dev/full 2>/dev/full") == (2, "")
-
-    @pytest.mark.slow
-    def test_a_reader_that_is_gone(self):
-        assert self.ended("list | true") == (141, "")
 
 
 def take_free_heap(size: int = 16 * 2**20) -> None:

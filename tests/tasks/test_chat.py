@@ -82,13 +82,7 @@ def test_a_chat_and_raw_text_have_the_same_keys():
     ("{% for m in messages %}{{ m['content'] | upper }}{% endfor %}", "as it is"),
     ("{{ messages[0].content }}{{ messages[0].content }}", "once"),
     ("{% for", "fails"),
-    ("{{ messages.__class__.__mro__ }}", "fails"),
-    ("{{ 1 / 0 }}", "fails: division by zero"),
     ("{% for a in range(9**5) %}{% for b in range(9**5) %}{% endfor %}{% endfor %}", "fails: it"),
-    ("{{ 9 ** (9 ** 9) }}", "fails: it takes more than 10 seconds or 1024 MiB"),
-    ("{{ 'a' * 10 ** 12 }}", "fails: MemoryError"),
-    ("{{ 'a' * 10 ** 7 }}", "fails: it writes 10,000,000 characters"),
-    ("{% macro more() %}{{ more() }}{% endmacro %}{{ more() }}", "fails: maximum recursion"),
 ])  # fmt: skip
 def test_a_template_that_cannot_hold_the_message_is_an_error(
     template, words, tmp_path, rejected, monkeypatch

@@ -13,8 +13,6 @@ from harness.data.corpus import make_context
 from harness.engine import answers
 from harness.engine.memory import ROWS
 from harness.runs.store import read_samples
-from harness.select.tune import losses
-from harness.sweep.plan import Cell, Item
 from tasks import niah
 from tasks._intervals import proportion
 from tasks._tokens import kept
@@ -23,7 +21,6 @@ from tasks.types import (
     Generated,
     Group,
     GroupResponse,
-    LoglikelihoodResponse,
     TaskContext,
 )
 from tests.asking import forwarded
@@ -149,18 +146,6 @@ def test_more_keys_than_are_hidden_are_refused(source):
     least = int(str(refused.value).partition("at least ")[2].split()[0])
     given = {"preset": "multikey_1", "in_turn": 4, "depths": 1, "trials": 1}
     assert len(list(niah.ask(source, [least], **given))) == 1
-
-
-def test_a_search_weighs_all_answers_of_a_haystack(source):
-    given: dict[str, Any] = {"preset": "multikey_2", "in_turn": 3, "depths": 1, "trials": 1}
-    (asked,) = niah.ask(source, [1500], form="argmax", **given)
-    counts = [part.length - part.start for part in asked.parts]
-    told = [LoglikelihoodResponse((0.5,) * n, (1,) * (n + 1)) for n in counts]
-    sample = niah.grade(asked, GroupResponse(tuple(told)), source)
-    cell = Cell("none", "niah", 1500, None, "key", (asked,))
-    record: Any = {Item(cell, asked).key: {"status": "ok", "facts": sample.metadata}}
-    found = losses(cell, record, {asked.doc_id}, "answers")
-    assert found == {asked.doc_id: (pytest.approx(sum(counts) / 2), sum(counts))}
 
 
 def test_a_run_has_a_sample_a_haystack(ropewalk, tiny, tmp_path):

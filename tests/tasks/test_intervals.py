@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from harness.stats.paired import Difference, holm, of_means, of_shares
@@ -37,17 +35,6 @@ def test_too_few_documents_get_no_interval():
     assert ratio([200.0, 3.0, 1.0], [100, 1, 1]).interval() == (None, None)
     made = means([2.0, 3.0], [1.0, 1.0], [1, 1])
     assert (made.value, made.low, made.high, made.p) == (1.5, None, None, None)
-
-
-@pytest.mark.slow
-@given(st.lists(st.tuples(st.floats(0.1, 9), st.integers(50, 200)), min_size=3, max_size=30))
-def test_the_interval_lies_around_the_weighted_mean(pairs):
-    sums, counts = [rate * n for rate, n in pairs], [n for _, n in pairs]
-    found = ratio(sums, counts)
-    assert found.value == pytest.approx(sum(sums) / sum(counts))
-    (low, high), (lower, higher) = found.interval(), found.interval(0.99)
-    assert low <= found.value <= high
-    assert lower <= low <= high <= higher
 
 
 def test_wilson_covers_95_percent_over_all_rates():

@@ -185,20 +185,3 @@ def test_the_score_is_what_greedy_generate_gives(source, seed):
     hit = said[:-1] == key and not extends
     assert passkey.grade(asked, answer, source).value == float(hit)
     assert hit == (bool(seed % 2) and not extends)
-
-
-@pytest.mark.slow
-def test_the_reference_checkpoint_says_what_it_is_scored_for(reference):
-    checkpoint, model = reference
-    source = make_context(checkpoint.tokenizer, list, checkpoint.rope.trained_length)
-    asked = list(passkey.ask(source, [200, 1024], depths=2, trials=1))
-    graded = []
-    for index, answer in answers(model, asked):
-        question = asked[index]
-        before, new = question.tokens[: question.start], question.length - question.start + 1
-        said = source.decode(generated(model, before, new, min_new_tokens=new))
-        hit = passkey.grade(question, answer, source).value
-        key = str(question.metadata["key"])
-        assert hit == float(said.strip()[:5] == key and not said.strip()[5:6].isdigit())
-        graded.append(hit)
-    assert set(graded) == {0.0, 1.0}

@@ -20,7 +20,7 @@ from harness.runs.frame import make_frame
 from tasks import perplexity
 from tasks._intervals import per_weight
 from tasks._protocols import PROTOCOLS, Layout
-from tasks.types import Document, Loglikelihood, LoglikelihoodResponse, Sample, TaskContext
+from tasks.types import Document, Sample, TaskContext
 from tests.command_line import status
 from tests.tiny import tiny_tokenizer
 
@@ -44,16 +44,6 @@ def test_tail_scores_the_same_tokens_at_every_length(books):
         text = books.documents()[1 if unit == "1200" else 2].tokens
         end = len(text) * 3 // 4
         assert long.tokens[1:] == text[end - 799 : end]
-
-
-def test_windows_end_evenly_over_the_third_quarter(books):
-    """Five windows of a document of 1600 tokens end 80 apart, the last at three quarters of it."""
-    asked = [q for q in perplexity.ask(books, [100, 800], tail=50, windows=5) if q.doc_id == "1600"]
-    text, ends = books.documents()[2].tokens, (1200, 1120, 1040, 960, 880)
-    assert all(len(q.tokens) == q.length for q in asked)
-    for length in (100, 800):
-        targets = [tuple(q.tokens[q.start :]) for q in asked if q.length == length]
-        assert targets == [tuple(text[end - 50 : end]) for end in ends]
 
 
 @pytest.mark.slow
@@ -102,11 +92,6 @@ def test_perplexity_is_token_weighted():
     assert score.n == 2
     alone = perplexity.score([Sample("a", 300.0, 300)])
     assert (alone.value, alone.low, alone.high, alone.n) == (pytest.approx(math.e), None, None, 1)
-
-
-def test_a_target_needs_context():
-    with pytest.raises(ValueError, match=r"the first target 0 is outside 1\.\.2"):
-        Loglikelihood((1, 2, 3), 0, doc_id="q")
 
 
 LENGTH, STRIDE = 48, 16
@@ -257,21 +242,6 @@ def test_slide_is_the_loop_over_windows_cut_to_the_shorter_length(model, source)
     assert [one.digest for one in plain] == [one.digest for one in whole]
 
 
-@pytest.mark.parametrize(("length", "tail"), [(16, 32), (16, 40), (40, 32), (17, 45)])
-def test_slide_scores_each_target_once_after_most_of_a_window(source, length, tail):
-    """Whatever the sizes: the same targets at both lengths, with 7/8 of a window before each."""
-    scored: dict[int, list[tuple[str, int]]] = {}
-    for one in perplexity.ask(source, [length, LENGTH], tail=tail, slide=True):
-        first = int(one.metadata["first"])
-        count = len(one.tokens) - one.start
-        places = [(one.doc_id, first + place) for place in range(count)]
-        scored.setdefault(one.length, []).extend(places)
-        assert len(one.tokens) == one.length
-        if one.length == length:
-            assert one.start >= min(length - length // 8, first + 1)
-    assert scored[length] == scored[LENGTH]
-
-
 passages = st.lists(
     st.lists(st.integers(1, 99), min_size=20, max_size=70).map(tuple), min_size=1, max_size=4
 ).map(lambda texts: [Document(str(i), t, tuple(range(len(t) + 1))) for i, t in enumerate(texts)])
@@ -341,19 +311,6 @@ def test_documents_are_the_unit_of_the_interval():
 def test_what_cannot_be_slid_is_refused(options, length, words, source):
     with pytest.raises(ValueError, match=words):
         list(perplexity.ask(source, [length], **options))
-
-
-def test_a_uniform_model_scores_the_vocabulary_in_every_protocol(source):
-    """ln(300) nats a token is a perplexity of 300, however tokens are counted."""
-    for protocol in PROTOCOLS:
-        samples = []
-        for question in perplexity.ask(
-            source, [LENGTH], protocol=protocol, **OPTIONS.get(protocol, {})
-        ):
-            n = LENGTH - question.start
-            answer = LoglikelihoodResponse((math.log(300),) * n, (0,) * (n + 1))
-            samples.append(perplexity.grade(question, answer, source))
-        assert perplexity.score(samples).value == pytest.approx(300)
 
 
 def run(model: Path, docs: Path, out: Path, task: str, *more: str) -> Path:

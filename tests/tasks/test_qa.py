@@ -182,8 +182,6 @@ def test_ruler_has_thirteen_parts_with_the_data(source, files):
     [
         ("", "data=FILE.json"),
         ("data=absent.json", "absent.json cannot be read"),
-        ("data=nobody/nothing", "nobody/nothing cannot be read"),
-        ("data=absent.json:split=train", "absent.json cannot be read"),
         ("data={other}", "not of the form"),
         ("data={qa_2},trials=9", "3 questions"),
     ],

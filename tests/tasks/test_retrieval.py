@@ -15,7 +15,7 @@ from harness.data.corpus import make_context
 from harness.engine import answers
 from tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
 from tasks._intervals import proportion
-from tasks._prompt import FILLER, around, continued, inserted, sentences
+from tasks._prompt import FILLER, around, continued, inserted
 from tasks.niah import PRESETS, Hidden, Setting, framed, needles
 from tasks.types import Generate, Generated, Loglikelihood, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
@@ -82,17 +82,6 @@ def test_documents_that_are_too_short_are_refused(source):
         list(niah.ask(source, [1000], preset="multivalue", keys=2))
     with pytest.raises(ValueError, match="form=argmax scores one value, but the prompt asks for 4"):
         list(niah.ask(source, [2000], preset="multivalue", form="argmax"))
-
-
-def test_sentences_of_a_long_document_are_whole():
-    texts = ["", *(f"Der Fluß {number} fließt   weiter … Und so\nfort!" for number in range(900))]
-    long: TaskContext = make_context(
-        tiny_tokenizer(), lambda: [("a", ""), ("b", " ".join(texts))], 512
-    )
-    size = len(long.documents()[1].tokens)
-    found = "".join(long.decode(one) for one in sentences(long, size - 4000))
-    assert " ".join(" ".join(texts).split()).startswith(found.removeprefix(" "))
-    assert size > 40_000
 
 
 def test_the_text_of_needles_is_rulers(source):
