@@ -394,7 +394,7 @@ def test_an_encoding_begins_as_a_file_that_passes(tmp_path, monkeypatch, ropewal
     """``new`` writes it, ``check`` passes it and ``list`` shows its option."""
     monkeypatch.chdir(tmp_path)
     assert ropewalk("new", "encoding", "mine").status == 0
-    assert "an encoding of Ropewalk is called 'fire'" in ropewalk("new", "encoding", "fire").err
+    assert "'fire' is not a new name for an encoding" in ropewalk("new", "encoding", "fire").err
     assert ropewalk("check", "./mine.py:rate=2").status == 0
     assert "rate" in ropewalk("list", "./mine.py").out
 
