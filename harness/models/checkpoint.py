@@ -22,8 +22,8 @@ from harness.models.files import (
     fetch_tokenizer,
     file_hash,
     folder_hash,
-    named_weights,
     tokenizer_hash,
+    weight_files,
 )
 from harness.models.gguf import configure_tokenizer, is_gguf, pretrained, quantization
 from harness.models.structure import (
@@ -312,8 +312,8 @@ def _dtype(dtype: str, device: str, config: Any) -> str:
 def _fingerprint(where: str, config: Any, trusted: bool, allow_pickle: bool) -> str:
     if is_gguf(where):
         return file_hash(Path(where))[:16]
-    named = named_weights(where, None, config, allow_pickle=allow_pickle)
-    return folder_hash(Path(where), named, code=trusted)
+    files = weight_files(where, None, config, allow_pickle=allow_pickle)
+    return folder_hash(Path(where), files, code=trusted)
 
 
 APPLIED = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")  # of PEFT's layers

@@ -13,7 +13,7 @@ from transformers.utils import logging
 from harness.encodings._config import EncodingConfig, check_code
 from harness.errors import UserError
 from harness.hub import attempt, say_waits
-from harness.models.files import ADAPTER, GGUF, check_folder, check_place, exists, fetch, fetch_gguf
+from harness.models.files import ADAPTER, GGUF, exists, fetch, fetch_gguf
 from harness.models.gguf import (
     check_gguf,
     check_reader,
@@ -22,8 +22,8 @@ from harness.models.gguf import (
     only_gguf,
     quantization,
 )
-from harness.models.structure import check_config
-from harness.names import place, printable
+from harness.models.structure import check_numbers
+from harness.names import is_path, place, printable
 
 HUB_GGUF = re.compile(r"[^./~@][^/@]*/[^/@]+/.+\.gguf", re.IGNORECASE)  # owner/name/file.gguf
 MOVED = "MovedForCausalLM"  # without its code it would be the plain model, and named as that
@@ -44,12 +44,12 @@ def open_config(
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     say_waits()
-    path = REFERENCE if name == "reference" else check_place(name)
-    path = only_gguf(path) or path
-    if not path.exists() and HUB_GGUF.fullmatch(name):
+    path = REFERENCE if name == "reference" else place(name)
+    path = (is_path(path) and only_gguf(path)) or path
+    if not is_path(path) and HUB_GGUF.fullmatch(name):
         check_reader(name)
         path, revision = attempt("config", name, lambda: fetch_gguf(name, revision)), None
-    local = path.exists()
+    local = is_path(path)
     file = name.lower().endswith(GGUF) or name.count("/") > 1
     if not local and (name.startswith((".", "/", "~")) or file):
         raise UserError(
@@ -64,8 +64,13 @@ def open_config(
     if is_gguf(where):
         check_gguf(path)
         return where, None, attempt("config", where, lambda: _own_attention(gguf_config(where)))
-    if local:
-        check_folder(path)
+    if (path / "adapter_config.json").exists():
+        raise UserError(f"{path} holds an adapter (adapter_config.json): {ADAPTER}")
+    if local and not (path / "config.json").exists():
+        raise UserError(
+            f"{path} is not a model, it has no config.json; give the folder that has one, or a "
+            "GGUF file."
+        )
     commit = None if local else attempt("config", where, lambda: _commit(where, revision))
     config = attempt("config", where, lambda: _built(where, commit, trust_remote_code))
     return where, commit, config
@@ -74,7 +79,7 @@ def open_config(
 def _built(where: str, commit: str | None, trust_remote_code: bool) -> Any:
     """Return the config that the library builds of a config.json, with its own attention."""
     raw = read_raw(where, commit)
-    check_config(where, raw)
+    check_numbers(where, raw)
     scaling = raw.get("rope_scaling") or {}
     if "su" in (scaling.get("type"), scaling.get("rope_type")):
         raise UserError(

@@ -6,11 +6,16 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import file_digest, sha256
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
-from huggingface_hub import snapshot_download as download
+from huggingface_hub import (
+    HfApi,
+    constants,
+    hf_hub_download,
+    snapshot_download,
+    try_to_load_from_cache,
+)
 from huggingface_hub.errors import (
     EntryNotFoundError,
     HfHubHTTPError,
@@ -26,7 +31,6 @@ from transformers.utils import (
 
 from harness.errors import UserError, reason, why
 from harness.hub import tell
-from harness.names import place, printable
 
 TOKENIZER = ["*token*", "vocab*", "merges*", "*.model", "*.tiktoken", "*.jinja"]
 
@@ -70,47 +74,42 @@ def exists(name: str, file: str, revision: str | None) -> bool:
     return True
 
 
+def download(
+    name: str, revision: str | None, wanted: list[str], unwanted: list[str] | None = None
+) -> Path:
+    """Download the files of a hub model that match, in parallel, and return their folder."""
+    options = {"revision": revision, "local_files_only": constants.HF_HUB_OFFLINE}
+    return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=unwanted, **options))
+
+
 def fetch_tokenizer(name: str, commit: str) -> None:
     """Download every file of a tokenizer, or raise what the hub's client raises.
 
     Else the library would take a file that the hub fails to give for one that is not there, and a
     tokenizer without its config has no begin token.
     """
-    download(
-        name,
-        revision=commit,
-        allow_patterns=TOKENIZER,
-        ignore_patterns=["*/*", "*.bin"],
-        local_files_only=constants.HF_HUB_OFFLINE,
-    )
+    download(name, commit, TOKENIZER, ["*/*", "*.bin"])
 
 
 def fetch_gguf(place: str, revision: str | None) -> Path:
     """Return a GGUF file of the hub, ``owner/name/file``; even its config needs the whole file."""
     owner, name, file = place.split("/", 2)
-    _missing_files(f"{owner}/{name}", [file], revision)
+    fetch_weights(f"{owner}/{name}", revision, [file])
     return fetch(f"{owner}/{name}", file, revision)
 
 
-def fetch_weights(name: str, commit: str, named: set[str]) -> None:
-    """Download the weights that are not in the cache, in parallel, and report the size."""
-    if missing := _missing_files(name, sorted(named), commit):
-        download(name, revision=commit, allow_patterns=missing)
-    for file in sorted(named):
+def fetch_weights(name: str, commit: str | None, files: Iterable[str]) -> None:
+    """Download the weights that are not in the cache, in parallel, and say how much that is."""
+    missing = absent(name, files, commit)
+    if missing and not constants.HF_HUB_OFFLINE:
+        size = ""
+        with suppress(HfHubHTTPError):
+            infos = HfApi().get_paths_info(name, missing, revision=commit)
+            size = f", {sum(getattr(one, 'size', 0) for one in infos) / 2**20:,.1f} MiB"
+        tell(f"Downloading the weights of {name} from the hub{size}")
+        download(name, commit, missing)
+    for file in missing:
         fetch(name, file, commit)
-
-
-def _missing_files(name: str, files: list[str], revision: str | None) -> list[str]:
-    """Return which weights have to be downloaded, and say how much that is."""
-    missing = absent(name, files, revision)
-    if not missing or constants.HF_HUB_OFFLINE:
-        return []
-    size = ""
-    with suppress(HfHubHTTPError):
-        infos = HfApi().get_paths_info(name, missing, revision=revision)
-        size = f", {sum(getattr(one, 'size', 0) for one in infos) / 2**20:,.1f} MiB"
-    tell(f"Downloading the weights of {name} from the hub{size}")
-    return missing
 
 
 def absent(name: str, files: Iterable[str], revision: str | None) -> list[str]:
@@ -127,88 +126,28 @@ INDEX = ".index.json"
 GGUF = ".gguf"
 
 
-def check_place(name: str) -> Path:
-    """Return the path that a model's name may be; raise UserError for another file, a bad path."""
-    path = place(name)
-    try:
-        there, folder = path.exists(), path.is_dir()
-    except OSError as error:  # the name is too long
-        raise UserError(
-            f"--model {printable(reason(name))} is not a path: {error.strerror}."
-        ) from None
-    if there and not folder and path.suffix.lower() != GGUF:
-        raise UserError(
-            f"model {name} is a file; give the folder with its config.json, or a GGUF file."
-        )
-    return path
+def weight_files(where: str, commit: str | None, config: Any, *, allow_pickle: bool) -> set[str]:
+    """Return the names of the weight files that transformers reads, by its own order of names.
 
-
-def check_folder(folder: Path) -> None:
-    """Raise UserError for a folder that holds an adapter, or no model."""
-    if (folder / "adapter_config.json").exists():
-        raise UserError(f"{folder} holds an adapter (adapter_config.json): {ADAPTER}")
-    if not (folder / "config.json").exists():
-        raise UserError(
-            f"{folder} is not a model, it has no config.json; give the folder that has one."
-        )
-
-
-def named_weights(where: str, commit: str | None, config: Any, *, allow_pickle: bool) -> set[str]:
-    """Return the weight files that a model's index, or its config, names.
-
-    Raises UserError for a name outside the model's folder, and for one that is not safetensors
-    unless pickles are allowed: the library would load it by its own suffix.
+    Raises UserError for files that are not safetensors unless pickles are allowed: the library
+    loads a file by its own suffix.
     """
     explicit = getattr(config, "transformers_weights", None)
-    named = set[Any]() if explicit is None else {explicit}
-    for name in named:
-        _check_name(where, name, allow_pickle=allow_pickle)
-    index = _index(where, commit, explicit, allow_pickle=allow_pickle)
-    if index is not None and index.exists():
-        named |= _weight_map(index)
-    for name in named:
-        _check_name(where, name, allow_pickle=allow_pickle)
-    return named
-
-
-def _index(
-    where: str, commit: str | None, explicit: str | None, *, allow_pickle: bool
-) -> Path | None:
-    """Return the index that the library uses, by its own order of names."""
-    if explicit is not None and not explicit.endswith(INDEX):
-        return None
-    name = explicit or SAFE_WEIGHTS_INDEX_NAME
-    if commit is not None:
-        covered = explicit is None and exists(where, SAFE_WEIGHTS_NAME, commit)
-        return fetch(where, name, commit) if not covered and exists(where, name, commit) else None
-    folder, whole = Path(where), [SAFE_WEIGHTS_NAME]
-    if allow_pickle and explicit is None and not (folder / name).exists():
-        whole, name = [SAFE_WEIGHTS_NAME, WEIGHTS_NAME], WEIGHTS_INDEX_NAME
-    covered = explicit is None and any((folder / one).exists() for one in whole)
-    return None if covered else folder / name
-
-
-def _weight_map(index: Path) -> set[Any]:
-    """Return the file names in an index; raise UserError if there are none."""
-    try:
-        named = set(json.loads(index.read_bytes())["weight_map"].values())
-        if not named:
-            raise ValueError("it names no weights")
-        return named
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{index} is not an index of weights: {reason(error)}.") from None
-
-
-def _check_name(where: str, name: Any, *, allow_pickle: bool) -> None:
-    if not isinstance(name, str) or "\0" in name:
-        raise UserError(f"an index of {where} names {reason(name)} as a file of weights.")
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
-        raise UserError(
-            f"an index of {where} names {reason(name)}, which is outside the model's folder."
-        )
-    if not (allow_pickle or name.endswith((SAFE, INDEX))):
-        raise UserError(f"an index of {where} names {reason(name)}; {ONLY_SAFE}")
+    names = [explicit] if explicit else [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME]
+    if allow_pickle and not explicit:
+        names += [WEIGHTS_NAME, WEIGHTS_INDEX_NAME]
+    known = [name for name in names if not absent(where, [name], commit)]
+    if commit and not known and not constants.HF_HUB_OFFLINE:
+        there = HfApi().list_repo_files(where, revision=commit)
+        known = [name for name in names if name in there]
+    files = {known[0] if known else names[0]}
+    if known and known[0].endswith(INDEX):
+        index = fetch(where, known[0], commit) if commit else Path(where) / known[0]
+        files = set(json.loads(index.read_bytes())["weight_map"].values())
+    for name in () if allow_pickle else files:
+        if not name.endswith(SAFE):
+            raise UserError(f"an index of {where} names {reason(name)}; {ONLY_SAFE}")
+    return files
 
 
 def folder_hash(folder: Path, named: Iterable[str], *, code: bool) -> str:
@@ -222,7 +161,7 @@ def folder_hash(folder: Path, named: Iterable[str], *, code: bool) -> str:
     digest = sha256()
     for name in sorted(inside | elsewhere | set(named)):
         path = folder / name
-        if not path.is_dir():
+        if path.is_file():
             digest.update(f"{name} {file_hash(path)}".encode())
     return digest.hexdigest()[:16]
 

@@ -28,7 +28,7 @@ from harness.errors import UserError, reason
 from harness.files import MIB, new_folder
 from harness.hub import tell
 from harness.models.files import GGUF, file_hash
-from harness.models.structure import check_config, without_weights
+from harness.models.structure import check_numbers, without_weights
 from harness.patching.config import is_rotary, rope_of, sliding_window
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ def _while_unchanged(read: Callable[[str], T]) -> Callable[[str], T]:
 def _read_config(where: str) -> Any:
     with pretrained(where) as (folder, options):
         given = PreTrainedConfig.get_config_dict(folder, **options)[0]
-        check_config(where, given)
+        check_numbers(where, given)
         config = AutoConfig.for_model(**given)
     metadata, tensors = _header(where)
     kind = metadata["general.architecture"]

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import fcntl
-import os
 import re
 import shutil
 import tempfile
-import time
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -27,14 +23,12 @@ from harness.errors import UserError
 from harness.hub import attempt, attempting
 from harness.models.adapter import adapted
 from harness.models.checkpoint import DTYPES, Checkpoint
-from harness.models.files import ONLY_SAFE, absent, fetch_weights, named_weights
+from harness.models.files import ONLY_SAFE, absent, fetch_weights, weight_files
 from harness.models.gguf import dequantized, is_gguf, keep, pretrained
-from harness.models.structure import auto_model, bounded
+from harness.models.structure import auto_model
 from harness.names import tensors
 from harness.patching.frequencies import check_geometry
 
-PREFIX = "ropewalk-offload-"  # of a folder for layers on disk
-FRESH = 60  # seconds in which a new folder may not be locked yet
 # Buffers that older versions saved, and that a model computes itself.
 BUFFERS = re.compile(
     r"(inv_freq|attn\.bias|attention\.bias|masked_bias|causal_mask|position_ids|_cached)$"
@@ -76,8 +70,9 @@ def parts_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
     if checkpoint.quantized is not None or len(absent(where, either, commit)) == len(either):
         return ()
     with attempting("weights", where):
-        named = named_weights(where, commit, checkpoint.config, allow_pickle=pickles)
-        if absent(where, named or {SAFE_WEIGHTS_NAME}, commit):
+        if absent(
+            where, weight_files(where, commit, checkpoint.config, allow_pickle=pickles), commit
+        ):
             return ()
         return _check_fit(where, *_load(replace(checkpoint, device="meta", device_map=None)))
 
@@ -112,11 +107,11 @@ def _load(checkpoint: Checkpoint) -> Any:
     """Return the model and the library's report on its tensors."""
     where, commit, safe = checkpoint.name, checkpoint.revision, not checkpoint.allow_pickle
     if not is_gguf(where):
-        named = named_weights(where, commit, checkpoint.config, allow_pickle=not safe)
-        if commit is not None and (named or safe):
-            fetch_weights(where, commit, named or {SAFE_WEIGHTS_NAME})
+        files = weight_files(where, commit, checkpoint.config, allow_pickle=not safe)
+        if commit is not None:
+            fetch_weights(where, commit, files)
     try:
-        with bounded(checkpoint.config.model_type), pretrained(where) as (place, file):
+        with pretrained(where) as (place, file):
             return auto_model().from_pretrained(
                 place,
                 **_asked(checkpoint),
@@ -197,29 +192,10 @@ def _unused(model: Any, names: list[str]) -> tuple[list[str], list[str]]:
 
 
 def spread() -> dict[str, Any]:
-    """Return options with which from_pretrained fills GPUs, then memory, then a folder on disk.
-
-    The folder is removed at the end of the process; after a kill, by the next process.
-    """
-    _remove_left()
-    folder = tempfile.mkdtemp(prefix=PREFIX)
-    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)  # locked as long as the process lives
+    """Return options with which from_pretrained fills GPUs, then memory, then a folder on disk."""
+    folder = tempfile.mkdtemp(prefix="ropewalk-offload-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return {"device_map": "auto", "offload_folder": folder}
-
-
-def _remove_left() -> None:
-    """Remove this user's folders that no process has locked."""
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # it is locked, or another user's, or removed
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                state = os.fstat(handle)
-                if state.st_uid == os.getuid() and time.time() - state.st_mtime > FRESH:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path)
-            finally:
-                os.close(handle)
 
 
 def with_input_device(model: Any) -> Any:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.utils import SAFE_WEIGHTS_NAME
 
 from harness.encodings._config import EncodingConfig
 from harness.errors import UserError, foreign
@@ -19,7 +18,7 @@ from harness.files import is_free, make_folder, new_folder, replacing
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import check_rope, open_checkpoint
 from harness.models.config import open_config
-from harness.models.files import GGUF, fetch, fetch_tokenizer, fetch_weights, named_weights
+from harness.models.files import GGUF, fetch, fetch_tokenizer, fetch_weights, weight_files
 from harness.models.gguf import is_gguf
 from harness.models.weights import load_weights
 from harness.names import resolved
@@ -315,8 +314,8 @@ def _model_folder(target: Target, revision: str | None) -> Path:
         return folder
     commit = fetch(target.place, CONFIG, revision).parent.name
     fetch_tokenizer(target.place, commit)
-    named = named_weights(target.place, commit, target.config, allow_pickle=False)
-    fetch_weights(target.place, commit, named or {SAFE_WEIGHTS_NAME})
+    files = weight_files(target.place, commit, target.config, allow_pickle=False)
+    fetch_weights(target.place, commit, files)
     return fetch(target.place, CONFIG, commit).parent
 
 

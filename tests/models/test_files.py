@@ -14,11 +14,9 @@ from transformers import AutoModelForCausalLM
 from harness.data.tokenize import tokenize
 from harness.errors import UserError
 from harness.models.checkpoint import Checkpoint, open_checkpoint
-from harness.models.structure import without_weights
 from harness.models.weights import load_weights
 from harness.sweep.plan import open_model
 from harness.sweep.spec import Spec
-from tests.tiny import tiny_config
 
 Weights = dict[str, torch.Tensor]
 
@@ -85,14 +83,6 @@ def test_pickles_that_an_index_names_are_asked_for(folder, target):
     assert opened(folder, allow_pickle=True).fingerprint != before.fingerprint
 
 
-@pytest.mark.parametrize("target", ["../weights.safetensors", "/weights.safetensors", 3, "a\0b"])
-def test_an_index_names_files_of_its_folder(folder, target):
-    into_index(folder, "weights.safetensors")
-    changed(folder, "model.safetensors.index.json", weight_map={"model.norm.weight": target})
-    with pytest.raises(UserError, match="outside the model's folder|as a file of weights"):
-        opened(folder)
-
-
 def test_an_index_beside_whole_weights_is_not_followed(folder):
     for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         (folder / name).write_text('{"weight_map": {"a": "absent.bin"}}')
@@ -100,12 +90,9 @@ def test_an_index_beside_whole_weights_is_not_followed(folder):
     assert opened(folder, allow_pickle=True).fingerprint == opened(folder).fingerprint
 
 
-@pytest.mark.parametrize("asked", ["nobody/kernel", "flash_attention_2"])
-def test_no_attention_comes_from_the_hub(folder, asked):
-    model = load_weights(opened(changed(folder, attn_implementation=asked)))
+def test_no_attention_comes_from_the_hub(folder):
+    model = load_weights(opened(changed(folder, attn_implementation="nobody/kernel")))
     assert model.config._attn_implementation == "sdpa"
-    model = load_weights(opened(changed(folder, attn_implementation="eager")))
-    assert model.config._attn_implementation == "eager"
 
 
 def _adapter(folder: Path) -> None:
@@ -123,21 +110,13 @@ def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
 @pytest.mark.parametrize(("hurt", "words"), [
     (lambda folder: (folder / "tokenizer_config.json").unlink(),
      "has no tokenizer_config.json, which names the begin token"),
-    (lambda folder: (folder / "a.json").symlink_to("/nowhere"), "a.json cannot be read: No"),
     (_adapter, "holds an adapter .* --adapter"),
     (_awq, "cannot be read without a package: .*pip install gptqmodel"),
     (lambda folder: changed(folder, num_hidden_layers=10**9), "num_hidden_layers .* 1,000"),
-    (lambda folder: changed(folder, max_position_embeddings=10**50), "max_position_embeddings"),
-    (lambda folder: changed(folder, max_position_embeddings=10**12), "trained length must be"),
     (lambda folder: changed(folder, head_dim=2**33), "rotary_dim must be even, from 2 to"),
-    (lambda folder: changed(folder, architectures=7), "gives architectures as 7; it should be a"),
-    (lambda folder: changed(folder, text_config={}), "gives text_config as {}; Dictionary"),
-    (lambda folder: changed(folder, transformers_weights=["x"]), "transformers_weights as .*x"),
+    (lambda folder: changed(folder, architectures=7), "the config of .*model cannot be read"),
     (lambda folder: changed(folder, rope_scaling={"type": "su"}), "the former name of longrope"),
-    (lambda folder: changed(folder, rope_theta={}), "gives rope_theta as {}; it should be a val"),
     (_tokenizer("normalizer", type="Precompiled", precompiled_charsmap="AAAA"),
-     "the tokenizer of .* cannot be read"),
-    (_tokenizer("normalizer", type="Replace", pattern={"String": ""}, content="a" * 20),
      "the tokenizer of .* cannot be read"),
 ])  # fmt: skip
 def test_what_is_no_model_is_refused_in_a_sentence(folder, hurt, words):
@@ -145,12 +124,6 @@ def test_what_is_no_model_is_refused_in_a_sentence(folder, hurt, words):
     with pytest.raises(UserError, match=words) as refused:
         opened(folder)
     assert len(str(refused.value)) < 500
-
-
-def test_a_model_of_endless_modules_is_not_built(monkeypatch):
-    monkeypatch.setattr("harness.models.structure.MOST_MODULES", 100)
-    with pytest.raises(UserError, match="defines more than 100 modules"):
-        without_weights(tiny_config("llama", num_hidden_layers=10**6), trust_remote_code=False)
 
 
 def test_an_expression_without_end_is_a_sentence(folder):

@@ -230,29 +230,21 @@ def test_a_text_of_qwen_has_no_begin_token(way, add, begin, monkeypatch):
 
 
 def test_what_is_no_model_is_a_sentence(file, ropewalk, tmp_path):
-    """Two files in a folder, one cut short, none, an empty one, a pipe, another's: status 2."""
-    two, pipe = tmp_path / "two", tmp_path / "pipe.gguf"
-    two.mkdir()
+    (tmp_path / "two").mkdir()
     for name in ("a.gguf", "b.gguf"):
-        (two / name).symlink_to(file)
-    os.mkfifo(pipe)
+        (tmp_path / "two" / name).symlink_to(file)
     (tmp_path / "cut.gguf").write_bytes(file.read_bytes()[:300])
-    (tmp_path / "empty.gguf").touch()
     (tmp_path / "pointer.gguf").write_text("version https://git-lfs.github.com/spec/v1\n")
-    for place, words in {
-        two: "holds 2 GGUF files (a.gguf, b.gguf)",
-        tmp_path / "cut.gguf": "cannot be read",
-        tmp_path / "empty.gguf": "is not a GGUF file, by its first bytes; download it again",
-        tmp_path / "pointer.gguf": "is not a GGUF file, by its first bytes; download it again",
-        tmp_path / "none.gguf": "does not exist",
-        Path("none.gguf"): "none.gguf does not exist",
-        Path("models/none.GGUF"): "models/none.GGUF does not exist",
-        pipe: "it is a pipe",
+    for name, words in {
+        "two": "holds 2 GGUF files (a.gguf, b.gguf)",
+        "cut.gguf": "cannot be read",
+        "pointer.gguf": "is not a GGUF file, by its first bytes; download it again",
+        "none.gguf": "does not exist",
     }.items():
-        ended = ropewalk("run", "--model", place, "--length", "1x", "--out", tmp_path / "run")
+        ended = ropewalk("run", "--model", tmp_path / name, "--length", "1x", "--dry-run")
         assert ended.status == 2
+        assert f"{tmp_path / name}" in ended.err.replace("\n", "")
         assert words in " ".join(ended.err.split())
-        assert "Traceback" not in ended.err
 
 
 @pytest.mark.slow
