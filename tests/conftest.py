@@ -6,7 +6,7 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -51,20 +51,6 @@ WORDS = [
     "rope", "walk", "yarn", "strand", "twist", "hemp", "tar", "length", "long", "lane", "bobbin",
     "splice", "knot",
 ]  # fmt: skip
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Let the second of two processes begin with the last file: they meet in the middle.
-
-    The first time each rewrites the assertions of half of the files, and reads the other half.
-    """
-    report = yield
-    if isinstance(collector, pytest.Package) and os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
-        report.result = (report.result or [])[::-1]
-    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,55 +1,11 @@
-"""Files: those from anyone are read with limits, ours are written whole, over nobody else's."""
+"""Files are written whole, over nobody else's."""
 
 import os
-import socket
 import threading
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from harness.files import open_regular, read_regular, replacing
-
-
-def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
-
-
-OTHERS: dict[str, Callable[[Path], object]] = {
-    "a folder": Path.mkdir,
-    "a pipe": os.mkfifo,
-    "a device": lambda path: path.symlink_to("/dev/zero"),
-    "No such device": _socket,
-    "No such file": lambda path: path.symlink_to("absent"),
-}
-
-
-@pytest.mark.parametrize("kind", OTHERS)
-def test_what_is_no_regular_file_is_refused(kind, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # a socket's path must be short
-    path = Path("file")
-    OTHERS[kind](path)
-    with pytest.raises(OSError, match=kind):
-        read_regular(path, limit=10)
-
-
-def test_a_link_is_followed_where_asked_for(tmp_path):
-    (tmp_path / "file").write_text("text")
-    (tmp_path / "link").symlink_to("file")
-    assert read_regular(tmp_path / "link", limit=4) == b"text"
-    with pytest.raises(OSError, match="it is a symbolic link"):
-        open_regular(tmp_path / "link", follow=False)
-
-
-def test_a_large_file_is_not_read(tmp_path):
-    path = tmp_path / "file"
-    with path.open("wb") as file:
-        file.truncate(2**40)
-    with pytest.raises(OSError, match="larger than 1 MiB"):
-        read_regular(path, limit=2**20)
-    with pytest.raises(OSError, match="larger than"):
-        read_regular(Path("/proc/self/status"), limit=10)
+from harness.files import replacing
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])

@@ -50,13 +50,6 @@ def test_a_method_that_exits_fails_its_cells_alone(run):
     assert len(samples(Path("run"))) == 9
 
 
-def test_a_file_that_exits_is_refused(run):
-    Path("mine.py").write_text("import sys\nsys.exit(0)\n")
-    done = run(scaling=["none", "./mine.py"])
-    assert done.status == 2
-    assert "ropewalk: method file mine.py failed: SystemExit: 0 at " in done.err
-
-
 def grading(answer: str) -> tuple[str, str]:
     """Return the grade of the built-in perplexity, and another."""
     return SAMPLE, answer
@@ -71,16 +64,11 @@ FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "a": (grading("exit(0)"), "failed: SystemExit: 0 at "),
     "b": (grading("None"), ": it graded with NoneType, not Sample."),
     "c": (grading(SAMPLE.replace("facts)", '{"a": {}})')), "a sample facts.a: should be a text, "),
-    "d": (grading(SAMPLE.replace("facts)", '{"a": 2**63})')), "a sample facts.a: should be a te"),
-    "e": (grading(SAMPLE.replace("facts)", '{"a\\n": 1})')), "facts.a\\n.[key]: should be print"),
-    "f": (grading(SAMPLE.replace("facts)", '{"a": "x" * 2**24})')), "facts: 16 MiB in a"),
-    "g": (grading(SAMPLE.replace("facts)", '{"a": "\\ud800"})')), "facts.a: should be a text, "),
     "h": (grading(SAMPLE.replace("facts)", '{"score": 1})')), "may not be called score, which is"),
     "i": (
         grading(SAMPLE.replace("len(response.nll)", "0")),
         "of a sample weight: Input should be g",
     ),
-    "j": (scoring("exit(0)"), "failed: SystemExit: 0 at "),
     "k": (scoring("return None"), "it scored with NoneType, not Score."),
     "l": (scoring("return Score(1.0, 0.0, math.inf, 1)"), "its score is 1.0 [0.0, inf]."),
 }
@@ -107,15 +95,11 @@ ASKS = "Loglikelihood(window.tokens, window.start, doc_id=window.doc_id, metadat
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after", "message"), [
     (ASKS, "3", "task mine:tail=16: it yields int, not Request."),
-    (ASKS, ASKS.replace("window.doc_id", '"a\\n"'), "of a question unit: should be printable."),
     (ASKS, ASKS.replace("=facts", '={"a": math.nan}'), "of a question facts.a: should be a te"),
-    (ASKS, ASKS.replace("=facts", '={"a": "x" * 2**24}'), "of a question facts: 16 MiB"),
     (ASKS, ASKS.replace("window.tokens", "(-1,) * length"), "token -1 is not in a vocabulary"),
-    (ASKS, ASKS.replace("window.tokens", "(1.5,) * length"), "failed: TypeError: 'float' obj"),
     (ASKS, "Loglikelihood((1,) * 9, 1, doc_id='a')",
      "a: its 9 tokens are not a length of the sweep."),
     (f"yield {ASKS}", "yield from ()", "ask yields no request, at no length of the sweep."),
-    ('METRIC = "perplexity"', 'METRIC = "a\\n"', "VERSION must be a whole number and METRIC a"),
     ("VERSION = 1", "VERSION = 'a'", "VERSION must be a whole number and METRIC a printable "),
 ])  # fmt: skip
 @pytest.mark.usefixtures("weightless")
@@ -130,15 +114,9 @@ def test_a_task_that_no_record_can_hold_is_refused(before, after, message, mine)
     ("made", "told"),
     [
         ("None", "it made NoneType, neither a DataFrame nor a figure"),
-        ("frame['value']", "it made Series, neither a DataFrame nor a figure"),
-        ("5", "it made int, neither a DataFrame nor a figure"),
         ("pd.DataFrame()", "its table is empty"),
-        ("pd.DataFrame({'a': []})", "its table is empty"),
-        ("pd.DataFrame({'a': [1 + 2j]})", "failed: "),
-        ("pd.DataFrame([[1, 2]], columns=['a', 'a'])", "Duplicate column names"),
         ("pd.DataFrame({'a': [object()]})", "Could not convert"),
         ("Figure((1e4, 1e4))", "its figure is 10000 x 10000 inches; at most 2,000 square inches"),
-        ("Figure((1e9, 1e-6))", "No mine: report mine"),
         ("exit(3)", "SystemExit"),
     ],
 )

@@ -29,7 +29,7 @@ from tests.tiny import tiny_tokenizer
 
 OPTIONS = ["rope_linear:rotated=false", "kerple:kind=power", "shaw:clip=3", "deberta:clip=5"]
 EVERY = [*names("encoding"), *OPTIONS]
-ROTARY, TABLES = ("rope", "rope_linear", "xpos"), ("learned", "untied")
+ROTARY = ("rope", "rope_linear", "xpos")
 SMALL = {
     "hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
     "max_position_embeddings": naive.WINDOW, "vocab_size": 300, "initializer_range": 0.4,

@@ -14,7 +14,7 @@ from harness.engine.prefix_tree import build_tree
 from harness.engine.sdpa import causal, padded_length, tile_mask
 from harness.models.checkpoint import Checkpoint
 from tasks.types import Loglikelihood, Request, Response
-from tests.asking import asked, forwarded, own_losses, together
+from tests.asking import asked, forwarded, together
 from tests.families import SUPPORTED, build, each, tiny
 from tests.tiny import tiny_config
 
@@ -89,16 +89,6 @@ def test_a_chunk_without_a_mask_has_the_bits_of_many_with_one():
     whole, cut = Sizes().layer_rows(1, causal=True), Sizes(chunk=2048)
     assert whole > len(tokens)
     assert together(model, [question], Sizes()) == together(model, [question], cut)
-
-
-@pytest.mark.slow
-def test_the_losses_are_those_of_transformers(reference):
-    """At whole blocks of keys an answer is the loss of the model's own logits in float64."""
-    tokens = Random(512).choices(range(2048), k=512)
-    question = Loglikelihood(tuple(tokens), 1, doc_id="q")
-    (answer,) = together(reference, [question], Sizes(chunk=256)).values()
-    wanted = own_losses(reference, tokens).tolist()
-    assert answer.nll == pytest.approx(wanted, rel=2e-7, abs=2e-6)
 
 
 @pytest.mark.parametrize("family", each(EXPERTS))

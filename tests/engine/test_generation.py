@@ -158,19 +158,6 @@ def test_a_text_does_not_depend_on_what_else_is_asked(family):
             assert other == found
 
 
-@pytest.mark.slow
-def test_a_shared_haystack_is_read_once():
-    """Texts after one haystack cost it once, and then a step for every new token of all."""
-    model = build(tiny("llama"))
-    hay = list(range(1, 201))
-    questions = [question([*hay, *range(n, n + 20)]) for n in range(1, 6)]
-    texts(model, questions)  # the checks, once per model
-    rows: list[int] = []
-    model.model.layers[0].register_forward_hook(lambda _, __, out: rows.append(out.shape[1]))
-    texts(model, questions)
-    assert rows == [-(-(200 + 5 * 20) // 32) * 32, *[32] * NEW]
-
-
 @pytest.mark.parametrize("family", ["mamba", "rwkv"])
 def test_a_model_without_keys_reads_the_whole_text_again(family):
     model = build(plainly(family))

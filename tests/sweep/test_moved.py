@@ -49,15 +49,6 @@ def test_the_record_tells_what_was_moved(moved):
 
 
 @pytest.mark.slow
-def test_modes_of_dynamic_ntk_are_measured_apart(tiny, docs, tmp_path):
-    served = (f"dynamic_ntk:mode={mode},block=8" for mode in ("per_query", "transformers"))
-    assert status(*command(tiny, docs, tmp_path, "dynamic_ntk", *served)) == 0
-    scores = make_frame([tmp_path]).groupby(["length", "scaling"])["score"].first().unstack()
-    assert scores.loc[WINDOW].nunique() == 1
-    assert scores.loc[320].nunique() == 3
-
-
-@pytest.mark.slow
 def test_half_the_distance_is_interpolation(tiny, docs, tmp_path):
     """Bands that halve every position are Position Interpolation by 2, to rounding."""
     file = tmp_path / "half.py"

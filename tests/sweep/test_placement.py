@@ -7,9 +7,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness.sweep.backend import ready
-from harness.sweep.plan import make_plan
-from harness.sweep.spec import Spec
 from tests.command_line import samples, sweep
 
 ROOM = 0.75  # of a model's bytes, for which there is memory
@@ -55,9 +52,3 @@ def test_layers_on_disk_change_no_bit(family, saved, docs, tmp_path, ropewalk, s
     assert any(parameter.device.type == "meta" for parameter in model.parameters())
     assert model.device == torch.device("cpu")
     assert samples(tmp_path / "spread") == samples(tmp_path / "plain")
-
-
-def test_what_fits_one_device_is_left_whole(tiny, docs):
-    spec = Spec(model=str(tiny), docs=str(docs), device_map="auto", length=("1x",), scaling=("pi",))
-    model = ready(make_plan(spec.model_copy(update={"task": ("perplexity:tail=16",)})).checkpoint)
-    assert not hasattr(model, "_hf_hook")
