@@ -37,7 +37,6 @@ def loaded(tiny: Path) -> tuple[Any, Any]:
 
 
 def test_every_public_name_is_there_and_the_import_is_light():
-    """All names of the front door load, and importing it alone imports no library."""
     assert all(getattr(rw, name) is not None for name in dir(rw))
     program = "import sys, ropewalk; print(*sorted({'torch', 'pandas'} & set(sys.modules)))"
     done = subprocess.run(
@@ -49,7 +48,6 @@ def test_every_public_name_is_there_and_the_import_is_light():
 
 
 def test_every_method_is_a_function():
-    """A method's function takes the geometry, a length and its options."""
     assert dir(rw.methods) == names("method")
     rope = rw.Rope(16, 10_000.0, 64)
     plain, scaled = rw.methods.none(rope, 256), rw.methods.pi(rope, 256, factor=4)
@@ -149,7 +147,6 @@ def test_a_race_answers_with_a_text_and_a_table(loaded, docs, tmp_path, monkeypa
 
 
 def test_commands_are_functions_that_print_nothing(tmp_path, capsys):
-    """A run is reported, compared, checked and inspected as objects; notes go to the log."""
     run = ROOT / "results" / "reference"
     reports = rw.report(run, report=["scores"], card=True, out=tmp_path / "reports")
     assert reports.complete
@@ -167,7 +164,6 @@ def test_commands_are_functions_that_print_nothing(tmp_path, capsys):
 
 
 def test_a_loaded_model_that_is_not_in_memory_is_refused(loaded):
-    """Of layers that accelerate has put on a disk there is nothing to hash; the way is named."""
     _, tokenizer = loaded
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(loaded[0].config).eval()
@@ -176,7 +172,6 @@ def test_a_loaded_model_that_is_not_in_memory_is_refused(loaded):
 
 
 def test_a_mistake_is_one_sentence(loaded):
-    """What cannot be measured is said before anything is, as on the command line."""
     model, tokenizer = loaded
     with pytest.raises(rw.UserError, match="needs its tokenizer"):
         rw.run(model)
@@ -198,7 +193,6 @@ def test_a_mistake_is_one_sentence(loaded):
 
 @pytest.mark.parametrize(("name", "value"), [("suppress_tokens", [1]), ("eos_token_id", 7)])
 def test_what_changes_a_text_changes_the_fingerprint(loaded, monkeypatch, name, value):
-    """A loaded model whose generation config has other settings is another model."""
     model, tokenizer = loaded
     before = hold(model, tokenizer).fingerprint
     assert hold(model, tokenizer).fingerprint == before
@@ -255,7 +249,6 @@ def test_a_run_is_shown_by_its_answer(loaded, docs, tmp_path):
 
 @pytest.mark.slow
 def test_the_notebook_runs_and_shows_its_figures(tmp_path):
-    """Every cell of the notebook runs in IPython; its figure and tables are shown in place."""
     done = in_child(execute, ROOT / "scripts" / "first_steps.ipynb", tmp_path)
     assert done.status == 0, done.err
     assert {"image/png", "text/html"} <= set(done.out.split())

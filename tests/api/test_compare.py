@@ -1,7 +1,6 @@
 """Two runs side by side: paired differences of what both have, and what only one of them has."""
 
 import math
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,19 +95,7 @@ def test_the_command_says_what_is_only_in_one_and_what_else_differs(before, tmp_
     assert len(pd.read_csv(tmp_path / "out" / "compare.csv")) == 4
 
 
-def test_folders_that_differ_far_up_are_two_runs_and_a_link_is_the_same_one(before, tmp_path):
-    """Results of one name in checkouts of two branches are compared; a run and itself are not."""
-    runs = [shutil.copytree(before, tmp_path / one / "results" / "run") for one in ("old", "new")]
-    table = rw.compare(*runs).table
-    assert set(table["model"]) == {"new/results/run"}
-    assert set(table["verdict"]) == {"same"}
-    (link := tmp_path / "link").symlink_to(before)
-    with pytest.raises(rw.UserError, match="was given twice"):
-        rw.compare(before, link)
-
-
 def test_a_cell_without_a_score_is_named(before, tmp_path, ropewalk):
-    """A method that failed in one run is no difference of zero."""
 
     def fail(sample: dict[str, Any]) -> None:
         if sample["unit"] in HIGHER:
@@ -131,12 +118,10 @@ def test_a_cell_without_a_score_is_named(before, tmp_path, ropewalk):
     ],
 )
 def test_runs_that_cannot_be_paired_are_an_error(before, tmp_path, rejected, change, told):
-    """Other seeds or documents are a sentence and exit status 2."""
     assert told in rejected("compare", before, changed(before, tmp_path / "after", change))
 
 
 def test_what_is_for_a_table_is_not_for_two_runs(before, ropewalk):
-    """One sentence says which flag; the same folder twice is none either."""
     done = ropewalk("compare", before, before.parent / "after", "--tolerance", "3")
     assert (done.status, "--tolerance is for one run beside a published table" in done.err) == (
         2,

@@ -67,14 +67,11 @@ def test_a_model_is_spread_over_the_gpus_of_its_worker(device, gpus, workers, sp
 
 
 def test_more_spread_models_than_gpus_are_an_error():
-    """A worker would wait for a GPU without end."""
     with pytest.raises(UserError, match="--workers 4 with --device-map auto: .* there are 2; use"):
         gpus_each(Spec(device_map="auto"), "cuda", [2], 4)
 
 
 class TestBatches:
-    """What is given out together."""
-
     def batch(self, *tokens: Sequence[int]) -> Batch:
         rotation = Frequencies(torch.ones(1))
         cell = Cell("none", "task", 1, rotation, "key", ())
@@ -210,7 +207,6 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_a_lost_worker_costs_nothing(many, tiny, docs, tmp_path, ropewalk, monkeypatch, place):
-    """Of two workers on this machine one is killed in mid-sweep, and another takes its place."""
 
     def kill(workers: list[int]) -> None:
         first, second = workers

@@ -26,7 +26,6 @@ def test_everything_that_is_listed_is_described(kind, name):
 
 
 def test_options_have_types_defaults_and_ranges(ropewalk):
-    """The ranges are those that the annotations declare for tune."""
     options = {option.name: option for option in describe("yarn")[0].options}
     assert options["factor"].type == "number"
     assert options["factor"].default == "unset"
@@ -39,14 +38,12 @@ def test_options_have_types_defaults_and_ranges(ropewalk):
 
 
 def test_a_sweep_is_shown_as_it_is_written(ropewalk):
-    """A bundled sweep is its file."""
     out = ropewalk("list", "pi_paper").out
     assert "model: huggyllama/llama-7b" in out
     assert "ropewalk run pi_paper" in out
 
 
 def test_a_kind_is_listed_alone(ropewalk):
-    """Each kind by its plural; the list of all has them in turn."""
     kinds = [f"{kind}s" for kind in (*FOLDERS, "sweep")]
     alone = [ropewalk("list", kind).out for kind in kinds]
     assert [out.partition("\n")[0] for out in alone] == kinds

@@ -135,7 +135,6 @@ def test_a_run_ends_with_the_status_of_its_conditions(tiny, docs, tmp_path, rope
 
 
 def test_the_example_workflow_has_commands_that_are_understood():
-    """Each step of the page runs Ropewalk with options that it has and conditions it answers."""
     page = (ROOT / "docs/how-to/ci.md").read_text(encoding="utf-8")
     workflow = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
     (job,) = workflow["jobs"].values()

@@ -37,7 +37,6 @@ def lines_of(frame: pd.DataFrame) -> list[str]:
     ],
 )
 def test_the_last_screen_is_the_recommendation_and_eight_lines(changes):
-    """No line is broken, and the last two say where everything else is."""
     lines = shown(**changes)
     assert lines[0].startswith("Use yarn")
     assert lines[0].endswith("at 8x (2,048 tokens): the best on every task")
@@ -60,16 +59,3 @@ def test_the_last_screen_names_a_winner_or_a_bound():
     few = [row for name, hit in hits.items() for row in asked("passkey", name, 2048, hit * 4)]
     text = " ".join(" ".join(lines_of(pd.DataFrame(few))).split())
     assert "accuracy: 100 % [89, 100]; winner: 50 percentage points [" in text
-
-
-def test_the_last_screen_tells_two_tasks_of_one_measure_apart():
-    """Both lines are of passkey accuracy: each has its task's label."""
-    rows = [
-        row
-        for task, count in (("passkey:trials=8", 8), ("passkey:trials=1", 1))
-        for name, hit in (("none", 0.0), ("yarn", 1.0))
-        for row in asked(task, name, 2048, [hit] * count)
-    ]
-    text = " ".join(" ".join(lines_of(pd.DataFrame(rows))).split())
-    assert "passkey accuracy (passkey:trials=8): 100 %" in text
-    assert "passkey accuracy (passkey:trials=1): 100 %" in text

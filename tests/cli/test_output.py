@@ -54,7 +54,6 @@ def words(run: Path, tiny: Path, docs: Path, tmp_path: Path) -> dict[str, list[o
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_result_of_a_command_is_one_object(command, words, ropewalk):
-    """It has a result, and the same exit status as without --json."""
     if command == "run":  # its dry run first: both are results
         checked(ropewalk(*words[command], "--dry-run", "--json"), command)
     done = ropewalk(*words[command], "--json")
@@ -63,7 +62,6 @@ def test_the_result_of_a_command_is_one_object(command, words, ropewalk):
 
 
 def test_the_numbers_are_those_of_the_files(run, ropewalk, tmp_path):
-    """The table of scores is that of scores.csv, bit for bit."""
     done = ropewalk("report", run, "--report", "scores", "--out", tmp_path / "out", "--json")
     (row,) = checked(done, "report")["result"]["written"]["tables"]["scores"]["table"]
     written = pd.read_csv(tmp_path / "out" / "scores.csv").to_dict("records")[0]
@@ -82,7 +80,6 @@ def test_the_numbers_are_those_of_the_files(run, ropewalk, tmp_path):
     ],
 )
 def test_an_error_is_one_object_too(words, command, told, ropewalk):
-    """The exit status is 2, the message is that of stderr, and each problem is a sentence."""
     done = ropewalk(*words, "--json")
     assert done.status == 2
     error = checked(done, command)["error"]
@@ -93,7 +90,6 @@ def test_an_error_is_one_object_too(words, command, told, ropewalk):
 
 
 def test_what_is_no_number_is_null():
-    """Also in a table, and of the types of NumPy and pandas."""
     table = pd.DataFrame({"a": [1.0, float("nan")], "b": pd.array([1, None], dtype="Int64")})
     assert plain(table) == [{"a": 1.0, "b": 1}, {"a": None, "b": None}]
     assert plain([float("inf"), table["a"].to_numpy()]) == [None, [1.0, None]]
@@ -118,7 +114,6 @@ def test_quiet_prints_only_the_result(words, ropewalk, tmp_path):
 
 
 def test_a_log_that_cannot_be_written_is_an_error(rejected, tmp_path):
-    """One sentence, before anything is done."""
     assert "cannot be written" in rejected(
         "new", "method", "mine", "--out", tmp_path, "--log-file", tmp_path
     )

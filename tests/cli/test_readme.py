@@ -71,7 +71,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_the_python_of_the_readme_runs(place):
-    """The example measures a loaded model and gives a figure."""
     names: dict[str, object] = {}
     exec(compile(blocks("python")[0], "README.md", "exec"), names)
     assert "yarn" in next((place / "results").rglob("run.json")).read_text(encoding="utf-8")
@@ -99,13 +98,11 @@ def test_every_ropewalk_command_runs(place, capsys):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_command_of_a_page_is_understood(page):
-    """Every option that a page names is one of its command."""
     for command in commands(page):
         app.parse_args(command[1:], exit_on_error=False, print_error=False)
 
 
 def test_the_other_commands_are_scripts_that_are_there():
-    """What is no ropewalk command is one of the two scripts, and each can be executed."""
     lines = "\n".join(blocks("bash")).replace("\\\n", " ").splitlines()
     first = [line.split()[0] for line in lines if line.strip()]
     others = [word for word in first if word != "ropewalk"]
@@ -115,7 +112,6 @@ def test_the_other_commands_are_scripts_that_are_there():
 
 @pytest.mark.parametrize("room", LISTS)
 def test_the_catalogue_is_that_of_the_list_command(room):
-    """The list of methods, tasks, reports and sweeps in a room's README is current."""
     text = (ROOT / room / "README.md").read_text(encoding="utf-8")
     written = text.partition("<!-- list -->\n```\n")[2].partition("```\n<!-- /list -->")[0]
     wanted = []
@@ -128,7 +124,6 @@ def test_the_catalogue_is_that_of_the_list_command(room):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_link_leads_somewhere(document):
-    """The file that a link names exists, and so does the heading."""
     wrong = []
     for name, heading in LINK.findall(document.read_text(encoding="utf-8")):
         target = document.parent / name if name else document
@@ -138,7 +133,6 @@ def test_every_link_leads_somewhere(document):
 
 
 def test_committed_records_name_no_folder_of_the_machine_that_measured():
-    """A reader could not use such a path, and it says nothing of the measurement."""
     places = [ROOT / "results" / "reference", *ROOT.glob("results/*/*.parquet")]
     records = [read_run(run) for run in runs_in(places)]
     assert len(records) > 100

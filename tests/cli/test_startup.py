@@ -82,7 +82,6 @@ def interrupted(folder: str, words: list[str]) -> None:
 
 
 def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path):
-    """Ctrl-C ends it within seconds, with status 130 and no traceback."""
     (tmp_path / "mine.py").write_text(NOTED)
     words = ["run", "--task", "mine.py", "--length", *map(str, range(99, 3000, 60)), "--dry-run"]
     began = time.monotonic()
@@ -95,7 +94,6 @@ def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_is_as_dev_null(closed):
-    """Where nobody reads or writes, the command does its work, and nothing is said of it."""
     line = f"{sys.executable} -m harness list {closed}"
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

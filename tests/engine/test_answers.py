@@ -74,7 +74,6 @@ OWN = "this machine"
 
 
 @pytest.mark.parametrize(("lack", "place"), [
-    (torch.OutOfMemoryError("CUDA out of memory"), "the GPU"),
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 3 has a total"),
      "GPU 3"),
     (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"), OWN),

@@ -94,8 +94,6 @@ def test_an_error_of_the_method_is_its_own():
 
 
 class TestCommands:
-    """``ropewalk new`` and ``ropewalk check``."""
-
     @pytest.mark.slow
     def test_the_file_to_begin_with_passes_and_runs(
         self, tiny, docs, tmp_path, monkeypatch, ropewalk

@@ -103,11 +103,8 @@ def test_moved_positions_have_the_scores_of_the_last_query():
 
 
 class TestCommand:
-    """``ropewalk inspect``."""
-
     @pytest.mark.slow
     def test_a_config_is_enough(self, tiny, tmp_path, ropewalk):
-        """Neither weights nor tokenizer are needed."""
         (tmp_path / "model").mkdir()
         shutil.copy(tiny / "config.json", tmp_path / "model")
         words = (tmp_path / "model", "--scaling", "none", "yarn", "--length", "4x", "--out")

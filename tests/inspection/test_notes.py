@@ -50,7 +50,6 @@ def test_what_a_checkpoint_ships_and_what_a_method_acts_on(name, tmp_path):
 
 @pytest.mark.slow
 def test_a_method_made_for_training_is_named():
-    """ABF, CoPE, p-RoPE, Giraffe and Resonance train."""
     config = AutoConfig.for_model("llama", num_hidden_layers=1)
     found = noted(config, *(name for name in catalogue("method") if name != "native"))
     trained = [line.partition(" is made for training")[0] for line in found]

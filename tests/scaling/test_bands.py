@@ -327,7 +327,6 @@ def test_a_scale_combines_with_any_method():
     ],
 )
 def test_what_a_method_builds_on_is_checked(on, words):
-    """An unknown method, option or value is refused by name, in the words used without on=."""
     with pytest.raises(UserError, match=re.escape(words)):
         load("method", f"rerope:on={on}")
 
@@ -379,7 +378,6 @@ def test_code_named_anywhere_in_a_method_is_found_without_running_it(given, code
     (dynamic_ntk, {"mode": "frozen", "block": 0}),
 ])  # fmt: skip
 def test_an_option_out_of_range_is_refused(method, options):
-    """With a sentence, before anything is measured."""
     with pytest.raises(ValueError, match=r"must be|set "):
         method.bands(ROPE, 100, **options)
 

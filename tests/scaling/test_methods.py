@@ -148,14 +148,12 @@ LLAMA2 = Rope(128, 10000.0, 4096)
     ],
 )
 def test_bad_options_are_refused(method, options, words):
-    """An option that means nothing is an error with what was given and what is allowed."""
     frequencies: Callable[..., Frequencies] = vars(method)["frequencies"]
     with pytest.raises(ValueError, match=re.escape(words)):
         frequencies(LLAMA2, 8192, **options)
 
 
 def test_ntk_refuses_a_single_pair():
-    """With two rotated channels the NTK exponent has no value, so it is refused."""
     with pytest.raises(ValueError, match="ntk needs a rotary_dim of 4 or more, got 2"):
         ntk.frequencies(Rope(2, 10000.0, 4096), 8192)
 
@@ -169,6 +167,5 @@ def test_ntk_refuses_a_single_pair():
      "the shipped mscale must be a number, got 'one'"),
 ])  # fmt: skip
 def test_native_refuses_what_it_cannot_read(shipped, words):
-    """A shipped scaling that is unknown or incomplete is an error that names what is missing."""
     with pytest.raises(ValueError, match=words):
         native.frequencies(Rope(128, 10000.0, 4096, shipped), 8192)

@@ -190,7 +190,6 @@ def near(found: Frequencies, wanted: list[float], what: object, rtol: float = CL
 @pytest.mark.slow
 @pytest.mark.parametrize("method", SCALED)
 def test_a_method_is_its_papers_equations(method):
-    """Every channel of every geometry and factor is what a loop over the paper's formula gives."""
     ours, naive = SCALED[method]
     for rope, factor in product(grid(), FACTORS):
         near(ours(rope, factor), list(naive(rope, factor)), (rope, factor))

@@ -20,7 +20,6 @@ from scaling import (
     llama3,
     longrope,
     mr_rope,
-    native,
     none,
     ntk,
     ntk_by_parts,
@@ -89,7 +88,6 @@ BY_HAND: list[tuple[Frequencies, int, float]] = [
 
 @pytest.mark.parametrize(("frequencies", "channel", "value"), BY_HAND)
 def test_a_channel_by_hand(frequencies, channel, value):
-    """A channel has the value worked by hand from the paper or the authors' code."""
     assert frequencies.inv_freq[channel].item() == pytest.approx(value, rel=1e-6)
 
 
@@ -127,7 +125,6 @@ def test_a_channel_by_hand(frequencies, channel, value):
     ],
 )
 def test_two_settings_are_one(one, other):
-    """Two ways to name the same numbers have the same bits."""
     assert _same(one, other)
 
 
@@ -144,29 +141,6 @@ def test_attention_factors_by_hand():
     assert equal.attention_factor == 1.0
     for length in (100, 65536):  # a given one holds everywhere
         assert yarn.frequencies(LLAMA2, length, attention_factor=1.5).attention_factor == 1.5
-
-
-def test_native_is_the_shipped_method_from_the_shipped_window():
-    """Native is the named method with the shipped numbers, whatever the window."""
-    shipped = {
-        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }  # fmt: skip
-    got = native.frequencies(Rope(128, 500000.0, 131072, shipped), 100)
-    assert _same(got, llama3.frequencies(LLAMA3, 1, factor=8.0))
-    for plain in ({}, {"rope_type": "default", "rope_theta": 10000.0}):
-        rope = Rope(128, 10000.0, 4096, plain)
-        assert _same(native.frequencies(rope, 65536), none.frequencies(rope, 65536))
-
-
-def test_p_rope_stops_the_slowest_channels():
-    """Of 64 pairs 48 keep every bit and 16 do not rotate; of 10 pairs three quarters are 7."""
-    got, plain = p_rope.frequencies(LLAMA2, 65536).inv_freq, LLAMA2.inv_freq()
-    assert torch.equal(got[:48], plain[:48])
-    assert not bool(got[48:].any())
-    rope = Rope(20, 10000.0, 4096)
-    assert int(p_rope.frequencies(rope, 1).inv_freq.count_nonzero()) == 7
-    assert int(p_rope.frequencies(rope, 1, p=0.0).inv_freq.count_nonzero()) == 0
 
 
 def test_resonance_stands_on_another_method():

@@ -42,7 +42,6 @@ def test_operations_are_those_of_the_shape():
 
 
 def test_committed_tables_are_those_of_their_numbers():
-    """Each page is what its CSV file gives, and no page was edited."""
     files = list(bench.RESULTS.glob("*.csv"))
     assert files
     for file in files:

@@ -83,7 +83,6 @@ def check_equal(one: Path, other: Path) -> None:
 
 
 def test_the_models_of_the_laboratory_are_trained_alike(scripts, tmp_path, monkeypatch):
-    """Two encodings by one command, killed and gone on with: the weights of an undisturbed run."""
     import train_encodings
 
     del scripts

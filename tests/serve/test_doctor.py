@@ -53,7 +53,6 @@ def examined(ropewalk: Ropewalk, tmp_path: Path, docs: Path) -> Callable[..., Ou
     {}, {"rope_parameters": YARN, "max_position_embeddings": 256}, {"rope_parameters": LONGROPE},
 ])  # fmt: skip
 def test_a_healthy_model_has_three_lines(keys, examined):
-    """Config, layers and cache, one line each, and status 0."""
     done = examined(**keys)
     assert done.status == 0, done.out
     assert [line.split()[:2] for line in done.out.splitlines()] == [
@@ -260,7 +259,6 @@ def test_a_server_that_computes_what_was_asked(style, tiny, docs, ropewalk):
     ({"scaling": "pi:factor=2"}, "no known cause explains them"),
 ])  # fmt: skip
 def test_a_server_that_computes_something_else(change, words, tiny, docs, ropewalk):
-    """Where the losses part, by how much, and what explains it: status 1."""
     with serving(Engine(tiny, "echo", **change)) as url:
         done = ropewalk("doctor", tiny, "--docs", docs, *ASKED, url)
     assert (done.status, words in done.out) == (1, True)
@@ -292,7 +290,6 @@ def test_a_server_with_other_tokens(tiny, docs, ropewalk):
 
 
 def test_a_mistake_is_one_sentence(tiny, rejected, tmp_path):
-    """No server, an address that is none, too few tokens for a cache: exit status 2."""
     (tmp_path / "one.txt").write_text("a")
     (tmp_path / "none.txt").write_text("")
     for words, said in (

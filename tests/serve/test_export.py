@@ -143,7 +143,6 @@ def test_the_classes_of_the_servers_give_the_same(case):
 def test_what_an_engine_cannot_express_is_refused(
     to, scaling, words, tiny, tmp_path, monkeypatch, rejected
 ):
-    """One sentence has the reason and the nearest thing; the exit status is 2."""
     monkeypatch.chdir(tmp_path)
     Path("shrunk.py").write_text(MINE.replace("1.25", "0.5"))
     assert words in rejected("export", tiny, "--scaling", scaling, "--length", "4x", "--to", to)

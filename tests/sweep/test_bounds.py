@@ -27,7 +27,6 @@ def test_a_length_has_a_bound(tiny, length):
 
 
 def test_cells_have_a_bound():
-    """Methods x tasks x lengths are counted before a model is opened."""
     grid = tuple(f"pi:factor={factor}" for factor in range(1, 1001))
     lengths = tuple(str(length) for length in range(1, 101))
     told = refused(model="absent", scaling=grid, length=lengths)
@@ -47,7 +46,6 @@ def sweep(model: Path, docs: Path) -> tuple[str, ...]:
 
 @pytest.mark.slow
 def test_less_memory_gives_the_same_numbers(tiny, docs, tmp_path, ropewalk):
-    """A sweep held to little memory records the values of one without a limit, bit for bit."""
     words = (*sweep(tiny, docs), "--scaling", "none", "pi")
     values = []
     for name, limit in (("free", ()), ("little", ("--max-memory", "4MiB"))):

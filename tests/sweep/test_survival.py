@@ -77,7 +77,6 @@ def _slowly(file: Any, record: Any) -> None:
 
 @pytest.mark.slow
 def test_kills_at_random_moments_change_no_bit(many, tiny, docs, tmp_path, ropewalk):
-    """Killed again and again, the same command ends with the undisturbed samples, each once."""
     folder = tmp_path / "run"
     done = in_child(run_and_kill, folder, sweep(tiny, docs, folder, **MANY))
     kills, partly, status = map(int, done.out.split())
@@ -89,13 +88,6 @@ def test_kills_at_random_moments_change_no_bit(many, tiny, docs, tmp_path, ropew
     scores = (tmp_path / "scores.csv").read_bytes()
     assert (folder / "reports" / "scores.csv").read_bytes() == scores
     assert not list(folder.rglob("*.new"))
-
-
-def on_a_full_disk(words: list[str]) -> None:
-    """Call the command line where a file may grow to 27,000 bytes, and figures are PDF."""
-    write.FIGURES = (".pdf",)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (27_000, resource.RLIM_INFINITY))
-    main(words)
 
 
 def disturbed(place: str, words: list[str], error: OSError | None) -> None:
@@ -143,26 +135,6 @@ def test_what_is_written_for_others_is_whole_or_not_there(
 
 
 class TestDisk:
-    """A disk that takes no more ends the run in one sentence, and loses nothing."""
-
-    def test_a_disk_that_fills_up_while_a_pdf_is_written(self, small, tmp_path):
-        """Of Matplotlib's error, which hides it, no trace; the file of before stays."""
-        own = tmp_path / "drawn.py"
-        own.write_text(
-            "from matplotlib.figure import Figure\ndef make(frame):\n figure = Figure()\n"
-            " figure.subplots().plot([n * 7919 % 1000 for n in range(20000)])\n return figure\n"
-        )
-        (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "drawn.pdf").write_text("before")
-        words = ["report", str(small), "--report", str(own), "--out", str(tmp_path / "out")]
-        done = in_child(on_a_full_disk, words)
-        assert done.status == 2, done.err
-        assert done.err.startswith("ropewalk: ")
-        assert done.err.count("\n") == 1
-        assert "drawn.pdf cannot be written: " in done.err
-        assert [file.name for file in (tmp_path / "out").iterdir()] == ["drawn.pdf"]
-        assert (tmp_path / "out" / "drawn.pdf").read_text() == "before"
-
     @pytest.mark.usefixtures("scored")
     @pytest.mark.slow
     def test_reports_that_cannot_be_written_cost_no_number(self, tiny, docs, tmp_path, ropewalk):
@@ -262,7 +234,6 @@ def run_limited(mib: int, words: list[str]) -> None:
 def test_too_little_memory_is_tried_again_then_told_and_never_wrong(
     docs, tmp_path, ropewalk, monkeypatch
 ):
-    """A cell that fits in no chunks has a status and what it needs, and the others are measured."""
     model = save_tiny(tmp_path / "broad", intermediate_size=40_000)
     changes = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["1x", "8x"]}
     poor, rich = (

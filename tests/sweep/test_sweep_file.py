@@ -114,7 +114,6 @@ def test_several_models_are_measured_and_reported_together(tiny, docs, tmp_path,
 
 @pytest.mark.slow
 def test_a_refused_model_costs_the_others_nothing(tiny, docs, tmp_path, ropewalk):
-    """One is refused by its config, one by its weights: the other is measured, status 1."""
     unlike, hollow = tmp_path / "unlike", save_tiny(tmp_path / "hollow")
     save_tiny(unlike, max_position_embeddings=-1)
     (hollow / "model.safetensors").write_bytes(b"none")
@@ -159,7 +158,6 @@ def test_a_task_may_have_documents_of_its_own(tiny, docs, tmp_path, sheet):
 
 
 def test_the_mistakes_of_a_stage_are_told_together(tiny, sheet, capsys):
-    """Settings, then names, then what tasks ask of the documents."""
     settings = f"model: {tiny}\nseed: often\nlength: [1x, 4q]\n"
     names = f"model: {tiny}\nscaling: [none, yran]\ntask: [niha]\n"
     tasks = f"model: {tiny}\nscaling: none\ntask: [niah, qa]\nlength: 1x\n"

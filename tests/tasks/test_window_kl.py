@@ -16,7 +16,7 @@ from harness.reports import differences
 from harness.runs.frame import make_frame
 from harness.stats.measure import measure
 from scaling.types import StatefulRope
-from tasks import Divergence, DivergenceResponse, Request, window_kl
+from tasks import Divergence, Request
 from tests.families import build
 from tests.tiny import FAMILIES, tiny_config
 
@@ -115,11 +115,3 @@ def test_only_lengths_beyond_the_window_are_refused(words, ropewalk):
     ended = ropewalk(*words[: at + 1], "2x", *words[at + 4 :], "--dry-run")
     assert ended.status == 2
     assert "no length is inside the trained window" in " ".join(ended.err.split())
-
-
-def test_documents_are_the_unit():
-    """Two windows of a document are one of n."""
-    question = Divergence((1, 2, 3, 4), 2, doc_id="a")
-    samples = [window_kl.grade(question, DivergenceResponse((0.1, 0.3)), None) for _ in range(2)]
-    found = window_kl.score(samples)
-    assert (found.value, found.n) == (pytest.approx(0.2), 1)
