@@ -200,12 +200,6 @@ def open_checkpoint(
         )
 
 
-def open_tokenizer(name: str, *, revision: str | None, trust_remote_code: bool) -> Any:
-    """Return a model's tokenizer; its weights need not be there."""
-    where, commit, _ = open_config(name, revision, trust_remote_code)
-    return _tokenizer(where, commit, trust_remote_code)
-
-
 def check_rope(config: Any, rope: Rope, *, trust_remote_code: bool = False) -> None:
     """Raise UserError unless a model rotates as its config says, and scales nowhere else.
 

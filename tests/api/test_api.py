@@ -233,21 +233,6 @@ def execute(notebook: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_is_shown_by_its_answer(loaded, docs, tmp_path):
-    """As the last expression of a cell: what to use and the figure; one method has no figure."""
-    model, tokenizer = loaded
-    settings = {"task": "perplexity:tail=16", "length": "2x", "docs": str(docs)}
-    for chosen in (["none", "pi"], ["none"]):
-        run = rw.run(
-            model, tokenizer=tokenizer, scaling=chosen, out=tmp_path / chosen[-1], **settings
-        )
-        shown = run._repr_html_()
-        table = run.report("best")
-        assert f"<code>{table['use'].iloc[0]}</code>" in shown
-        assert ("data:image/png;base64,iVBOR" in shown) is (len(chosen) > 1)
-
-
-@pytest.mark.slow
 def test_the_notebook_runs_and_shows_its_figures(tmp_path):
     done = in_child(execute, ROOT / "scripts" / "first_steps.ipynb", tmp_path)
     assert done.status == 0, done.err

@@ -37,10 +37,7 @@ def test_good_methods_pass():
         (lambda f: Frequencies(f[1:]), "1 frequencies for 2 channel pairs"),
         (lambda f: Frequencies(f.double()), "one row of float32"),
         (lambda f: Frequencies(f / 0), "must be finite"),
-        (lambda f: Frequencies(-f), "and not negative"),
         (lambda f: Frequencies(f, 0.0), "attention_factor must be positive"),
-        (lambda f: Bands(32, (by_distance(32, Frequencies(f), 1),)), "query 0 meets no key"),
-        (lambda f: Bands(32, (by_distance(32, Frequencies(f), 0),) * 2), "a key in two bands"),
         (lambda f: Bands(16, (by_distance(16, Frequencies(f), 0),)), "bands are for 16 tokens"),
     ],
 )

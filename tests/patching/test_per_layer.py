@@ -232,18 +232,14 @@ def test_a_run_records_every_layer_and_is_measured_again(
 
 @pytest.mark.parametrize(("scaling", "words"), [
     ("./mine.py:layers=3", "3 sets of frequencies for 2 layers"),
-    ("./one.json", "1 sets of frequencies for 2 layers"),
     ("./none.json", "must be a list of tables"),
     ("layerwise:first=5", "must be from 0 to 4"),
-    ("layerwise:kind=abf", "kind=abf"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence_before_any_weight(
     scaling, words, ropewalk, tiny, docs, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(FIXED)
-    table = {"short_factor": [1] * 8, "long_factor": [2] * 8}
-    Path("one.json").write_text(json.dumps({"layers": [table]}))
     Path("none.json").write_text('{"layers": []}')
     done = ropewalk(*sweep(tiny, docs, tmp_path / "run", scaling=[scaling]))
     assert (done.status, words in done.err, done.err.count("\n")) == (2, True, 1), done.err

@@ -370,12 +370,9 @@ def test_code_named_anywhere_in_a_method_is_found_without_running_it(given, code
 
 
 @pytest.mark.parametrize(("method", "options"), [
-    (rerope, {"window": 0}), (leaky_rerope, {"factor": 0.5}), (leaky_rerope, {"window": 48}),
-    (self_extend, {"group": 0}), (self_extend, {"window": 40}), (dual_chunk, {"chunk": 40}),
-    (dual_chunk, {"largest": 48}), (string, {"shift": 4, "local": 5}),
-    (lm_infinite, {"sinks": -1}), (temperature, {"floor": 0}),
-    (dynamic_ntk, {"mode": "per_query", "block": 0}),
-    (dynamic_ntk, {"mode": "frozen", "block": 0}),
+    (rerope, {"window": 0}), (leaky_rerope, {"window": 48}), (self_extend, {"window": 40}),
+    (dual_chunk, {"chunk": 40}), (string, {"shift": 4, "local": 5}), (lm_infinite, {"sinks": -1}),
+    (temperature, {"floor": 0}), (dynamic_ntk, {"mode": "per_query", "block": 0}),
 ])  # fmt: skip
 def test_an_option_out_of_range_is_refused(method, options):
     with pytest.raises(ValueError, match=r"must be|set "):
@@ -416,16 +413,13 @@ def band(first: list[int], end: list[int], **given: Any) -> Band:
     ("make", "words"),
     [
         (lambda: band([0, 0], [1, 3]), "query 1 must meet keys first..end within 0..2"),
-        (lambda: band([0, -1], [1, 1]), "within"),
         (lambda: band([0, 2], [1, 1]), "within"),
         (lambda: band([0, 0], [1, 2], key=torch.zeros(1).double()), "1 have a position"),
         (lambda: band([0], [1], query=torch.zeros(1)), "float64"),
         (lambda: band([0], [1], query=torch.tensor([math.nan]).double()), "finite"),
-        (lambda: band([0], [1], query=torch.zeros(2).double()), "rows of one length"),
         (lambda: Bands(2, (band([0, 0], [1, 1]),) * 2), "query 0 meets a key in two bands"),
         (lambda: Bands(2, (band([0, 0], [1, 2]), band([0, 1], [0, 2]))), "query 1 meets a key"),
         (lambda: Bands(2, (band([0, 0], [1, 0]),)), "query 1 meets no key"),
-        (lambda: Bands(3, (band([0, 0], [1, 2]),)), "query 2 meets no key"),
     ],
 )
 def test_bands_that_are_no_attention_are_refused(make, words):
