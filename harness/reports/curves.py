@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -125,7 +125,9 @@ def curves(frame: pd.DataFrame, about: str, named: Mapping[str, str]) -> Figure:
             _name_ends(axes, rows, known.look, cut and cut[1], tall - 0.9)
         head = f"{model}: {named[str(task)]}" if several else named[str(task)]
         style.tidy(axes, head, room=room + labelled, above=above + style.SIZE + 2)
-        axes.set_ylabel(_score_label(str(rows["metric"].iloc[0])), fontsize=style.SIZE)
+        metric = str(rows["metric"].iloc[0])
+        label = metric.replace("_", " ").capitalize() + " (%)" * (metric in SHARES)
+        axes.set_ylabel(label, fontsize=style.SIZE)
         unit = "tokens" if columns > 2 or labelled else "tokens, trained windows"
         axes.set_xlabel(f"Context length ({unit})", fontsize=style.SIZE)
     caption = _caption(pd.concat([rows for _, rows in groups]), frame, about, named)
@@ -143,28 +145,25 @@ def _name_ends(
     axes.autoscale_view()
     to_axes = axes.transData + axes.transAxes.inverted()
 
-    def end(name: str, length: int, scores: Sequence[float], color: str) -> End:
-        place = float(to_axes.transform((length, median(scores)))[1])
+    lines = []
+    for row in (
+        rows.dropna(subset="score").groupby("scaling", sort=False).tail(1).to_dict("records")
+    ):
+        scores = row["single"] if share and "single" in row else [row["score"]]
+        name = str(row["scaling"])
+        lines.append((name, int(row["length"]), scores, look[name].color))
+    if cut is not None:
+        lines.append(("truncation", longest, [cut], style.GREY))
+    ends = []
+    for name, length, scores, color in lines:
+        height = float(to_axes.transform((length, median(scores)))[1])
         early = length < longest
         label = f"{name} (to {style.length_label(length)})" if early else name
-        return End(label, length, place, color, scale * min(scores), scale * max(scores), early)
-
-    last = rows.dropna(subset="score").groupby("scaling", sort=False).tail(1)
-    ends = []
-    for row in last.to_dict("records"):
-        scores = row["single"] if share and "single" in row else [row["score"]]
-        color = look[str(row["scaling"])].color
-        ends.append(end(str(row["scaling"]), int(row["length"]), scores, color))
-    if cut is not None:
-        ends.append(end("truncation", longest, [cut], style.GREY))
-    largest = max((abs(one.high) for one in ends), default=0)
+        low, high = scale * min(scores), scale * max(scores)
+        ends.append(End(label, length, height, color, low, high, early))
+    largest = max((abs(end.high) for end in ends), default=0)
     written = "{:.0f}" if share or largest >= 1000 else "{:.1f}" if largest >= 10 else "{:.3g}"
     label_ends(axes, ends, tall, written)
-
-
-def _score_label(metric: str) -> str:
-    unit = " (%)" if metric in SHARES else ""
-    return f"{metric.replace('_', ' ').capitalize()}{unit}"
 
 
 def _caption(table: pd.DataFrame, frame: pd.DataFrame, about: str, named: Mapping[str, str]) -> str:

@@ -15,7 +15,6 @@ from harness.stats.measure import Measure, Units, difference, measure, units
 
 KEPT = 0.85  # of the model's own score inside the window (NoLiMa, arXiv:2502.05167)
 ROUNDING = 1e-12  # 119 of 250 are 85 % of 140, and in floats less
-Cells = dict[Any, Units]  # by scaling and length
 ENDS = ("length", "low", "high")
 COUNTS = (
     "A length past the window counts if the score is kept at all lengths from there up to it; "
@@ -47,7 +46,9 @@ def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
     for (model, task), samples in needed_of(single).groupby(["model", "task"], sort=False):
         how = measure(samples)
         here = table[(table["model"] == model) & (table["task"] == task)]
-        own = _own(here)
+        inside = here[(here["length"] <= here["trained_length"]) & here["score"].notna()]
+        plain = (inside[inside["scaling"] == name] for name in ("none", "native"))
+        own = next((rows.iloc[-1] for rows in plain if len(rows)), None)
         judged = how.across and how.form != "unknown" and how.metric != "window_kl"
         if own is not None and judged and own["score"] > 0:
             paired = samples.groupby(["scaling", "length"]) if how.lower else ()
@@ -103,18 +104,12 @@ def notes(table: pd.DataFrame) -> list[str]:
     return [" ".join([COUNTS, *rules.values()])]
 
 
-def _own(here: pd.DataFrame) -> pd.Series[Any] | None:
-    """Return the cell of the model itself: the longest inside the window."""
-    inside = here[(here["length"] <= here["trained_length"]) & here["score"].notna()]
-    for name in ("none", "native"):
-        known = inside[inside["scaling"] == name]
-        if len(known):
-            return known.iloc[-1]
-    return None
-
-
 def _row(
-    lengths: list[dict[str, Any]], of: Cells, own: pd.Series[Any], how: Measure, kept: float
+    lengths: list[dict[str, Any]],
+    of: dict[Any, Units],
+    own: pd.Series[Any],
+    how: Measure,
+    kept: float,
 ) -> dict[str, Any]:
     """Walk up the lengths of one method from that of the model's own score.
 
@@ -131,9 +126,8 @@ def _row(
         if "length" in held:
             counts.append(n)
         furthest |= dict.fromkeys(held, int(cell["length"]))
-    copied = ("model", "task", "metric", "trained_length")
     return {
-        **{name: own[name] for name in copied}, "measure": how.name,
+        **own[["model", "task", "metric", "trained_length"]], "measure": how.name,
         "scaling": lengths[0]["scaling"],
         "effective_length": furthest["length"], "low": furthest["low"], "high": furthest["high"],
         "longest": int(lengths[-1]["length"]), "least_score": least,
@@ -144,7 +138,7 @@ def _row(
 
 def _holds(
     cell: dict[str, Any],
-    of: Cells,
+    of: dict[Any, Units],
     own: pd.Series[Any],
     how: Measure,
     least: float | None,
@@ -162,12 +156,12 @@ def _holds(
         return dict.fromkeys(ENDS, True), int(own["n"])
     value, low, high, n = cell["score"], cell["low"], cell["high"], int(cell["n"])
     if least is None:
-        there, inside = ((one["scaling"], one["length"]) for one in (cell, own))
+        there, inside = ((row["scaling"], row["length"]) for row in (cell, own))
         result = difference(of[there], of[inside], how)
         value, low, high, n = -1.0, None, None, 0
         if result is not None:
-            ends = (None if end is None else -end for end in (result.high, result.low))
-            value, (low, high), n = -result.value, ends, result.n
+            low, high = (None if end is None else -end for end in (result.high, result.low))
+            value, n = -result.value, result.n
     if n < KEPT_UNITS * int(own["n"]):
         return {"length": False, "low": False, "high": True}, n
     least = (least or 0) - ROUNDING

@@ -11,7 +11,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
-from numpy.typing import NDArray
 
 from harness.reports.plots import style
 from harness.reports.plots.methods import methods
@@ -44,10 +43,8 @@ def make(frame: pd.DataFrame) -> Figure:
         _panel(axes, rows, look, room)
         axes.set_ylim(table["score"].min() - 0.1, table["score"].max() + 0.1)
         first = rows.iloc[0]
-        title = [
-            *(named.get(first[part], first[part]) for part in parts),
-            f"{first['length']:,} tokens",
-        ]
+        title = [named.get(first[part], first[part]) for part in parts]
+        title.append(f"{first['length']:,} tokens")
         style.tidy(axes, ", ".join(title), room=room, above=style.SIZE + 4)
     for axes in panels[::columns]:
         axes.set_ylabel("Loss (nats per token),\nlower is better", fontsize=style.SIZE)
@@ -66,15 +63,14 @@ def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, style.Look], room:
     trained, length = int(first["trained_length"]), int(first["length"])
     first_known = rows["position"].min()
     powers = [trained * 2**power for power in range(20)]
-    ticks = {place for place in powers if first_known <= place <= length} | {length}
-    ticks |= {place for part in (2, 4, 8) if (place := trained // part) >= first_known}
+    every = {tick for tick in powers if first_known <= tick <= length} | {length}
+    every |= {tick for part in (2, 4, 8) if (tick := trained // part) >= first_known}
+    ticks = sorted(every)
     inches = room / math.log2(1.1 * length / first_known)
-    places = [inches * math.log2(tick) for tick in sorted(ticks)]
+    labels = [style.length_label(tick) for tick in ticks]
     axes.set_xscale("log", base=2)
     axes.set_xlim(first_known / 1.05, length * 1.05)
-    axes.set_xticks(
-        sorted(ticks), style.spaced([style.length_label(tick) for tick in sorted(ticks)], places)
-    )
+    axes.set_xticks(ticks, style.spaced(labels, [inches * math.log2(tick) for tick in ticks]))
     axes.xaxis.set_minor_locator(NullLocator())
     shade_window(axes, trained, 2)
     axes.set_xlabel("Position (tokens)", fontsize=style.SIZE)
@@ -123,8 +119,10 @@ def _runs(cell: list[Any]) -> list[dict[str, Any]]:
     sums, counts = np.zeros((2, len(documents), size))
     rank = {unit: row for row, unit in enumerate(documents)}
     for window in cell:
-        places, tokens = _places(window)
-        index = (places - origin).astype(int) // bucket
+        before = np.arange(len(window.losses)) * window.bucket
+        tokens = np.minimum(window.bucket, window.tokens - before)
+        middles = window.start + before + (tokens - 1) / 2
+        index = (middles - origin).astype(int) // bucket
         np.add.at(sums[rank[window.unit]], index, np.array(window.losses) * tokens)
         np.add.at(counts[rank[window.unit]], index, tokens)
     rows = []
@@ -138,10 +136,3 @@ def _runs(cell: list[Any]) -> list[dict[str, Any]]:
             "low": low, "high": high, "documents": int(met.sum()), "scaling": first.scaling,
         })  # fmt: skip
     return rows
-
-
-def _places(window: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the middle of every run of a window, and how many tokens it holds."""
-    before = np.arange(len(window.losses)) * window.bucket
-    tokens = np.minimum(window.bucket, window.tokens - before)
-    return window.start + before + (tokens - 1) / 2, tokens

@@ -26,10 +26,8 @@ from harness.stats.measure import SHARES
 from tasks._intervals import draws, macro_average, proportion
 
 THRESHOLD = 0.856  # of Llama 2 7B at 4k tokens in RULER's thirteen tasks (arXiv:2404.06654)
-SHARE = "accuracy"  # every score is written as one, in percent
 MEAN = "mean"
 ROUNDING = 1e-12  # of a mean of shares
-SEVERAL = "score"  # the metric of a mean of several
 NEEDED = (
     "model", "task", "scaling", "length", "trained_length", "metric", "status", "value", "weight",
     "part", "question", "answer", "key",
@@ -70,10 +68,12 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
     rows = []
     for _, cells in table.groupby(["model", "scaling", "part"], sort=False):
         whole = bool(cells["score"].notna().all())
+        by_length = cells.sort_values("length")
+        reached = by_length[(by_length["score"] >= threshold - ROUNDING).cummin()]
         rows.append(
             cells.assign(
                 average=cells["score"].mean() if whole else None,
-                effective_length=effective(cells, threshold) if whole else None,
+                effective_length=reached["length"].max() if whole and len(reached) else None,
                 threshold=threshold,
             )
         )
@@ -89,13 +89,17 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     first = "mean of all tasks" if len(known) > 1 else known[0]
     shown = table if len(known) > 1 else table[table["part"] == MEAN]
     titled = shown.assign(task=shown["part"].replace(MEAN, first))
-    tables = across(titled, lambda cell: text({**cell, "metric": SHARE}))
+    tables = across(titled, lambda cell: text({**cell, "metric": "accuracy"}))  # in percent
     for model, rows in table[table["part"] == MEAN].groupby("model", sort=False):
-        once = rows.drop_duplicates("scaling").set_index("scaling")
         mean = tables[heading(first, rows["metric"].iloc[0], str(model))]
-        averages = [once.loc[name, "average"] for name in mean["scaling"]]
-        mean["average"] = ["" if pd.isna(share) else f"{100 * share:.1f} %" for share in averages]
-        mean["effective length"] = [_reach(once.loc[name], rows) for name in mean["scaling"]]
+        below = f"< {style.length_label(int(rows['length'].min()))}"
+        averages, reaches = [], []
+        for row in rows.drop_duplicates("scaling").to_dict("records"):
+            known_average, reach = pd.notna(row["average"]), row["effective_length"]
+            averages.append(f"{100 * row['average']:.1f} %" if known_average else "")
+            label = below if pd.isna(reach) else style.length_label(int(reach))
+            reaches.append(label if known_average else "")
+        mean["average"], mean["effective length"] = averages, reaches
     order = sorted(tables, key=lambda title: not title.startswith(first))
     return {title: tables[title] for title in order}
 
@@ -119,23 +123,16 @@ def _counted(rows: pd.DataFrame) -> str:
     trials = trials if counts else "without a score at any length"
     if len(known) == 1:
         return f"{known[0]}, {trials}."
-    without = sorted(set(rows["length"]) - set(rows.loc[rows["part"] == MEAN, "length"]))
-    least = f" A length at which not every task was asked ({', '.join(map(str, without))} tokens) "
-    left = f"{least}has no mean and is in no average." if without else ""
-    return f"The mean counts {len(known)} tasks the same ({', '.join(known)}), {trials}.{left}"
+    sentence = f"The mean counts {len(known)} tasks the same ({', '.join(known)}), {trials}."
+    if without := sorted(set(rows["length"]) - set(rows.loc[rows["part"] == MEAN, "length"])):
+        lengths = ", ".join(map(str, without))
+        sentence += f" A length at which not every task was asked ({lengths} tokens) has no mean"
+        sentence += " and is in no average."
+    return sentence
 
 
 def _parts(table: pd.DataFrame) -> list[str]:
     return [part for part in table["part"].unique() if part != MEAN]
-
-
-def _reach(row: pd.Series, rows: pd.DataFrame) -> str:
-    """Return "4k", "< 1k" where the shortest length fails, or nothing where a score is missing."""
-    if pd.isna(row["average"]):
-        return ""
-    if pd.isna(row["effective_length"]):
-        return f"< {style.length_label(int(rows['length'].min()))}"
-    return style.length_label(int(row["effective_length"]))
 
 
 def parts(frame: pd.DataFrame) -> pd.DataFrame:
@@ -157,9 +154,11 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
         trials = samples.groupby(["scaling", "length", "part"], sort=False)
         scores = {key: _score(of) for key, of in trials}
         parts_at = samples.groupby("length")["part"].unique()
-        drawn = _draws(samples)
+        answers = samples["answer"].astype(object).fillna(samples["key"].astype(object))
+        hidden_in = answers.groupby(samples["part"], sort=False)
+        drawn = draws({part: set(values.dropna()) for part, values in hidden_in})
         metrics = samples.groupby("part")["metric"].first().to_dict()
-        metrics[MEAN] = metrics[next(iter(metrics))] if len({*metrics.values()}) == 1 else SEVERAL
+        metrics[MEAN] = metrics[next(iter(metrics))] if len({*metrics.values()}) == 1 else "score"
         for scaling, (length, named) in product(samples["scaling"].unique(), parts_at.items()):
             head = {"model": model, "scaling": scaling, "length": length, "trained_length": window}
             here = [
@@ -167,7 +166,7 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
                 for part in named
             ]
             whole = len(named) == samples["part"].nunique()
-            every = [*([{**head, "part": MEAN, **mean(here, drawn)}] if whole else []), *here]
+            every = [*([{**head, "part": MEAN, **_mean(here, drawn)}] if whole else []), *here]
             rows += [{**row, "metric": metrics[row["part"]]} for row in every]
     table = pd.DataFrame(rows).astype({"score": float, "low": float, "high": float})
     return table.assign(relative_length=table["length"] / table["trained_length"])
@@ -187,58 +186,39 @@ def _named(known: pd.DataFrame) -> pd.DataFrame:
     """
     tasks, part = known["task"], known["part"].astype(object)
     part = part.fillna(tasks.where(known["status"] == "ok"))
-    own = part.notna() & (part != tasks)
-    if tasks[own].nunique() > 1:
-        part = part.mask(own, part + " of " + tasks)
+    named = part.notna() & (part != tasks)
+    if tasks[named].nunique() > 1:
+        part = part.mask(named, part + " of " + tasks)
     labelled = known.assign(part=part).dropna(subset="part")
     of = {task: list(parts.unique()) for task, parts in labelled.groupby("task")["part"]}
     by_question = labelled.groupby(["task", "question"])["part"].first().to_dict()
-    named = []
+    every = []
     for name, task, question in zip(part, tasks, known["question"], strict=True):
         if pd.isna(name):
             name = by_question.get((task, question))
-        named.append(of.get(task, [task]) if name is None else [name])
-    return known.assign(part=pd.Series(named, index=known.index)).explode("part")
+        every.append(of.get(task, [task]) if name is None else [name])
+    return known.assign(part=pd.Series(every, index=known.index)).explode("part")
 
 
 def _score(trials: pd.DataFrame) -> dict[str, Any]:
     """Return the share of one part; None where a trial failed, which no share may leave out."""
     total = len(trials)
-    lost = [status for status in trials["status"] if status != "ok"]
-    if lost:
-        n = total - len(lost)
-        return {"score": None, "low": None, "high": None, "n": n, "status": lost[0]}
+    if lost := [status for status in trials["status"] if status != "ok"]:
+        return {**MISSING, "n": total - len(lost), "status": lost[0]}
     hits = float((trials["value"] / trials["weight"]).sum())
     low, high = proportion(hits, total)
     return {"score": hits / total, "low": low, "high": high, "n": total, "status": "ok"}
 
 
-def _draws(samples: pd.DataFrame) -> dict[str, str]:
-    """Return for each part the first one that hides the same answers."""
-    answers = samples["answer"].astype(object).fillna(samples["key"].astype(object))
-    named = answers.groupby(samples["part"], sort=False)
-    return draws({part: set(own.dropna()) for part, own in named})
-
-
-def mean(scores: list[dict[str, Any]], drawn: Mapping[str, str]) -> dict[str, Any]:
+def _mean(scores: list[dict[str, Any]], drawn: Mapping[str, str]) -> dict[str, Any]:
     """Return the mean of parts with its interval; those of equal draws are not independent."""
     lacking = [row for row in scores if row["score"] is None]
     n = sum(row["n"] for row in scores)
     if lacking:
-        return {"score": None, "low": None, "high": None, "n": n, "status": lacking[0]["status"]}
+        return {**MISSING, "n": n, "status": lacking[0]["status"]}
     shares, trials = [row["score"] for row in scores], [row["n"] for row in scores]
     value, low, high = macro_average(shares, trials, [drawn[row["part"]] for row in scores])
     return {"score": value, "low": low, "high": high, "n": n, "status": "ok"}
-
-
-def effective(rows: pd.DataFrame, threshold: float) -> int | None:
-    """Return the longest length that, with all shorter ones, reaches a score; None for none."""
-    longest = None
-    for row in rows.sort_values("length").to_dict("records"):
-        if not row["score"] >= threshold - ROUNDING:
-            break
-        longest = int(row["length"])
-    return longest
 
 
 def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
@@ -283,9 +263,8 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
         if index % columns == 0:
             axes.set_ylabel("Depth (%)", fontsize=style.SIZE)
         if index // columns == rows - 1:
-            axes.set_xlabel(
-                "Context length (tokens)" if room > 1.5 else "Length", fontsize=style.SIZE
-            )
+            label = "Context length (tokens)" if room > 1.5 else "Length"
+            axes.set_xlabel(label, fontsize=style.SIZE)
     percent = PercentFormatter(1, symbol="")
     bar = figure.colorbar(mesh, ax=panels, format=percent, aspect=12 * rows, pad=0.02)
     bar.set_label("Found (%)", fontsize=style.SIZE)
@@ -296,10 +275,7 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
 
 
 def _maps(samples: pd.DataFrame, named: Mapping[str, str]) -> list[Map]:
-    """Return one map per model, task and scaling, titled with what differs between maps.
-
-    Where answers have the number in another format, a map that counts them follows.
-    """
+    """Return one map per model, task and scaling, titled with what differs between maps."""
     parts = ["model", "task", "scaling"]
     titled = [part for part in parts if part == "scaling" or samples[part].nunique() > 1]
     maps = []
@@ -331,8 +307,8 @@ def _caption(samples: pd.DataFrame, maps: list[Map], named: Mapping[str, str]) -
     hatched = [HATCHED] if any(np.isnan(shown.shares).any() for shown in maps) else []
     alike = [samples[part].iloc[0] for part in ("model", "task") if samples[part].nunique() == 1]
     lenient = [LENIENT] if any(shown.title.endswith(ANY_FORMAT) for shown in maps) else []
-    of = [f"{', '.join(named.get(one, one) for one in alike)}."] if alike else []
-    return " ".join([*of, f"Trials per cell: {keys}.", *lenient, LINE, *hatched])
+    what = [f"{', '.join(named.get(name, name) for name in alike)}."] if alike else []
+    return " ".join([*what, f"Trials per cell: {keys}.", *lenient, LINE, *hatched])
 
 
 @dataclass(frozen=True)
@@ -349,9 +325,9 @@ class Map:
     shares: NDArray[np.float64]
     counts: NDArray[np.float64]
 
-    def text(self, place: tuple[int, ...]) -> str:
+    def text(self, cell: tuple[int, ...]) -> str:
         """Return the percentage of a cell, or of few trials how many of them."""
-        share, count = float(self.shares[place]), int(self.counts[place])
+        share, count = float(self.shares[cell]), int(self.counts[cell])
         few = count < FEW and math.isclose(share * count, round(share * count), abs_tol=1e-9)
         return f"{share * count:.0f} of {count}" if few else percent(share)
 
@@ -370,13 +346,12 @@ def _heat_map(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)  # depth 0, the start of the text, is on top
     if tall / rows >= 0.12 and room / columns >= 0.2:
-        for place, share in np.ndenumerate(shown.shares):
-            row, column = place
+        for (row, column), share in np.ndenumerate(shown.shares):
             if not np.isnan(share):  # black or white, whichever has more contrast
                 red, green, blue, _ = mesh.cmap(share)
                 dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
                 axes.text(
-                    column, row, shown.text(place), color="white" if dark else "black",
+                    column, row, shown.text((row, column)), color="white" if dark else "black",
                     fontsize=style.SIZE - 1.5, ha="center", va="center_baseline",
                     in_layout=False,  # it lies inside the map, and there are hundreds
                 )  # fmt: skip

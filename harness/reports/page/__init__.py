@@ -9,6 +9,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,13 +37,6 @@ from harness.stats.decision import decisions
 HERE = Path(__file__).parent
 FINER = re.compile(r"(\d\.\d\d)\d+")  # than a hundredth of a point, which no screen shows
 CELLS = "Score, 95 % interval, n and status of every cell: the numbers of the curves."
-
-
-class Source(NamedTuple):
-    """A table and, in a sentence, what it has."""
-
-    table: pd.DataFrame
-    about: str
 
 
 class Picture(NamedTuple):
@@ -73,13 +67,13 @@ def page(
     all, the data are compressed, in letters and digits, and the page's policy runs only the script
     whose hash it names.
     """
-    sources = {name: Source(rendered.table, rendered.about) for name, rendered in reports.items()}
-    sources.setdefault("scores", Source(cells(frame), CELLS))
-    sources |= {**positions(frame), **depths(frame), **failures(frame)}
+    scored = RenderedTable(CELLS, [], cells(frame))
+    sources = {**reports, "scores": reports.get("scores", scored), **dict(_more_tables(frame))}
     script = (HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     lengths = answer(reports["best"].table) if "best" in reports else []
-    uses = list(_uses(lengths))
+    last = [(model["model"], model["lengths"][-1]) for model in lengths]
+    uses = [(name, row["use"], row["bound"]) for name, row in last if row["use"]]
     answered, narrow, more = _pictures(frame, figures or {})
     environment = Environment(  # it escapes every text
         loader=FileSystemLoader(HERE),
@@ -88,7 +82,7 @@ def page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    data = {"tables": embedded(sources), "figures": {one.title: one.svg for one in more}}
+    data = {"tables": _embedded(sources), "figures": {figure.title: figure.svg for figure in more}}
     packed = json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
     html: str = environment.get_template("page.html.jinja").render(
         title=_title(frame),
@@ -123,7 +117,6 @@ def _title(frame: pd.DataFrame) -> str:
 
 
 def _question(frame: pd.DataFrame, lengths: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the page answers; the title where it has no answer."""
     last = [model["lengths"][-1] for model in lengths if model["lengths"]]
     if not last:
         return _title(frame)
@@ -134,14 +127,6 @@ def _question(frame: pd.DataFrame, lengths: Sequence[Mapping[str, Any]]) -> str:
         return f"Which of {_title(frame)} is best at {where}{times}?"
     models = _title(frame) if len(lengths) == 1 else "each model"
     return f"Which scaling should {models} use at {where}{times}?"
-
-
-def _uses(lengths: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
-    """Yield each model, the method to use at its longest length, and the bound in words."""
-    for model in lengths:
-        row = model["lengths"][-1]
-        if row["use"]:
-            yield model["model"], row["use"], row["bound"]
 
 
 def _serving(
@@ -165,21 +150,19 @@ def _pictures(
 
     ``known`` has figures of reports that are drawn already.
     """
-
-    def picture(title: str, report: str, draw: Callable[[], Figure]) -> Picture | None:
-        return _picture(title, lambda: known[report] if report in known else draw())
-
     found = longest(decisions(frame)) if frame["score"].notna().any() else []
-    more = [
-        picture("Curves", "curves", partial(curves.make, frame)),
-        picture(
-            "Retrieval by length and depth", "retrieval", partial(retrieval.draw, frame, frame)
-        ),
-        picture("Loss by position", "loss_by_position", partial(loss_by_position.make, frame)),
-    ]
-    wide_one = picture("Answer", "best", partial(draw_answer, frame, found))
+    kinds: dict[str, tuple[str, Callable[[], Figure]]] = {
+        "best": ("Answer", partial(draw_answer, frame, found)),
+        "curves": ("Curves", partial(curves.make, frame)),
+        "retrieval": ("Retrieval by length and depth", partial(retrieval.draw, frame, frame)),
+        "loss_by_position": ("Loss by position", partial(loss_by_position.make, frame)),
+    }
+    answered, *more = (
+        _picture(title, partial(known.get, report) if report in known else draw)
+        for report, (title, draw) in kinds.items()
+    )
     narrow = _picture("Answer", partial(draw_answer, frame, found[:1]), Paper(width=COLUMN))
-    return wide_one, narrow or wide_one, [one for one in more if one]
+    return answered, narrow or answered, [picture for picture in more if picture]
 
 
 def _picture(title: str, draw: Callable[[], Figure], paper: Paper | None = None) -> Picture | None:
@@ -215,53 +198,39 @@ def write_page(
         new.write(html.encode())
 
 
-def embedded(sources: Mapping[str, Source]) -> dict[str, dict[str, Any]]:
+def _embedded(sources: Mapping[str, RenderedTable]) -> dict[str, dict[str, Any]]:
     """Return every table as the text of its CSV file, and which of its columns are numbers."""
     return {
         name: {
             "csv": csv(source.table),
             "numbers": [
-                str(column)
-                for column in source.table
-                if is_numeric_dtype(source.table[column])
-                and not is_bool_dtype(source.table[column])
+                str(name)
+                for name, column in source.table.items()
+                if is_numeric_dtype(column) and not is_bool_dtype(column)
             ],
         }
         for name, source in sources.items()
     }
 
 
-def positions(frame: pd.DataFrame) -> dict[str, Source]:
-    """Return the losses by position, of sweeps that scored whole windows."""
-    try:
-        table = loss_by_position.positions(frame)
-    except ValueError:
-        return {}
-    table = table[[*CELL, "trained_length", "position", "score", "low", "high", "documents"]]
-    about = "Mean loss by position (nats per token), 95 % interval and number of documents."
-    return {"positions": Source(_short(table), about)}
-
-
-def depths(frame: pd.DataFrame) -> dict[str, Source]:
-    """Return the share found at every length and depth, of tasks that hide something at one."""
-    trials = retrieval.hidden(frame)
-    if trials.empty:
-        return {}
-    groups = trials.groupby([*CELL, "trained_length", "depth"], sort=False)["value"]
-    table = groups.agg(found="mean", n="size").reset_index()
-    about = "Share found at every length and depth (0 is the start of the text), of n trials."
-    return {"depths": Source(_short(table), about)}
-
-
-def failures(frame: pd.DataFrame) -> dict[str, Source]:
-    """Return what has no number, how many samples of a cell, and why."""
-    lost = frame[frame["status"] != "ok"]
-    if lost.empty:
-        return {}
-    reason = lost["reason"] if "reason" in lost else pd.Series(index=lost.index, dtype=object)
-    counted = lost.assign(reason=reason.fillna("")).groupby([*CELL, "status", "reason"], sort=False)
-    about = "Samples without a number, and why: they are in no score."
-    return {"failures": Source(counted.size().rename("samples").reset_index(), about)}
+def _more_tables(frame: pd.DataFrame) -> Iterator[tuple[str, RenderedTable]]:
+    """Yield what only the page has: losses by position, shares by depth, and failures."""
+    with suppress(ValueError):  # no task scored whole windows
+        columns = [*CELL, "trained_length", "position", "score", "low", "high", "documents"]
+        table = _short(loss_by_position.positions(frame)[columns])
+        about = "Mean loss by position (nats per token), 95 % interval and number of documents."
+        yield "positions", RenderedTable(about, [], table)
+    if len(trials := retrieval.hidden(frame)):
+        groups = trials.groupby([*CELL, "trained_length", "depth"], sort=False)["value"]
+        table = _short(groups.agg(found="mean", n="size").reset_index())
+        about = "Share found at every length and depth (0 is the start of the text), of n trials."
+        yield "depths", RenderedTable(about, [], table)
+    if len(lost := frame[frame["status"] != "ok"]):
+        reason = lost["reason"].fillna("") if "reason" in lost else ""
+        groups = lost.assign(reason=reason).groupby([*CELL, "status", "reason"], sort=False)
+        about = "Samples without a number, and why: they are in no score."
+        table = groups.size().rename("samples").reset_index()
+        yield "failures", RenderedTable(about, [], table)
 
 
 def _short(table: pd.DataFrame) -> pd.DataFrame:

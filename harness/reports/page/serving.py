@@ -38,7 +38,8 @@ def serving(run: Mapping[str, Any], scaling: str, length: int) -> Serving | None
     model, method = run["asked"].get("model"), run["methods"].get(scaling)
     if run["model"].get("loaded") or not isinstance(model, str) or method is None:
         return None
-    stored = _frequencies(run, scaling, length)
+    cells = {(cell["scaling"], cell["length"]): cell["frequencies"] for cell in run["cells"]}
+    stored = run["frequencies"].get(cells.get((scaling, length)))
     if stored is None:
         return None
     parameters = _parameters(run, method, stored, length)
@@ -53,14 +54,6 @@ def serving(run: Mapping[str, Any], scaling: str, length: int) -> Serving | None
     parameters |= {name: shipped[name] for name in OWN if name in shipped}
     keys = {"max_position_embeddings": length, "rope_parameters": parameters}
     return Serving(command, json.dumps(keys, indent=1))
-
-
-def _frequencies(run: Mapping[str, Any], scaling: str, length: int) -> Mapping[str, Any] | None:
-    for cell in run["cells"]:
-        if (cell["scaling"], cell["length"]) == (scaling, length):
-            stored: Mapping[str, Any] | None = run["frequencies"].get(cell["frequencies"])
-            return stored
-    return None
 
 
 def _parameters(
@@ -78,11 +71,12 @@ def _parameters(
     if set(stored) != {"inv_freq", "attention_factor"} or not isinstance(base, float | int):
         return None
     inv_freq, scale = stored["inv_freq"], stored["attention_factor"]
-    if not all(isinstance(one, float) for one in inv_freq):
-        return None
     plain = [base ** (-2 * pair / (2 * len(inv_freq))) for pair in range(len(inv_freq))]
-    factors = [own / one if one else STILL for own, one in zip(plain, inv_freq, strict=True)]
-    alike = all(math.isclose(one, factors[0], rel_tol=EXACT) for one in factors)
+    factors = [
+        unscaled / scaled if scaled else STILL
+        for unscaled, scaled in zip(plain, inv_freq, strict=True)
+    ]
+    alike = all(math.isclose(factor, factors[0], rel_tol=EXACT) for factor in factors)
     factor = round(factors[0], 6)
     if alike and scale == 1 and factor >= 1:
         linear = {"rope_type": "linear", "factor": factor}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -48,8 +49,8 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
     if not compared:
         raise ValueError("no two methods can be compared")
     shown, left_out = style.shown_part(compared, "panels")
-    named, several = titles(frame), len({one.facts["model"] for one in compared}) > 1
-    orders = [_order(one, known) for one in shown]
+    named, several = titles(frame), len({each.facts["model"] for each in compared}) > 1
+    orders = [_order(decision, known) for decision in shown]
     columns = style.paper().across(min(3, len(shown)))
     alike = columns > 1 and len({frozenset(order) - {CUT} for order in orders}) == 1
     if alike:  # one list of names; truncation is not known of every task
@@ -57,9 +58,10 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
     width = style.paper().width
     room = (width - 1.3) / columns - 0.05
     heads = []
-    for one in shown:
-        title = named[one.facts["task"]]
-        lines = (f"{one.facts['model']}: {title}" if several else title, *verdict(one, known))
+    for decision in shown:
+        title = named[decision.facts["task"]]
+        title = f"{decision.facts['model']}: {title}" if several else title
+        lines = (title, *_verdict(decision, known))
         heads.append("\n".join(style.folded(line, room) for line in lines))
     most = max(head.count("\n") + 1 for head in heads)
     row = ROW if width >= style.PAGE else LOW_ROW
@@ -70,13 +72,11 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
         _panel(axes, one, order, known, named_here=not alike or index % columns == 0)
         style.tidy(axes, "", room=room)
         axes.set_title(heads[index], fontsize=style.SIZE, loc="left", pad=18)
-    first = shown[0]
-    facts = first.facts
     if not several:
+        facts, size = shown[0].facts, style.SIZE + 1
         times = sentences.times(facts)
         where = f"{facts['model']} at {facts['length']:,} tokens"
         where += f", {times} its window" * bool(times)
-        size = style.SIZE + 1
         figure.suptitle(style.folded(where, width - 0.2, size), fontsize=size, x=0.02, ha="left")
     margins = dict.fromkeys(
         sentences.size(_margin(one), relative=one.family.how.relative, metric=one.family.how.metric)
@@ -94,7 +94,7 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
     return figure
 
 
-def verdict(one: Decision, known: Methods) -> tuple[str, ...]:
+def _verdict(one: Decision, known: Methods) -> tuple[str, ...]:
     """Return the winner, or the method to use with its bound and how many may be the best."""
     how, names = one.family.how, known.names
     if one.all_zero:
@@ -115,7 +115,6 @@ def verdict(one: Decision, known: Methods) -> tuple[str, ...]:
 
 
 def _costly(one: Decision) -> bool:
-    """Return whether the in-window cost of any method but ``none`` is known."""
     return any(name != "none" and cost is not None for name, cost in one.costs.items())
 
 
@@ -169,7 +168,6 @@ def _panel(
 
 
 def _margin(one: Decision) -> float:
-    """Return how much worse than the best is as good, in the unit of the differences."""
     how = one.family.how
     return one.margin / 100 if how.relative or how.share else one.room
 
@@ -203,14 +201,17 @@ def _name(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> No
     """Name the rows; the method to use is bold, with an arrow."""
     use = None if one.all_zero else known.names.get(one.recommended)
     code = {known.names[name] for name in one.family.code if name in known.names}
-    same = {known.names[name]: _same(one, name, known) for name in _names(one, known)}
-    labels = [
-        f"{same.get(name, name)} *" if name in code else same.get(name, name) for name in order
-    ]
+    labels = {name: name for name in order}
+    for name in _names(one, known):  # and those that are the same measurement at this length
+        names = (known.names.get(other) for other in one.family.everyone(name))
+        parts = (part for label in names if label for part in label.split(" = "))
+        labels[known.names[name]] = " = ".join(dict.fromkeys(parts))
     room = LONGEST if style.paper().width >= style.PAGE else IN_COLUMN
     texts = [
-        style.folded(f"→ {label}" if name == use else label, room, style.SIZE - 1)
-        for name, label in zip(order, labels, strict=True)
+        style.folded(
+            f"{'→ ' * (name == use)}{labels[name]}{' *' * (name in code)}", room, style.SIZE - 1
+        )
+        for name in order
     ]
     axes.set_yticks(range(len(order)), texts)
     for label, name in zip(axes.get_yticklabels(), order, strict=True):
@@ -218,25 +219,16 @@ def _name(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> No
         label.set_color(style.GREY if name == CUT else "black")
 
 
-def _same(one: Decision, name: str, known: Methods) -> str:
-    """Return the names of a method and of those that are the same measurement at this length."""
-    names = (known.names.get(other) for other in one.family.everyone(name))
-    parts = [part for label in names if label for part in label.split(" = ")]
-    return " = ".join(dict.fromkeys(parts))
-
-
 def _costs(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> None:
-    """Write the in-window cost of every method beside its row."""
     if not _costly(one):
         return
     texts = {CUT: "0"} if one.truncated else {}
     for name in _names(one, known):
         cost = one.costs.get(name)
         texts[known.names[name]] = "–" if cost is None else _written(cost.value, one)
-    across = axes.get_yaxis_transform()
-    for place, name in enumerate(order):
-        axes.text(1.04, place, texts.get(name, ""), transform=across, fontsize=style.SIZE - 1,
-                  va="center", color=style.GREY)  # fmt: skip
+    grey: dict[str, Any] = {"color": style.GREY, "fontsize": style.SIZE - 1, "va": "center"}
+    for row, name in enumerate(order):
+        axes.text(1.04, row, texts.get(name, ""), transform=axes.get_yaxis_transform(), **grey)
     axes.annotate(
         "in-window\ncost", (1.04, 1), (0, 1), xycoords="axes fraction", textcoords="offset points",
         fontsize=style.SIZE - 2, color=style.GREY, va="bottom",

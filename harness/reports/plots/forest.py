@@ -72,45 +72,44 @@ def draw_rows(
     pad = 0.06 * (high - low) or 0.05
     axes.set_xlim(low - pad, high + pad)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    for place, row in enumerate(rows):
-        _draw(axes, row, place, reach, written)
+    for index, row in enumerate(rows):
+        _draw(axes, row, index, reach, written)
     axes.xaxis.set_major_locator(MaxNLocator(4, min_n_ticks=2))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.6g}".replace("-", "−")))
 
 
-def _draw(axes: Axes, row: Row, place: int, reach: float, written: Callable[[float], str]) -> None:
+def _draw(axes: Axes, row: Row, index: int, reach: float, written: Callable[[float], str]) -> None:
     across = axes.get_yaxis_transform()
     if row.value is None:
-        axes.text(0, place, row.text, ha="center", va="center", color=GREY, fontsize=SIZE - 1)
+        axes.text(0, index, row.text, ha="center", va="center", color=GREY, fontsize=SIZE - 1)
     elif abs(row.value) > reach:
         right = row.value > 0
         text = f"{written(row.value)} ▸" if right else f"◂ {written(row.value)}"
         axes.text(
-            0.99 if right else 0.01, place, text, transform=across, va="center",
+            0.99 if right else 0.01, index, text, transform=across, va="center",
             ha="right" if right else "left", color=row.color, fontsize=SIZE - 1,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
         )  # fmt: skip
     else:
         if row.low is not None and row.high is not None:
-            axes.hlines(place, row.low, row.high, color=row.color, linewidth=2.2, alpha=0.55)
+            axes.hlines(index, row.low, row.high, color=row.color, linewidth=2.2, alpha=0.55)
         if row.bound is not None:
-            axes.hlines(place, row.value, row.bound, color=row.color, linewidth=0.9)
-            axes.plot(row.bound, place, "|", color=row.color, markersize=5, label="_bound")
+            axes.hlines(index, row.value, row.bound, color=row.color, linewidth=0.9)
+            axes.plot(row.bound, index, "|", color=row.color, markersize=5, label="_bound")
         face = row.color if row.full else "white"
         axes.plot(
-            row.value, place, row.marker or "o", color=row.color, markerfacecolor=face,
+            row.value, index, row.marker or "o", color=row.color, markerfacecolor=face,
             markersize=4.8, markeredgewidth=0.9, label=row.name,
         )  # fmt: skip
         ends = [end for end in (row.low, row.high, row.bound) if end is not None]
-        farthest = {"left": -min(ends, default=0.0), "right": max(ends, default=0.0)}
-        for side, end in farthest.items():
+        for x, sign, side, end in (
+            (0.0, "◂", "left", -min(ends, default=0.0)), (1.0, "▸", "right", max(ends, default=0.0))
+        ):  # fmt: skip
             if end > reach:
-                axes.text(
-                    float(side == "right"), place, "▸" if side == "right" else "◂", ha=side,
-                    va="center", transform=across, color=row.color, fontsize=SIZE - 1,
-                )  # fmt: skip
+                axes.text(x, index, sign, ha=side, va="center", transform=across, color=row.color,
+                          fontsize=SIZE - 1)  # fmt: skip
         if row.note:
             axes.annotate(
-                row.note, (row.value, place), (0, 3.5), textcoords="offset points", ha="center",
+                row.note, (row.value, index), (0, 3.5), textcoords="offset points", ha="center",
                 fontsize=5, color=GREY,
             )  # fmt: skip

@@ -83,9 +83,15 @@ class Methods:
 def methods(frame: pd.DataFrame) -> Methods:
     """Give every method of a run its name and look; the frame is that of all the run's samples."""
     labels, order, unchanging, scored = _known(frame)
-    names: dict[str, str] = {}
+    names: dict[str, str] = {}  # that a legend can hold
     for scaling, label in labels.items():
-        names[scaling] = _short(label, set(names.values()))
+        parts = label.split(" = ")
+        if len(parts) > 3:
+            label = f"{parts[0]} = {parts[1]} = {len(parts) - 2} more"
+        if len(label) > LONGEST:
+            label = f"{label[: LONGEST // 2]}…{label[-LONGEST // 2 :]}"
+        same = sum(name == label or name.startswith(f"{label} (") for name in {*names.values()})
+        names[scaling] = f"{label} ({same + 1})" if same else label
     plain = {scaling for scaling in names if "none" in labels[scaling].split(" = ")}
     best = [scaling for scaling in order if scaling in names]
     own = [scaling for scaling in best if scaling not in plain]
@@ -94,7 +100,7 @@ def methods(frame: pd.DataFrame) -> Methods:
     look = looks(list(names), distinct=own, plain=plain, fixed=fixed)
     return Methods(
         names,
-        {names[scaling]: one for scaling, one in look.items()},
+        {names[scaling]: drawn for scaling, drawn in look.items()},
         [names[scaling] for scaling in best],
         {names[scaling] for scaling in fixed},
         RULE if scored else FIRST,
@@ -103,34 +109,13 @@ def methods(frame: pd.DataFrame) -> Methods:
 
 @once
 def _known(frame: pd.DataFrame) -> tuple[dict[str, str], list[str], list[str], bool]:
-    """Return labels, the order by rank, the fixed factors, and whether there are scores.
-
-    A label names all methods that coincide with the first of them.
-    """
+    """Return labels, the order by rank, the fixed factors, and whether there are scores."""
     known = frame[frame.columns.intersection(list(PARTS))].drop_duplicates(ignore_index=True)
     kept = coinciding(known)
     labels = dict(zip(known.loc[kept.index, "scaling"], kept["scaling"], strict=True))
-    return labels, ranked(known), fixed_factors(known), "score" in known
-
-
-def fixed_factors(frame: pd.DataFrame) -> list[str]:
-    """Return the scalings with the same frequencies at all lengths, as a fixed factor has them.
-
-    A model as it was trained, among other models, has no factor.
-    """
-    frame = frame[frame["of_scaling"] != "none"] if "of_scaling" in frame else frame
-    counts = frame.groupby(["scaling", "model"], sort=False)[["frequencies", "length"]].nunique()
+    # A model as it was trained, among other models, has no factor.
+    scaled = known[known["of_scaling"] != "none"] if "of_scaling" in known else known
+    counts = scaled.groupby(["scaling", "model"], sort=False)[["frequencies", "length"]].nunique()
     same = (counts["frequencies"] == 1) & (counts["length"] > 1)
-    held = same.groupby("scaling", sort=False).all()
-    return [str(name) for name in held.index[held]]
-
-
-def _short(label: str, taken: set[str]) -> str:
-    """Return a name that a legend can hold and no other method has."""
-    names = label.split(" = ")
-    if len(names) > 3:
-        label = f"{names[0]} = {names[1]} = {len(names) - 2} more"
-    if len(label) > LONGEST:
-        label = f"{label[: LONGEST // 2]}…{label[-LONGEST // 2 :]}"
-    same = sum(name == label or name.startswith(f"{label} (") for name in taken)
-    return f"{label} ({same + 1})" if same else label
+    fixed = same.groupby("scaling", sort=False).all()
+    return labels, ranked(known), [str(name) for name in fixed.index[fixed]], "score" in known

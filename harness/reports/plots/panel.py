@@ -60,7 +60,13 @@ def draw_panel(
         # Later markers are smaller, so that several in one place are seen to be several.
         _curve(axes, curves[scaling], scaling, look[scaling], 5.8 - 1.8 * index / len(look))
     ends = scale["single"].dropna().explode() if "single" in scale else scale["score"]
-    _score_axis(axes, scale["metric"].iloc[0], float(ends.min()), float(ends.max()))
+    metric, least, most = scale["metric"].iloc[0], float(ends.min()), float(ends.max())
+    if metric in SHARES:
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+    elif metric == "perplexity" and most > LOG_FROM * least:
+        plain_log(axes, "y", least, most)
     trained_length = int(table["trained_length"].iloc[0])
     _length_axis(axes, sorted(map(int, table["length"].unique())), trained_length, room)
     _mark_lost(axes, table, look)
@@ -91,10 +97,9 @@ def _curve(axes: Axes, rows: pd.DataFrame, label: str, look: style.Look, size: f
             markersize=size,
         )  # fmt: skip
         return
-    every = [one if isinstance(one, tuple) else () for one in rows["single"]]
-    seeds = [
-        [one[seed] if one else math.nan for one in every] for seed in range(max(map(len, every)))
-    ]
+    every = [scores if isinstance(scores, tuple) else () for scores in rows["single"]]
+    most = max(map(len, every))
+    seeds = [[scores[seed] if scores else math.nan for scores in every] for seed in range(most)]
     share = rows["metric"].iloc[0] in SHARES
     line = [math.nan] * len(rows) if share else rows["score"]
     axes.plot(lengths, line, **plain, linewidth=look.width, marker=look.marker, markersize=0)
@@ -103,16 +108,6 @@ def _curve(axes: Axes, rows: pd.DataFrame, label: str, look: style.Look, size: f
             lengths, scores, **edge, color=look.color, marker=look.marker, markersize=3.6,
             linestyle=look.linestyle if share else "", linewidth=0.5, label="_seed",
         )  # fmt: skip
-
-
-def _score_axis(axes: Axes, metric: str, least: float, most: float) -> None:
-    """Set the vertical axis: accuracy 0 to 100 %, perplexity in plain numbers."""
-    if metric in SHARES:
-        axes.set_ylim(-0.03, 1.03)
-        axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
-        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
-    elif metric == "perplexity" and most > LOG_FROM * least:
-        plain_log(axes, "y", least, most)
 
 
 def plain_log(
@@ -150,7 +145,6 @@ def _ticks(subs: Sequence[float], low: float, high: float) -> list[float]:
 
 
 def _length_axis(axes: Axes, lengths: list[int], trained_length: int, room: float) -> None:
-    """Tick the measured lengths, and label those for which there is room."""
     axes.set_xscale("log", base=2)
     first, last = min(*lengths, trained_length), max(*lengths, trained_length)
     pad = max(1.1, (last / first) ** 0.05)
@@ -176,7 +170,6 @@ def shade_window(axes: Axes, trained_length: int, above: float) -> None:
 
 
 def _mark_lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, style.Look]) -> None:
-    """Mark over the panel what failed at each length, side by side, or once if all did."""
     gone = table[table["score"].isna()]
     for status, marker in lost(table).items():
         rows = gone[gone["status"].str.contains(status)]
@@ -227,30 +220,20 @@ class End:
     early: bool = False
 
 
-def bundles(ends: Sequence[End]) -> list[list[End]]:
-    """Return the ends from the lowest, those within a hair of each other together."""
-    groups: list[list[End]] = []
-    for end in sorted(ends, key=lambda end: end.place):
-        if groups and end.place - groups[-1][-1].place < HAIR:
-            groups[-1].append(end)
-        else:
-            groups.append([end])
-    return groups
-
-
-def _lines(bundle: Sequence[End]) -> int:
-    return len(bundle) + (len(bundle) > 1)
-
-
 def label_ends(axes: Axes, ends: Sequence[End], tall: float, written: str) -> None:
     """Name every line at its end in a panel ``tall`` inches high; a bundle has its range.
 
     ``written`` is how a value is printed: ``"{:.1f}"``.
     """
-    groups = bundles(ends)
+    groups: list[list[End]] = []  # from the lowest, those within a hair of each other together
+    for end in sorted(ends, key=lambda end: end.place):
+        if groups and end.place - groups[-1][-1].place < HAIR:
+            groups[-1].append(end)
+        else:
+            groups.append([end])
     line = LINE / tall
     places = [sum(end.place for end in group) / len(group) for group in groups]
-    halves = [line * _lines(group) / 2 for group in groups]
+    halves = [line * (len(group) + (len(group) > 1)) / 2 for group in groups]
     centers = spread(places, halves)
     for group, center, half in zip(groups, centers, halves, strict=True):
         low, high = min(end.low for end in group), max(end.high for end in group)
@@ -260,9 +243,7 @@ def label_ends(axes: Axes, ends: Sequence[End], tall: float, written: str) -> No
             texts = [(f"{group[0].name}  {values}", group[0].color)]
         else:
             texts = [*((end.name, end.color) for end in reversed(group)), (values, style.GREY)]
-        for end in group:
-            if end.early:
-                continue
+        for end in (end for end in group if not end.early):
             axes.annotate(
                 "", (end.x, end.place), (1.05, center), xycoords=("data", "axes fraction"),
                 textcoords="axes fraction", annotation_clip=False,

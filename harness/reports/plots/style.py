@@ -208,9 +208,8 @@ def folded(text: str, room: float, size: float = SIZE) -> str:
 
 def wrapped(text: str, letters: int) -> list[str]:
     """Break a text into lines of so many letters; what is longer than any name is cut off."""
-    return _Folds(letters, break_on_hyphens=False, max_lines=MOST_LINES, placeholder=" …").wrap(
-        text
-    )
+    folds = _Folds(letters, break_on_hyphens=False, max_lines=MOST_LINES, placeholder=" …")
+    return folds.wrap(text)
 
 
 def spaced(labels: Sequence[str], places: Sequence[float]) -> list[str]:
@@ -219,9 +218,8 @@ def spaced(labels: Sequence[str], places: Sequence[float]) -> list[str]:
     First and last are set before the others: they show how far a figure goes.
     """
     kept: set[int] = set()
-    halves = [
-        (0.32 * max(map(len, lines.split("\n"))) + 0.15) * (SIZE - 1) / 72 for lines in labels
-    ]
+    widths = [max(map(len, lines.split("\n"))) for lines in labels]
+    halves = [(0.32 * width + 0.15) * (SIZE - 1) / 72 for width in widths]
     for index in (0, len(labels) - 1, *range(1, len(labels) - 1)):
         gaps = [abs(places[index] - places[other]) - halves[other] for other in kept]
         if index in kept or all(gap >= halves[index] for gap in gaps):
