@@ -23,7 +23,6 @@ from harness.reports.writing.tables import Part, RenderedTable, csv, headed, joi
 from harness.stats.cells import shared
 
 DOTS_PER_INCH = 200
-LARGEST = 2000  # square inches of a figure: 320 MB of pixels
 FIGURES = (".png", ".svg", ".pdf")
 CAPTION = ".caption.txt"
 TABLES = (".csv", ".parquet", ".md", ".tex")
@@ -62,9 +61,14 @@ def write_reports(
     """
     if folder is not None:
         make_folder(folder)
+    every = names("report")
+    if chosen is None:
+        there = {path.stem for path in folder.iterdir()} if folder is not None else set()
+        chosen = [name for name in every if name in {*DEFAULT, *there}]
+    expanded = (each for name in chosen for each in (every if name == ALL else [name]))
     written = Written()
     with shared():
-        for name in _requested(folder, chosen):
+        for name in dict.fromkeys(expanded):
             report = load("report", name)
             make = partial(_make, report, frame, note, paper, files=folder is not None)
             try:
@@ -84,16 +88,6 @@ def write_reports(
                     stem.with_name(stem.name + suffix).unlink(missing_ok=True)  # of another sweep
                 written.files += save(result.files, stem)
     return written
-
-
-def _requested(folder: Path | None, chosen: Sequence[str] | None) -> list[str]:
-    every = names("report")
-    if chosen is None:
-        there = {path.stem for path in folder.iterdir()} if folder is not None else set()
-        chosen = [name for name in every if name in {*DEFAULT, *there}]
-    return list(
-        dict.fromkeys(each for name in chosen for each in (every if name == ALL else [name]))
-    )
 
 
 @dataclass(frozen=True)
@@ -116,27 +110,25 @@ def _make(
             result: Any = module.make(frame, **report.arguments)
     except ValueError as error:
         return str(error)
-    if isinstance(result, pd.DataFrame):
-        if result.empty:
-            return "its table is empty"
-        parts = _parts(report, result, frame)
-        noted = [(tables, [*texts, note] if note else texts) for tables, texts in parts]
-        content = table_files(result, noted) if files else {}
-        figure = None
-        if files and hasattr(module, "draw"):
-            with suppress(ValueError), drawing(paper):  # the table has a figure only sometimes
-                figure = module.draw(frame, result)
-                content |= _drawn(report, figure, note, paper)
-        tables = parts if hasattr(module, "display") else []
-        display = {title: shown for part, _ in tables for title, shown in part.items()}
-        summary, notes = (_texts(report, name, result) for name in ("summary", "notes"))
-        table = RenderedTable(about, summary, _whole(result), display, notes)
-        return _Report(content, table, figure)
-    if not isinstance(result, Figure):
-        raise ValueError(
-            f"it made {type(result).__name__}, neither a DataFrame nor a figure of Matplotlib"
-        )  # shown as one sentence, as every error of a report
-    return _Report(_drawn(report, result, note, paper) if files else {}, figure=result)
+    if isinstance(result, Figure):
+        return _Report(_drawn(report, result, note, paper) if files else {}, figure=result)
+    if not isinstance(result, pd.DataFrame):
+        kind = type(result).__name__
+        raise ValueError(f"it made {kind}, neither a DataFrame nor a figure of Matplotlib")
+    if result.empty:
+        return "its table is empty"
+    parts = _parts(report, result, frame)
+    noted = [(tables, [*texts, note] if note else texts) for tables, texts in parts]
+    content = table_files(result, noted) if files else {}
+    figure = None
+    if files and hasattr(module, "draw"):
+        with suppress(ValueError), drawing(paper):  # the table has a figure only sometimes
+            figure = module.draw(frame, result)
+            content |= _drawn(report, figure, note, paper)
+    tables = parts if hasattr(module, "display") else []
+    display = {title: shown for part, _ in tables for title, shown in part.items()}
+    summary, notes = (_texts(report, name, result) for name in ("summary", "notes"))
+    return _Report(content, RenderedTable(about, summary, _whole(result), display, notes), figure)
 
 
 def _texts(report: Plugin, name: str, table: pd.DataFrame) -> list[str]:
@@ -191,7 +183,6 @@ def _whole(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _latex(part: Part) -> str:
-    """Return the tables of a part, its sentences in the caption of the last."""
     shown, words = part
     captions = [f"{title}." for title in shown]
     captions[-1:] = [" ".join([*captions[-1:], *words])]
@@ -220,14 +211,10 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def figure_files(figure: Figure, paper: Paper | None = None) -> dict[str, bytes]:
-    """Return the content of a figure's files by suffix; raise ValueError for one of giant size.
+    """Return the content of a figure's files by suffix.
 
     They are drawn in memory: Matplotlib's own error would hide that a disk is full.
     """
-    width, height = figure.get_size_inches()
-    if not 0 < width * height <= LARGEST:
-        message = f"its figure is {width:g} x {height:g} inches; at most {LARGEST:,} square inches"
-        raise ValueError(f"{message} are drawn")
     changing = {".png": "Software", ".svg": "Date", ".pdf": "CreationDate"}
     files = {}
     with drawing(paper):

@@ -90,9 +90,7 @@ def pairs(
     """Return one row per task and kind of perplexity, of retrieval, length and method with both.
 
     ``score``, ``low`` and ``high`` are the perplexity's, ``kept``, ``kept_low`` and ``kept_high``
-    what is retrieved. ``drawn`` names the methods and leaves out those that coincide at all
-    lengths; those that do at one length have equal ``frequencies`` there. Raises ValueError where
-    no two methods have both.
+    what is retrieved. Raises ValueError where no two methods have both.
     """
     table = drawn(cells(frame)).dropna(subset="score")
     table["frequencies"] = table["frequencies"].fillna(table["scaling"])

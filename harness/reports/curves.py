@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import median
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -28,13 +27,6 @@ TRUNCATED = (
     " Dash-dotted: truncation, the unscaled model reading only its trained window before these "
     "tokens."
 )
-TRUNCATION: dict[str, Any] = {
-    "linestyle": "-.",
-    "linewidth": 1.2,
-    "zorder": 1,
-    "color": style.GREY,
-    "label": "_truncation",
-}
 TAIL = " The same last tokens are scored at every length."
 BUNDLES = " A bracket joins methods whose ends nearly coincide, and gives their range."
 ONE_LENGTH = "one length is no curve: differences and scores have what was measured there"
@@ -58,9 +50,8 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
 
 
 def _over_seeds(table: pd.DataFrame, named: Mapping[str, str]) -> Figure:
-    known = labels(table)
+    known, lengths = labels(table), table["length"].astype(str)
     names = [known[pair] for pair in zip(table["model"], table["scaling"], strict=True)]
-    lengths = table["length"].astype(str)
     kinds = table["seeds"].map("{} seeds".format)
     # Panels are of one number of seeds; the best are those of all panels that can be compared.
     groups = alike(table[table["score"].notna()].rename(columns={"questions": "question"}))
@@ -71,13 +62,9 @@ def _over_seeds(table: pd.DataFrame, named: Mapping[str, str]) -> Figure:
     if table["trained_length"].nunique() > 1:
         kinds += table["trained_length"].map(", window of {:,} tokens".format)
     drawn = table.assign(
-        model=kinds,
-        pool=pool + " " + table["trained_length"].astype(str),
-        scaling=names,
-        low=table["least"],
-        high=table["most"],
-        frequencies=pd.Series(names) + " " + lengths,
-    )
+        model=kinds, pool=pool + " " + table["trained_length"].astype(str), scaling=names,
+        low=table["least"], high=table["most"], frequencies=pd.Series(names) + " " + lengths,
+    )  # fmt: skip
     means = MEANS.format(" or ".join(map(str, sorted(set(table["seeds"])))))
     shares = SEEDS if table["metric"].isin(SHARES).any() else ""
     return curves(drawn, means + shares, named)
@@ -120,7 +107,8 @@ def curves(frame: pd.DataFrame, about: str, named: Mapping[str, str]) -> Figure:
         draw_panel(axes, rows, known.look, scale=scale, room=room, above=above)
         cut = truncated.get((str(model), str(task)))
         if cut:
-            axes.hlines(cut[1], cut[0], rows["length"].max(), **TRUNCATION)
+            axes.hlines(cut[1], cut[0], rows["length"].max(), color=style.GREY, linewidth=1.2,
+                        linestyle="-.", zorder=1, label="_truncation")  # fmt: skip
         if labelled:
             _name_ends(axes, rows, known.look, cut and cut[1], tall - 0.9)
         head = f"{model}: {named[str(task)]}" if several else named[str(task)]

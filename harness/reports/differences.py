@@ -22,7 +22,7 @@ from harness.stats.measure import SHARES, differences, measure, values_of, weigh
 from harness.stats.paired import ALPHA, NO_DIFFERENCE, Difference, adjusted, holm_once
 from harness.stats.seeds import ENDING, over_seeds, paired_seeds
 
-OWN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
+PLAIN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
 COPIED = ("model", "task", "metric", "trained_length", "length", "relative_length", "scaling")
 Compared = dict[str, tuple[Difference, float | None]]  # by method, with the corrected probability
 PAIRED = (
@@ -92,9 +92,8 @@ def make(
 
 
 def _baseline(names: Sequence[str], baseline: str | None, *, models: bool) -> str:
-    """Return the requested baseline, else the model as it was trained, else the first model."""
-    own = next((name for name in OWN if name in names), names[0] if models else OWN[0])
-    return baseline or own
+    plain = next((name for name in PLAIN if name in names), names[0] if models else PLAIN[0])
+    return baseline or plain
 
 
 def against(frame: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
@@ -200,7 +199,6 @@ def _row(cell: dict[str, Any], here: Family, baseline: str, compared: Compared) 
 
 
 def _compared(here: Family, baseline: str) -> Compared:
-    """Compare all methods with the baseline, each with its corrected probability."""
     other = here.first(baseline)
     names = [name for name in here.names if name != other]
     if other not in here.shared:
@@ -242,21 +240,15 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _text(row: dict[str, Any]) -> str:
-    """Return "−26.8 % [−33, −20]", with "?" where it is not significant, "=" for the same.
-
-    "†" marks a method that failed on units left out. "(20 of 23)" counts the units, and "(3 of 5
-    seeds)" the seeds, if some are missing.
-    """
+    """Return "−26.8 % [−33, −20]", with marks and, if some are missing, how many were compared."""
     if row.get("same"):
         return "="
     lacking = ""
     if "seeds" not in row:
-        lacking = f" ({row['n']} of {row['asked']})" if row["n"] < row["asked"] else ""
+        lacking = f" ({row['n']} of {row['asked']})" * (row["n"] < row["asked"])
     elif row["difference"] is not None:
-        if row["seeds"] < row["asked"]:
-            lacking = f" ({row['seeds']} of {row['asked']} seeds)"
-        if row["n"] < row["of"]:
-            lacking += f" ({row['n']} of {row['of']} {row['units']})"
+        lacking = f" ({row['seeds']} of {row['asked']} seeds)" * (row["seeds"] < row["asked"])
+        lacking += f" ({row['n']} of {row['of']} {row['units']})" * (row["n"] < row["of"])
     failed = " †" if row.get("failed") else ""
     if row["difference"] is None:
         return f"not compared{lacking}{failed}"

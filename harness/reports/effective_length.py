@@ -111,10 +111,7 @@ def _row(
     how: Measure,
     kept: float,
 ) -> dict[str, Any]:
-    """Walk up the lengths of one method from that of the model's own score.
-
-    A small cost inside the window ends no reach.
-    """
+    """Walk up the lengths of one method from that of the model's own score."""
     least = None if how.lower else kept * float(own["score"])
     furthest: dict[str, int | None] = dict.fromkeys(ENDS)
     open_ends, counts = set(ENDS), [int(own["n"])]

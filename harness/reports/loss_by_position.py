@@ -104,10 +104,9 @@ def positions(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _runs(cell: list[Any]) -> list[dict[str, Any]]:
-    """Take the mean over the tokens of one cell in runs of positions, as its score is one of all.
+    """Return the mean over the tokens of one cell in the runs of a window that is scored whole.
 
-    The runs are those of a window that is scored whole; those of one that scores less are shorter,
-    and count where their middle is.
+    The runs of a window that scores less are shorter, and count where their middle is.
     """
     first = max(cell, key=lambda window: window.bucket)
     names = ("model", "task", "length", "trained_length", "frequencies")

@@ -59,25 +59,51 @@ FEW = 5  # trials: a share of fewer is written as a count
 def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
     """Return one row per model, scaling, length and part, and of the mean of all parts.
 
+    A part is a task, or what a task names so, with the Wilson interval of its trials. The mean
+    weights all parts equally. Its interval is that of as many trials as all parts have; parts that
+    hide the same answers, such as a task with and without ``chat``, count as one there. It is
+    empty if a part has no score, and a length at which a part was not measured has none.
     ``average`` is the mean over all lengths. ``effective_length`` is the longest length that, with
     all shorter ones, reaches ``threshold``. Both are empty if a length has no score, or if only
-    another method of the model has it. A length without a part under every method has no mean.
-    Scores are shares, 0 to 1. Raises ValueError where no task of retrieval was measured.
+    another method of the model has it. Raises ValueError where no task of retrieval was measured.
     """
-    table = parts(frame)
-    rows = []
+    known = frame.loc[frame["metric"].isin(SHARES)].reindex(columns=NEEDED).reset_index(drop=True)
+    if known.empty:
+        raise ValueError(NONE)
+    rows: list[dict[str, Any]] = []
+    for (model, window), samples in _named(known).groupby(["model", "trained_length"], sort=False):
+        trials = samples.groupby(["scaling", "length", "part"], sort=False)
+        scores = {key: _score(of) for key, of in trials}
+        parts_at = samples.groupby("length")["part"].unique()
+        answers = samples["answer"].astype(object).fillna(samples["key"].astype(object))
+        hidden_in = answers.groupby(samples["part"], sort=False)
+        drawn = draws({part: set(values.dropna()) for part, values in hidden_in})
+        metrics = samples.groupby("part")["metric"].first().to_dict()
+        metrics[MEAN] = metrics[next(iter(metrics))] if len({*metrics.values()}) == 1 else "score"
+        for scaling, (length, named) in product(samples["scaling"].unique(), parts_at.items()):
+            head = {"model": model, "scaling": scaling, "length": length, "trained_length": window}
+            here = [
+                {**head, "part": part, **scores.get((scaling, length, part), MISSING)}
+                for part in named
+            ]
+            whole = len(named) == samples["part"].nunique()
+            every = [*([{**head, "part": MEAN, **_mean(here, drawn)}] if whole else []), *here]
+            rows += [{**row, "metric": metrics[row["part"]]} for row in every]
+    table = pd.DataFrame(rows).astype({"score": float, "low": float, "high": float})
+    table = table.assign(relative_length=table["length"] / table["trained_length"])
+    kept = []
     for _, cells in table.groupby(["model", "scaling", "part"], sort=False):
         whole = bool(cells["score"].notna().all())
         by_length = cells.sort_values("length")
         reached = by_length[(by_length["score"] >= threshold - ROUNDING).cummin()]
-        rows.append(
+        kept.append(
             cells.assign(
                 average=cells["score"].mean() if whole else None,
                 effective_length=reached["length"].max() if whole and len(reached) else None,
                 threshold=threshold,
             )
         )
-    result = pd.concat(rows, ignore_index=True).astype({"average": float})
+    result = pd.concat(kept, ignore_index=True).astype({"average": float})
     result["effective_length"] = result["effective_length"].astype("Int64")
     metric = result.pop("metric")
     return result.assign(task=result["part"], metric=metric)
@@ -107,19 +133,17 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def notes(table: pd.DataFrame) -> list[str]:
     """Return what the mean covers, what is missing, and when a length is effective."""
     each = {str(model): _counted(rows) for model, rows in table.groupby("model", sort=False)}
-    alike = len(set(each.values())) == 1
-    texts = list(each.values())[:1] if alike else [f"{name}: {of}" for name, of in each.items()]
+    texts = list(dict.fromkeys(each.values()))
+    texts = texts if len(texts) == 1 else [f"{model}: {text}" for model, text in each.items()]
     texts += [LACKING] if (table["status"] == "missing").any() else []
     return [*texts, EFFECTIVE.format(100 * table["threshold"].iloc[0])]
 
 
 def _counted(rows: pd.DataFrame) -> str:
-    """Return what one model's mean is of, on how many trials, and which lengths have none."""
     known = _parts(rows)
     scored = rows[(rows["part"] != MEAN) & rows["score"].notna()]
     counts = sorted(scored["n"].agg(["min", "max"]).dropna().astype(int).unique())
-    several = "" if counts == [1] else "s"
-    trials = f"{' to '.join(map(str, counts))} trial{several} each at a length"
+    trials = f"{' to '.join(map(str, counts))} trial{'s' * (counts != [1])} each at a length"
     trials = trials if counts else "without a score at any length"
     if len(known) == 1:
         return f"{known[0]}, {trials}."
@@ -135,47 +159,12 @@ def _parts(table: pd.DataFrame) -> list[str]:
     return [part for part in table["part"].unique() if part != MEAN]
 
 
-def parts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per model, scaling, length and part, and one for the mean of all parts.
-
-    A part is a task, or what a task names so, with the Wilson interval of its trials. A part that
-    only other methods have at that length is missing. The mean weights all parts equally and is
-    empty if a part has no score. At a length where a part was not measured there is no mean,
-    because it would be over fewer parts than at other lengths. Its interval is that of as many
-    trials as all parts have. Parts that hide the same answers, such as a task with and without
-    ``chat``, are not independent, and their mean is as uncertain as one of them. Its metric is
-    theirs, or "score" if they differ. Raises ValueError if nothing was retrieved.
-    """
-    known = frame.loc[frame["metric"].isin(SHARES)].reindex(columns=NEEDED).reset_index(drop=True)
-    if known.empty:
-        raise ValueError(NONE)
-    rows: list[dict[str, Any]] = []
-    for (model, window), samples in _named(known).groupby(["model", "trained_length"], sort=False):
-        trials = samples.groupby(["scaling", "length", "part"], sort=False)
-        scores = {key: _score(of) for key, of in trials}
-        parts_at = samples.groupby("length")["part"].unique()
-        answers = samples["answer"].astype(object).fillna(samples["key"].astype(object))
-        hidden_in = answers.groupby(samples["part"], sort=False)
-        drawn = draws({part: set(values.dropna()) for part, values in hidden_in})
-        metrics = samples.groupby("part")["metric"].first().to_dict()
-        metrics[MEAN] = metrics[next(iter(metrics))] if len({*metrics.values()}) == 1 else "score"
-        for scaling, (length, named) in product(samples["scaling"].unique(), parts_at.items()):
-            head = {"model": model, "scaling": scaling, "length": length, "trained_length": window}
-            here = [
-                {**head, "part": part, **scores.get((scaling, length, part), MISSING)}
-                for part in named
-            ]
-            whole = len(named) == samples["part"].nunique()
-            every = [*([{**head, "part": MEAN, **_mean(here, drawn)}] if whole else []), *here]
-            rows += [{**row, "metric": metrics[row["part"]]} for row in every]
-    table = pd.DataFrame(rows).astype({"score": float, "low": float, "high": float})
-    return table.assign(relative_length=table["length"] / table["trained_length"])
-
-
 def hidden(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the trials that were measured of what is hidden at a depth; of other tasks none."""
-    depth = frame["depth"] if "depth" in frame else pd.Series(math.nan, index=frame.index)
-    return frame[depth.notna() & frame["value"].notna() & frame["metric"].isin(SHARES)]
+    if "depth" not in frame:
+        return frame[:0]
+    measured = frame[["depth", "value"]].notna().all(axis=1)
+    return frame[measured & frame["metric"].isin(SHARES)]
 
 
 def _named(known: pd.DataFrame) -> pd.DataFrame:

@@ -68,6 +68,3 @@ def test_a_cell_of_which_a_sample_lacks_its_bytes_has_no_row():
 def test_samples_without_bytes_are_said_to_have_none():
     with pytest.raises(ValueError, match="no cell has the bytes of all its text"):
         bits_per_byte.make(sweep())
-    keys = sweep()[lambda rows: rows["metric"] != "perplexity"]
-    with pytest.raises(ValueError, match="no perplexity was measured"):
-        bits_per_byte.make(keys)

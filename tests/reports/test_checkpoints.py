@@ -96,15 +96,6 @@ def test_models_of_one_method_each_are_compared_as_methods():
     assert reached[0] == reached[1]
 
 
-def test_models_of_several_methods_are_compared_as_methods_where_that_is_asked():
-    mixed = FRAME[(FRAME["model"] == "base") | (FRAME["scaling"] == "none")]
-    assert compared(mixed, None) is mixed
-    assert compared(FRAME[FRAME["scaling"] == "none"], False)["model"].nunique() == 2
-    names = set(compared(mixed, True)["scaling"])
-    assert {"base · none", "base · yarn", "tuned"} <= names
-    assert "tuned · none" not in names
-
-
 @pytest.mark.parametrize("other", ["tokens", "windows"])
 def test_other_questions_or_windows_are_not_compared_as_methods(other):
     frame = asked(sweep(models=("base", "tuned")), other="tuned" if other == "tokens" else "")

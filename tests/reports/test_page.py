@@ -26,10 +26,9 @@ from harness.reports.writing.tables import RenderedTable, csv
 from harness.runs.frame import make_frame
 from harness.runs.provenance import command, documents, facts
 from harness.runs.store import read_run
-from scaling import native, pi, yarn
+from scaling import native, yarn
 from scaling.types import Frequencies, Rope
 from tests import ROOT
-from tests.families import SUPPORTED, tiny
 from tests.frames import PERPLEXITY, sweep
 
 HOSTILE = '</script><img src="http://away.test/x" onerror="document.title=1">'
@@ -171,21 +170,6 @@ def recorded(frequencies: Frequencies, **model: Any) -> dict[str, Any]:
         "cells": [{"scaling": "mine", "length": 1024, "frequencies": "one"}],
         "frequencies": {"one": frequencies.to_record()},
     }
-
-
-@pytest.mark.parametrize("family", SUPPORTED)
-def test_a_config_has_no_keys_that_a_model_would_ignore(family):
-    """Keys at the top are read where the model has one table there, and keep the rotated part."""
-    config = tiny(family)
-    rope = rope_of(config)
-    run = recorded(pi.frequencies(rope, 192), type=family, shipped=dict(rope.shipped))
-    found = serving(run, "mine", 1024)
-    assert found is not None
-    flat = "rope_theta" in config.rope_parameters
-    assert bool(found.config) == flat
-    if flat:
-        told, name = json.loads(found.config)["rope_parameters"], "partial_rotary_factor"
-        assert told.get(name) == config.rope_parameters.get(name)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -67,12 +67,6 @@ def test_the_methods_of_lceg_are_those_of_its_code():
         wanted = fixed.get(row["scaling"]) or ntk.frequencies(rope, 1, factor=base)
         method = load("method", row["method"])
         assert resolve(method, rope, row["length"]).fingerprint == wanted.fingerprint, row
-    plain = frame[~tuned].groupby("scaling")["method"].unique().map(list).to_dict()
-    assert plain == {
-        "none": ["none"], "lm_infinite": ["lm_infinite"],
-        "self_extend": ["self_extend:window=1024,group=64"],
-        "dynamic_ntk (fixed factor)": ["dynamic_ntk:factor=2"],
-    }  # fmt: skip
 
 
 # A run beside a table.
@@ -141,20 +135,6 @@ def test_rows_of_a_tuned_model_are_taken_only_when_asked_for():
     assert found == 16.1
     tuned = rows_of(table, None, "1000 steps at 8k", "anything")
     assert set(tuned["method"]) == {"pi:factor=4"}
-
-
-def test_what_is_not_comparable_is_refused_unless_told(run, ropewalk):
-
-    def compare(*more: str) -> tuple[int, str]:
-        done = ropewalk("compare", run, *more)
-        return done.status, " ".join(done.err.split())
-
-    status, message = compare("--published", "dca", "--model", "Llama-2-7B")
-    assert status == 2
-    assert "was measured with protocol=overlapping,stride=256, the run with perplexity" in message
-    assert "its model was trained at 4096 tokens, this at 64" in message
-    status, message = compare("--published", "lceg-ruler", "--mixed")
-    assert (status, "it is of ruler_mean_score, the run of perplexity" in message) == (2, True)
 
 
 def test_the_command_prints_and_writes_the_comparison(run, tmp_path, monkeypatch):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -16,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import harness.reports
-from harness.plugins import names
+from harness.plugins import load, names
 from harness.reports import curves, retrieval, scores
 from harness.reports.writing.sentences import titles
 from harness.reports.writing.tables import markdown, wide
@@ -41,15 +39,6 @@ def drawn() -> Figure:
     return curves.make(FRAME)
 
 
-@pytest.fixture(scope="module")
-def mapped() -> Figure:
-    return retrieval.draw(FRAME, FRAME)
-
-
-def report(name: str) -> ModuleType:
-    return importlib.import_module(f"harness.reports.{name}")
-
-
 def line(axes: Axes, label: str) -> Line2D:
     [found] = [line for line in axes.get_lines() if line.get_label() == label]
     return found
@@ -61,21 +50,15 @@ def named(figure: Figure) -> list[str]:
     return [label for label in labels if not label.startswith("_")]
 
 
-def note(figure: Figure) -> str:
-    return str(figure.get_label())
-
-
 # Every report.
 
 
-LONG = "a-model/with-a-long-name" * 3
-OTHER = sweep(models=(LONG,), scalings=TWELVE[:2], lengths=(256,))
 FRAMES = {
     "one cell": sweep(scalings=("none",), lengths=(512,)),
     "perplexity": FRAME[(FRAME["task"] == PERPLEXITY) & (FRAME["length"] > 512)],
     "nothing measured": FRAME[FRAME["status"] == "out_of_memory"],
 }
-MANY = pd.concat([sweep(scalings=TWELVE, lengths=(256, 2048)), OTHER], ignore_index=True)
+MANY = sweep(models=("toy-7m", "other"), scalings=TWELVE, lengths=(256, 2048))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -86,7 +69,7 @@ def test_make_returns_a_table_or_a_figure_or_says_why_not(name, frame):
     """Every report takes every sweep; one that does not apply raises ValueError with words."""
     before = frame.copy(deep=True)
     try:
-        made = report(name).make(frame)
+        made = load("report", name).module.make(frame)
     except ValueError as error:
         made = str(error)
     assert isinstance(made, pd.DataFrame | Figure) or len(made) > 20
@@ -183,9 +166,9 @@ def maps(figure: Figure) -> dict[str, Axes]:
 
 
 @pytest.mark.slow
-def test_the_map_holds_the_share_of_keys_found(mapped):
+def test_the_map_holds_the_share_of_keys_found():
     """Depth 0 is on top, lengths go right, and a cell of four trials says how many of them."""
-    axes = maps(mapped)["yarn"]
+    axes = maps(retrieval.draw(FRAME, FRAME))["yarn"]
     rows = FRAME[(FRAME["scaling"] == "yarn") & (FRAME["task"] == PASSKEY)]
     expected = rows.groupby(["depth", "length"])["value"].mean().unstack().to_numpy()
     [mesh] = [made for made in axes.collections if made.get_array() is not None]

@@ -130,13 +130,6 @@ def test_a_length_that_lacks_a_task_has_no_mean():
     assert scores(table)["none", 2048, "passkey"] == 1.0
 
 
-def test_equal_names_in_two_tasks_are_two_parts():
-    tasks = ("ruler", 1.0), ("ruler:chat=true", 0.0)
-    table = made(*(asked(task, "none", 1024, [hit] * 5, part="vt") for task, hit in tasks))
-    assert table["part"].tolist() == ["mean", "vt of ruler", "vt of ruler:chat=true"]
-    assert table["score"].tolist() == [0.5, 1.0, 0.0]
-
-
 def test_a_lost_trial_is_of_the_part_of_its_question_or_of_any():
     cut = [*asked("ruler", "none", 1024, [1.0, 1.0, None], part="vt"),
            *asked("ruler", "none", 1024, [1.0] * 3, part="cwe")]  # fmt: skip

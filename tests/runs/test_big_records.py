@@ -1,4 +1,4 @@
-"""Records of many samples: read once, held in little memory, and each comparison made once."""
+"""The frame of a large record is made of its samples, and damaged samples are rejected."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,9 @@ import pandas as pd
 import pytest
 
 from harness.errors import UserError
-from harness.reports import regret
 from harness.runs.frame import NUMBERS, SAMPLE, make_frame
 from harness.runs.record import check_sample
 from harness.runs.store import each_sample
-from tests.frames import sweep
 
 REFERENCE = Path(__file__).parent.parent.parent / "results" / "reference"
 OWN = {  # of the frame, beside the facts
@@ -26,21 +24,16 @@ def records() -> list[dict[str, Any]]:
     return list(each_sample(REFERENCE))
 
 
-@pytest.fixture(scope="module")
-def frame() -> pd.DataFrame:
-    return make_frame([REFERENCE])
-
-
 @pytest.mark.slow
-def test_a_frame_is_that_of_a_dictionary_a_row(frame, records):
+def test_a_frame_has_the_values_of_the_samples(records):
+    frame = make_frame([REFERENCE])
     found = {(record["cell"], record["question"]): record for record in records}
     run = json.loads((REFERENCE / "run.json").read_text())
     keys = {(c["task"], c["scaling"], c["length"]): c["key"] for c in run["cells"]}
     rows = []
-    for own in frame[[*OWN]].to_dict("records"):
-        record = found[keys[own["task"], own["scaling"], own["length"]], own["question"]]
-        told = {name: record.get(name) for name in SAMPLE}
-        rows.append({**record["facts"], **own, **told})
+    for row in frame[[*OWN]].to_dict("records"):
+        record = found[keys[row["task"], row["scaling"], row["length"]], row["question"]]
+        rows.append({**record["facts"], **row, **{name: record.get(name) for name in SAMPLE}})
     naive = pd.DataFrame(rows)
     naive = naive.astype(dict.fromkeys(NUMBERS, float))
     pd.testing.assert_frame_equal(naive[list(frame)], frame, check_exact=True)
@@ -57,14 +50,3 @@ WRONG: list[dict[str, Any]] = [
 def test_a_damaged_sample_is_rejected(change, records):
     with pytest.raises(UserError, match="is damaged"):
         check_sample("here", {**records[0], **change})
-
-
-def test_documents_are_compared_by_name_in_any_order_of_samples():
-    frame = sweep(scalings=("none", "pi", "yarn"), lengths=(512,))
-    turned = pd.concat([
-        rows[::-1] if name == "pi" else rows for name, rows in frame.groupby("scaling", sort=False)
-    ])  # fmt: skip
-    wanted, found = regret.make(frame), regret.make(turned)
-    order = ["task", "length", "scaling"]
-    wanted, found = (table.sort_values(order, ignore_index=True) for table in (wanted, found))
-    pd.testing.assert_frame_equal(wanted, found, rtol=1e-9)

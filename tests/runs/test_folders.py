@@ -54,13 +54,6 @@ def test_another_sweep_of_a_model_gets_a_folder_of_its_own(record, tmp_path, mon
     assert default_folder(renamed) == Path("results/run-reference-3")
 
 
-def test_another_model_of_the_same_questions_goes_to_the_next_folder(record, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    put(default_folder(record), record)
-    other = {**record, "model": {**record["model"], "trained_length": 2048}}
-    assert default_folder(other) == Path("results/run-reference-2")
-
-
 @pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt"])
 def test_a_tokenizer_that_changed_is_another_model(name, tiny, docs, tmp_path, ropewalk, rejected):
     model, run = Path(shutil.copytree(tiny, tmp_path / "model")), tmp_path / "run"

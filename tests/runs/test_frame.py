@@ -136,13 +136,3 @@ def test_a_measured_sample_stands_before_a_failed_one(run, tmp_path):
     put_lines(poor, records)
     for order in ([run, poor], [poor, run]):
         assert (make_frame(order)["status"] == "ok").all()
-
-
-def test_a_record_that_asks_for_nothing_is_refused(run, tmp_path):
-    for name, change in (
-        ("cells", lambda record: record["cells"].clear()),
-        ("questions", lambda record: record["tasks"].popitem()[1]["questions"].clear()),
-    ):
-        empty = changed(run, tmp_path / name, change)
-        with pytest.raises(UserError):
-            make_frame([empty])

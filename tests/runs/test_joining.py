@@ -1,20 +1,15 @@
 """Runs that are not comparable are not joined, unless told, and are then labelled."""
 
-import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 from transformers import AutoTokenizer
 
-from harness.errors import UserError
-from harness.runs import frame
 from harness.runs.compatible import reasons, unpaired
-from harness.runs.frame import Kept, called, make_frame
-from harness.runs.store import RUN
+from harness.runs.frame import make_frame
 from tests.small_runs import changed
 
 
@@ -85,17 +80,10 @@ def test_mixed_runs_stand_apart_and_say_so(run, tmp_path, ropewalk):
 
 def test_folders_of_one_name_are_told_apart(small, tmp_path):
     """The first parent that differs is in the name, however far up it is."""
-    first, second = (Path(shutil.copytree(small, tmp_path / name / "run")) for name in "ab")
-    told = json.loads((second / RUN).read_text())
-    told["seed"] = 9
-    (second / RUN).write_text(json.dumps(told))
-    assert set(make_frame([first, second], mixed=True)["model"]) == {
-        "llama (a/run)",
-        "llama (b/run)",
-    }
-    far = [*map(Path, ("/main/results/run", "/change/results/run", "/results/run", "/other"))]
-    names = ["main/results/run", "change/results/run", "/results/run", "other"]
-    assert [called(one, far) for one in far] == names
+    first = Path(shutil.copytree(small, tmp_path / "a" / "run"))
+    second = changed(small, tmp_path / "b" / "run", lambda record: record.update(seed=9))
+    models = set(make_frame([first, second], mixed=True)["model"])
+    assert models == {"llama (a/run)", "llama (b/run)"}
 
 
 def test_models_that_are_asked_other_questions_are_named():
@@ -120,21 +108,3 @@ def test_models_of_one_sweep_may_have_other_tokenizers(tiny, docs, tmp_path, rop
     assert (done.status, "have different tokenizers" in done.out) == (0, True)
     scores = pd.read_csv(tmp_path / "o" / "reports" / "scores.csv")
     assert list(scores["model"].unique()) == ["llama", "other"]
-
-
-def test_runs_of_overlapping_windows_are_joined_whatever_their_units():
-    """Short documents are one unit at a longer length: they are the same documents."""
-
-    def cell(run: str, units: str, protocol: str) -> Any:
-        kept = [Kept(u, "ok", None, names=("protocol",), facts=(protocol,)) for u in units]
-        return SimpleNamespace(run=run, records=dict(enumerate(kept)))
-
-    def cells(protocol: str) -> Any:
-        return {
-            ("m", "t", "none", 32): cell("one", "ab", protocol),
-            ("m", "t", "none", 64): cell("two", "a", protocol),
-        }
-
-    frame._check_same_units(cells("overlapping"))
-    with pytest.raises(UserError, match="are not the same documents or windows"):
-        frame._check_same_units(cells("sliding"))

@@ -40,16 +40,12 @@ CELLS = "Score, 95 % interval, n and status of every cell: the numbers of the cu
 
 
 class Picture(NamedTuple):
-    """A figure as SVG, with its title and caption."""
+    """A figure as SVG, with its title, its caption, and itself as the address of an image."""
 
     title: str
     svg: str
     caption: str
-
-    @property
-    def source(self) -> str:
-        """Return the figure as the address of an image."""
-        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
+    source: str
 
 
 def page(
@@ -117,9 +113,9 @@ def _title(frame: pd.DataFrame) -> str:
 
 
 def _question(frame: pd.DataFrame, lengths: Sequence[Mapping[str, Any]]) -> str:
-    last = [model["lengths"][-1] for model in lengths if model["lengths"]]
-    if not last:
+    if not lengths:
         return _title(frame)
+    last = [model["lengths"][-1] for model in lengths]
     here = {row["length"]: row["relative"] for row in last}
     where = "its longest length" if len(here) > 1 else f"{last[0]['length']:,} tokens"
     times = f", {last[0]['relative']} its window" if len(here) == 1 and last[0]["relative"] else ""
@@ -133,14 +129,12 @@ def _serving(
     runs: Collection[Mapping[str, Any]], lengths: Sequence[Mapping[str, Any]]
 ) -> Serving | None:
     """Return how to serve the method of the first model, at its longest length."""
-    for model in lengths[:1]:
-        row = model["lengths"][-1]
-        for run in runs:
-            if run["model"]["name"] == model["model"] and (
-                known := serving(run, str(row["use"]), row["length"])
-            ):
-                return known
-    return None
+    if not lengths:
+        return None
+    row = lengths[0]["lengths"][-1]
+    kin = [run for run in runs if run["model"]["name"] == lengths[0]["model"]]
+    found = (serving(run, str(row["use"]), row["length"]) for run in kin)
+    return next(filter(None, found), None)
 
 
 def _pictures(
@@ -158,7 +152,7 @@ def _pictures(
         "loss_by_position": ("Loss by position", partial(loss_by_position.make, frame)),
     }
     answered, *more = (
-        _picture(title, partial(known.get, report) if report in known else draw)
+        _picture(title, partial(known.__getitem__, report) if report in known else draw)
         for report, (title, draw) in kinds.items()
     )
     narrow = _picture("Answer", partial(draw_answer, frame, found[:1]), Paper(width=COLUMN))
@@ -177,7 +171,8 @@ def _picture(title: str, draw: Callable[[], Figure], paper: Paper | None = None)
     except ValueError:
         return None
     svg = FINER.sub(r"\1", content.getvalue())
-    return Picture(title, svg, str(figure.get_label()))
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    return Picture(title, svg, str(figure.get_label()), source)
 
 
 DOCUMENTS = "The documents that were read, and the hashes of their texts."
@@ -227,9 +222,9 @@ def _more_tables(frame: pd.DataFrame) -> Iterator[tuple[str, RenderedTable]]:
         yield "depths", RenderedTable(about, [], table)
     if len(lost := frame[frame["status"] != "ok"]):
         reason = lost["reason"].fillna("") if "reason" in lost else ""
-        groups = lost.assign(reason=reason).groupby([*CELL, "status", "reason"], sort=False)
+        counted = lost.assign(reason=reason).groupby([*CELL, "status", "reason"], sort=False)
         about = "Samples without a number, and why: they are in no score."
-        table = groups.size().rename("samples").reset_index()
+        table = counted.size().rename("samples").reset_index()
         yield "failures", RenderedTable(about, [], table)
 
 

@@ -78,18 +78,18 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
         where = f"{facts['model']} at {facts['length']:,} tokens"
         where += f", {times} its window" * bool(times)
         figure.suptitle(style.folded(where, width - 0.2, size), fontsize=size, x=0.02, ha="left")
-    margins = dict.fromkeys(
-        sentences.size(_margin(one), relative=one.family.how.relative, metric=one.family.how.metric)
-        for one in shown
-    )
-    caption = CAPTION.format(margin=" or ".join(margins))
-    windows = {one.facts["trained_length"] for one in shown if one.truncated}
+    measures = [(_margin(decision), decision.family.how) for decision in shown]
+    margins = [
+        sentences.size(margin, relative=how.relative, metric=how.metric) for margin, how in measures
+    ]
+    caption = CAPTION.format(margin=" or ".join(dict.fromkeys(margins)))
+    windows = {decision.facts["trained_length"] for decision in shown if decision.truncated}
     caption += TRUNCATION.format(*windows) if len(windows) == 1 else ""
     caption += COSTS * any(map(_costly, shown))
-    if any(one.family.code for one in shown):
+    if any(decision.family.code for decision in shown):
         caption += f" *: {CODE}."
         figure.text(0.01, 0.01, "* needs its own code", fontsize=style.SIZE - 2, color=style.GREY)
-    counts = ", ".join(f"{one.family.n} {one.family.how.units}" for one in shown)
+    counts = ", ".join(f"{decision.family.n} {decision.family.how.units}" for decision in shown)
     figure.set_label(f"{caption} n: {counts}.{left_out}")
     return figure
 

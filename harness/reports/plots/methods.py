@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.reports.plots.style import LOOKS, REST, Look, foot, looks
+from harness.reports.plots.style import LOOKS, REST, SIZE, Look, letter, looks
 from harness.stats.cells import coinciding, once, ranked
 
 FEW = 8  # of more methods beside ``none`` than there are looks these many, the best, have one
@@ -58,17 +58,17 @@ class Methods:
         figure: Figure,
         panels: Sequence[Axes],
         caption: str,
-        more: Mapping[str, Artist] | None = None,
         *,
         legend: bool = True,
     ) -> None:
-        """Caption a figure, with a legend of the methods and ``more`` entries under the panels."""
-        lines: dict[str, Artist] = {
-            str(line.get_label()): line for axes in panels for line in axes.get_lines()
-        }
+        """Caption a figure, and make it taller by a legend of the methods under the panels.
+
+        The caption is the figure's label, which is written beside it and not into it.
+        """
+        lines = {str(line.get_label()): line for axes in panels for line in axes.get_lines()}
         shown = [name for name in self.look if name in lines]
         own = [name for name in shown if self.look[name] != REST]
-        drawn = {name: lines[name] for name in own} | dict(more or {})
+        drawn = {name: lines[name] for name in own}
         if others := len(shown) - len(own):
             grey = f"{others} {'other' if others == 1 else 'others'}"
             drawn[grey] = Line2D([], [], color=REST.color, linewidth=REST.width)
@@ -77,7 +77,21 @@ class Methods:
             caption += f" {self.rule.format(plain=plain, count=len(best), others=grey)}"
         if any(name in self.fixed and self.look[name].color != "black" for name in own):
             caption += f" {FIXED}"
-        foot(figure, list(drawn.values()), list(drawn) if legend else [], caption)
+        figure.set_label(caption)
+        if not legend or not drawn:
+            return
+        width, height = figure.get_size_inches()
+        room = max(map(len, drawn)) * letter(SIZE) + 0.6
+        rows = math.ceil(len(drawn) / max(1, int(width / room)))
+        below = 0.17 * rows + 0.1
+        total = height + below
+        figure.set_size_inches(width, total)
+        figure.set_layout_engine("constrained", rect=(0, below / total, 1, height / total))
+        figure.legend(
+            drawn.values(), drawn, loc="upper center", bbox_to_anchor=(0.5, below / total),
+            ncols=math.ceil(len(drawn) / rows), fontsize=SIZE, frameon=False, handlelength=3.2,
+            borderpad=0.2,
+        )  # fmt: skip
 
 
 def methods(frame: pd.DataFrame) -> Methods:

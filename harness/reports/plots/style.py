@@ -20,7 +20,6 @@ from typing import TypeVar
 import matplotlib.style
 import pandas as pd
 from matplotlib import rc_context, rcdefaults, rcParams
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -164,28 +163,6 @@ def lay_out(figure: Figure) -> None:
     if layout := figure.get_layout_engine():
         layout.execute(figure)
     figure.set_layout_engine(None)  # with one, even "none", each format is drawn twice
-
-
-def foot(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], caption: str) -> None:
-    """Make the figure taller by a legend under the panels; its label is the caption.
-
-    A caption is written beside the figure and not into it.
-    """
-    figure.set_label(caption)
-    if not labels:
-        return
-    width, height = figure.get_size_inches()
-    room = max(map(len, labels)) * letter(SIZE) + 0.6
-    rows = math.ceil(len(labels) / max(1, int(width / room)))
-    below = 0.17 * rows + 0.1
-    total = height + below
-    figure.set_size_inches(width, total)
-    figure.set_layout_engine("constrained", rect=(0, below / total, 1, height / total))
-    figure.legend(
-        handles, labels, loc="upper center", bbox_to_anchor=(0.5, below / total),
-        ncols=math.ceil(len(labels) / rows), fontsize=SIZE, frameon=False, handlelength=3.2,
-        borderpad=0.2,
-    )  # fmt: skip
 
 
 def tidy(axes: Axes, title: str, *, room: float, above: float = 4) -> None:

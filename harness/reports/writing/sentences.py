@@ -66,14 +66,12 @@ def gap(row: Mapping[Any, Any], name: str = "difference") -> str:
     An end on the other side of 0 is below it: "11 percentage points [−3, 24]".
     """
     ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
-    texts = [
-        size(end, relative=row["relative"], metric=row["metric"]) for end in ends if end is not None
-    ]
-    if len(texts) < 3:
-        return texts[0]
-    value, *around = texts
+    kind = {"relative": row["relative"], "metric": row["metric"]}
+    value, *around = [size(end, **kind) for end in ends if end is not None]
+    if len(around) < 2:
+        return value
     numbers = [
-        f"{'-' if end * ends[0] < 0 else ''}{text.split(' ')[0]}"
+        f"{'-' * (end * ends[0] < 0)}{text.split(' ')[0]}"
         for end, text in zip(ends[1:], around, strict=True)
     ]
     low, high = sorted(numbers, key=float)
@@ -221,33 +219,30 @@ def latex_sentence(text: str) -> str:
 def without_backticks(value: object) -> object:
     """Return a text, or each of a list of texts, with no backtick that ends a `name`."""
     if isinstance(value, list):
-        return [without_backticks(one) for one in value]
+        return [without_backticks(text) for text in value]
     return value.replace("`", "'") if isinstance(value, str) else value
 
 
 PROTOCOLS = {
     "tail": "Perplexity on the last {:,} tokens",
     "prefix": "Perplexity on whole windows",
-    "press": "Perplexity in a sliding window",
+    "sliding": "Perplexity in a sliding window",
     "disjoint": "Perplexity in disjoint windows",
-    "overlap": "Perplexity in overlapping windows",
-}  # by the names that records have
+    "overlapping": "Perplexity in overlapping windows",
+}
 SPELLED = {"niah": "NIAH", "ruler": "RULER", "qa": "QA", "window_kl": "KL divergence per token"}
 
 
 @once
 def titles(frame: pd.DataFrame) -> dict[str, str]:
     """Return a title for every task label of a frame; its options where two would be alike."""
-    named = {}
-    for label, rows in frame.groupby("task", sort=False):
-        named[str(label)] = _title(str(label), rows)
+    groups = frame.groupby("task", sort=False)
+    named = {str(label): _title(str(label), rows) for label, rows in groups}
     every = list(named.values())
-    return {
-        label: f"{title} ({label.partition(':')[2] or 'default'})"
-        if every.count(title) > 1
-        else title
-        for label, title in named.items()
-    }
+    for label, title in named.items():
+        if every.count(title) > 1:
+            named[label] = f"{title} ({label.partition(':')[2] or 'default'})"
+    return named
 
 
 def _title(label: str, rows: pd.DataFrame) -> str:

@@ -49,14 +49,12 @@ def across(
     """Put the texts of the rows of every length side by side, one table per model and task."""
     tables, table = {}, table.assign(text=list(map(written, records(table))))
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
-        facts = rows.to_dict("records")
-        heads = {
-            cell["length"]: f"{cell['length']} ({cell['relative_length']:.3g}×)" for cell in facts
-        }
-        lengths = sorted(heads)
+        relative = (
+            rows.drop_duplicates("length").set_index("length")["relative_length"].sort_index()
+        )
         texts = rows.pivot(index="scaling", columns="length", values="text")
-        texts = texts.reindex(index=rows["scaling"].unique(), columns=lengths).fillna("")
-        texts.columns = pd.Index([heads[length] for length in lengths])
+        texts = texts.reindex(index=rows["scaling"].unique(), columns=relative.index).fillna("")
+        texts.columns = pd.Index([f"{length} ({of:.3g}×)" for length, of in relative.items()])
         title = heading(str(task), str(rows["metric"].iloc[0]), str(model))
         tables[title] = texts.rename_axis("scaling").reset_index()
     return tables
@@ -94,13 +92,12 @@ def page(parts: Sequence[Part]) -> str:
 
 def joined(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose lists of texts are one text each."""
-    return table.assign(
-        **{
-            str(name): column.map(lambda cell: ", ".join(cell) if isinstance(cell, list) else cell)
-            for name, column in table.items()
-            if column.dtype == object
-        }
-    )
+    lists = {
+        str(name): column.map(lambda cell: ", ".join(cell) if isinstance(cell, list) else cell)
+        for name, column in table.items()
+        if column.dtype == object
+    }
+    return table.assign(**lists)
 
 
 def csv(table: pd.DataFrame) -> str:
@@ -142,16 +139,15 @@ def latex(table: pd.DataFrame, caption: str) -> str:
         part = f" (Part {number} of {len(starts)}.)" if len(starts) > 1 else ""
         rows = texts.iloc[start : start + MOST_ROWS]
         body = tabulate(
-            rows.to_dict("list"),
-            headers="keys",
-            tablefmt="latex_booktabs",
-            showindex=False,
-            disable_numparse=True,
+            rows.to_dict("list"), headers="keys", tablefmt="latex_booktabs", disable_numparse=True
         )
-        below = rf"\par\smallskip\parbox{{\linewidth}}{{\raggedright {latex_sentence(notes)}}}"
-        tables += [r"\begin{table}", r"\centering\footnotesize"]
-        tables += [rf"\caption{{{latex_sentence(title.rstrip('.'))}.{part}}}"]
-        tables += [FIT, body.translate(LATEX_SIGNS) + "}"]
-        tables += [below] if notes and number == len(starts) else []
+        tables += [
+            r"\begin{table}", r"\centering\footnotesize",
+            rf"\caption{{{latex_sentence(title.rstrip('.'))}.{part}}}",
+            FIT, body.translate(LATEX_SIGNS) + "}",
+        ]  # fmt: skip
+        if notes and number == len(starts):
+            below = rf"{{\raggedright {latex_sentence(notes)}}}"
+            tables.append(rf"\par\smallskip\parbox{{\linewidth}}{below}")
         tables += [r"\end{table}", ""]
     return "\n".join(tables)
