@@ -155,7 +155,9 @@ def open_checkpoint(
             check_flash3(where_to, number)
         if elsewhere is None:
             quantizer = attempt("weights", where, lambda: quantizer_of(config, device_map))
-            if quantizer is None and (kind or _has(where, commit, UNREAD)):
+            if quantizer is None and (
+                kind or (exists(where, UNREAD, commit) if commit else Path(where, UNREAD).exists())
+            ):
                 raise UserError(
                     f"transformers does not read the quantised weights of {where} "
                     f"({kind or UNREAD}), only the numbers that stand for them; give the model that"
@@ -173,7 +175,14 @@ def open_checkpoint(
                 merged=not device_map and getattr(config, "quantization_config", None) is None,
             )
         )
-        own = commit or _fingerprint(where, config, trust_remote_code, allow_pickle)
+        if commit is not None:
+            own = commit
+        elif is_gguf(where):
+            own = file_hash(Path(where))[:16]
+        else:
+            with attempting("weights", where):
+                files = weight_files(where, None, config, allow_pickle=allow_pickle)
+            own = folder_hash(Path(where), files, code=trust_remote_code)
         if trust_remote_code and getattr(config, "auto_map", None):
             own += "+code"  # under transformers' own class the same files may compute otherwise
         return Checkpoint(
@@ -217,9 +226,15 @@ def check_rope(config: Any, rope: Rope, *, trust_remote_code: bool = False) -> N
     if shipped.get("rope_type", "default") == "default":
         return
     plain = rescaled(config, {"rope_type": "default"})
-    with_it = _scales(model)
-    without = _scales(without_weights(plain, trust_remote_code=trust_remote_code))
-    changed = [name for name in with_it if with_it[name] != without.get(name)]
+    with_it, without = (
+        {name: getattr(module, "scaling", None) for name, module in built.named_modules()}
+        for built in (model, without_weights(plain, trust_remote_code=trust_remote_code))
+    )
+    changed = [
+        name
+        for name, scale in with_it.items()
+        if isinstance(scale, float) and scale != without.get(name)
+    ]
     beyond = [name for name in QUERY_SCALES if shipped.get(name) is not None]
     if changed or beyond:
         raise UserError(
@@ -241,15 +256,13 @@ def check_generation(checkpoint: Checkpoint) -> None:
         )
 
 
-def _scales(model: Any) -> dict[str, float]:
-    scales = ((name, getattr(module, "scaling", None)) for name, module in model.named_modules())
-    return {name: scale for name, scale in scales if isinstance(scale, float)}
-
-
 def _tokenizer(where: str, commit: str | None, trusted: bool) -> Any:
-    """Return a tokenizer that has encoded and decoded a short text."""
+    """Return a tokenizer that has encoded and decoded a short text.
 
-    def read() -> Any:
+    Raises UserError for a folder without the file that says which token is the begin token: without
+    that token other losses are measured.
+    """
+    with attempting("tokenizer", where):
         if commit is not None:
             fetch_tokenizer(where, commit)
         with pretrained(where) as (place, file):
@@ -258,28 +271,14 @@ def _tokenizer(where: str, commit: str | None, trusted: bool) -> Any:
         if is_gguf(where):
             tokenizer = configure_tokenizer(where, tokenizer)
         tokenizer.decode(tokenizer("A short text.", add_special_tokens=False)["input_ids"])
-        _check_begin(where, tokenizer)
+        folder = Path(where)
+        named = not folder.is_dir() or any((folder / name).exists() for name in SPECIAL)
+        if tokenizer.bos_token_id is None and not named:
+            raise UserError(
+                f"{where} has no {SPECIAL[0]}, which names the begin token or says that there is "
+                "none; copy it from where the model came from."
+            )
         return tokenizer
-
-    return attempt("tokenizer", where, read)
-
-
-def _check_begin(where: str, tokenizer: Any) -> None:
-    """Raise UserError for a folder without the file that says which token is the begin token.
-
-    Without that token other losses are measured.
-    """
-    folder = Path(where)
-    named = not folder.is_dir() or any((folder / name).exists() for name in SPECIAL)
-    if tokenizer.bos_token_id is None and not named:
-        raise UserError(
-            f"{where} has no {SPECIAL[0]}, which names the begin token or says that there is none; "
-            "copy it from where the model came from."
-        )
-
-
-def _has(where: str, commit: str | None, file: str) -> bool:
-    return exists(where, file, commit) if commit else (Path(where) / file).exists()
 
 
 def _device(device: str) -> str:
@@ -303,13 +302,6 @@ def _dtype(dtype: str, device: str, config: Any) -> str:
     return "float32" if device == "cpu" or shipped not in DTYPES else shipped
 
 
-def _fingerprint(where: str, config: Any, trusted: bool, allow_pickle: bool) -> str:
-    if is_gguf(where):
-        return file_hash(Path(where))[:16]
-    files = weight_files(where, None, config, allow_pickle=allow_pickle)
-    return folder_hash(Path(where), files, code=trusted)
-
-
 APPLIED = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")  # of PEFT's layers
 
 
@@ -329,7 +321,17 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
     if dtype not in DTYPES:
         raise UserError(f"{kind} computes in {dtype}; one of {', '.join(DTYPES)} is measured.")
     name = PurePath(str(model.config.name_or_path)).name or kind
-    adapter, quantized = _active_adapter(own), packed(model.config)
+    quantized, adapter = packed(model.config), None
+    if hasattr(own, "get_base_model"):
+        config = own.active_peft_config
+        adapter = Adapter(
+            name=str(own.active_adapter),
+            folder="",
+            fingerprint=_fingerprint_in_memory(own),
+            kind=str(config.peft_type.value),
+            base=config.base_model_name_or_path,
+            merged=False,
+        )
     name += f"-{quantized}" if quantized else ""
     name += f"+{adapter.name}" if adapter else ""
     return Checkpoint(
@@ -369,21 +371,6 @@ def _with_layers(model: Any) -> Any:
             "adapters of weights are measured."
         )
     return base
-
-
-def _active_adapter(model: Any) -> Adapter | None:
-    """Return the active adapter of a PEFT model, which is not merged."""
-    if not hasattr(model, "get_base_model"):
-        return None
-    config = model.active_peft_config
-    return Adapter(
-        name=str(model.active_adapter),
-        folder="",
-        fingerprint=_fingerprint_in_memory(model),
-        kind=str(config.peft_type.value),
-        base=config.base_model_name_or_path,
-        merged=False,
-    )
 
 
 def _fingerprint_in_memory(model: Any) -> str:

@@ -14,14 +14,7 @@ from harness.encodings._config import EncodingConfig, check_code
 from harness.errors import UserError
 from harness.hub import attempt, say_waits
 from harness.models.files import ADAPTER, GGUF, exists, fetch, fetch_gguf
-from harness.models.gguf import (
-    check_gguf,
-    check_reader,
-    gguf_config,
-    is_gguf,
-    only_gguf,
-    quantization,
-)
+from harness.models.gguf import gguf_config, is_gguf, only_gguf, quantization
 from harness.models.structure import check_numbers
 from harness.names import is_path, place, printable
 
@@ -47,7 +40,6 @@ def open_config(
     path = REFERENCE if name == "reference" else place(name)
     path = (is_path(path) and only_gguf(path)) or path
     if not is_path(path) and HUB_GGUF.fullmatch(name):
-        check_reader(name)
         path, revision = attempt("config", name, lambda: fetch_gguf(name, revision)), None
     local = is_path(path)
     file = name.lower().endswith(GGUF) or name.count("/") > 1
@@ -62,7 +54,6 @@ def open_config(
         )
     where = str(path) if local else name
     if is_gguf(where):
-        check_gguf(path)
         return where, None, attempt("config", where, lambda: _own_attention(gguf_config(where)))
     if (path / "adapter_config.json").exists():
         raise UserError(f"{path} holds an adapter (adapter_config.json): {ADAPTER}")

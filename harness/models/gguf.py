@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
 from functools import lru_cache
-from hashlib import sha256
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from huggingface_hub import cached_assets_path, constants
-from safetensors import SafetensorError
-from safetensors.torch import save_model
 from tokenizers import Regex, decoders
 from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import AutoConfig, PreTrainedConfig
-from transformers.utils import SAFE_WEIGHTS_NAME
 
 from harness.errors import UserError, reason
-from harness.files import MIB, new_folder
-from harness.hub import tell
-from harness.models.files import GGUF, file_hash
+from harness.models.files import GGUF
 from harness.models.structure import check_numbers, without_weights
 from harness.patching.config import is_rotary, rope_of, sliding_window
 
 T = TypeVar("T")
-MAGIC = b"GGUF"
 ALONE = f"model{GGUF}"
 PLAIN_BASE = 10_000.0  # the base of a file that gives none, by the format's definition
 PLAIN_SCALING = ("none", 0, 1)  # a type and factors that change nothing
@@ -44,8 +33,6 @@ AS_GPT2 = ("gpt-2", "phi-2", "olmo", "mpt")
 BY_DIGIT = ("smollm", "starcoder", "refact", "command-r", "codeshell")
 SPACE = "▁"  # in the tokens of SentencePiece
 ENDS = (".weight", ".bias")
-CACHE = 1  # raised when what is kept of a file changes
-ROOM = 2  # how many times the size of kept weights must be free on the disk
 FROM = "give the folder or hub name (config.json, safetensors) that it was made from."
 
 
@@ -67,20 +54,6 @@ def only_gguf(folder: Path) -> Path | None:
     return files[0] if files else None
 
 
-def check_gguf(path: Path) -> None:
-    """Raise UserError for a file that is not GGUF, and without the package that reads it."""
-    with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise UserError(f"{path} is not a GGUF file, by its first bytes; download it again.")
-    check_reader(str(path))
-
-
-def check_reader(name: str) -> None:
-    """Raise UserError where the package that reads GGUF files is not installed."""
-    if find_spec("gguf") is None:
-        raise UserError(f"{name} needs the package gguf: pip install 'ropewalk[gguf]'.")
-
-
 @contextmanager
 def pretrained(where: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the place and the options that ``from_pretrained`` reads a model with.
@@ -95,42 +68,6 @@ def pretrained(where: str) -> Iterator[tuple[str, dict[str, str]]]:
         (Path(folder) / ALONE).symlink_to(Path(where).absolute())
         with redirect_stderr(nowhere):  # its progress bar has no switch
             yield folder, {"gguf_file": ALONE}
-
-
-def dequantized(fingerprint: str, dtype: str) -> Path | None:
-    """Return the folder for the dequantised weights of a file; None where no cache can be written.
-
-    It is in the Hugging Face assets cache (HF_ASSETS_CACHE), by the file's hash and by the versions
-    that the numbers depend on.
-    """
-    known = f"{CACHE} {version('transformers')} {version('gguf')} {fingerprint} {dtype}"
-    try:
-        cache = cached_assets_path("ropewalk", "gguf", assets_dir=constants.HF_ASSETS_CACHE)
-    except (OSError, ValueError):
-        return None
-    return Path(cache) / sha256(known.encode()).hexdigest()[:32]
-
-
-def keep(model: Any, where: str, fingerprint: str, folder: Path) -> None:
-    """Write the dequantised weights of a file, whole or not at all, and say where.
-
-    Several processes may write the same folder; the first one stays.
-    """
-    if folder.exists() or file_hash(Path(where))[: len(fingerprint)] != fingerprint:
-        return  # another process wrote it, or the file has changed since it was opened
-    size = sum(weight.nbytes for weight in model.parameters())
-    kept = f"The dequantised weights of {Path(where).name}, {size / MIB:,.0f} MiB,"
-    try:
-        if shutil.disk_usage(folder.parent).free < ROOM * size:
-            raise UserError(f"{folder.parent} has too little room.")
-        with new_folder(folder) as new:
-            save_model(model, str(new / SAFE_WEIGHTS_NAME), {"format": "pt"})
-            model.generation_config.save_pretrained(new)
-    except (UserError, OSError, SafetensorError) as error:
-        if not folder.exists():
-            tell(f"{kept} are not kept for the next time: {reason(error)}")
-    else:
-        tell(f"{kept} are kept for the next time in {folder}")
 
 
 def gguf_config(where: str) -> Any:

@@ -10,11 +10,9 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
@@ -24,7 +22,7 @@ from harness.hub import attempt, attempting
 from harness.models.adapter import adapted
 from harness.models.checkpoint import DTYPES, Checkpoint
 from harness.models.files import ONLY_SAFE, absent, fetch_weights, weight_files
-from harness.models.gguf import dequantized, is_gguf, keep, pretrained
+from harness.models.gguf import is_gguf, pretrained
 from harness.models.structure import auto_model
 from harness.names import tensors
 from harness.patching.frequencies import check_geometry
@@ -41,11 +39,8 @@ def load_weights(checkpoint: Checkpoint) -> Any:
         check_geometry(checkpoint.loaded, checkpoint.rope)
         return checkpoint.loaded
     where = checkpoint.name
-    loaded: Any = _kept(checkpoint) or attempt("weights", where, lambda: _load(checkpoint))
-    model, info = loaded
+    model, info = attempt("weights", where, lambda: _load(checkpoint))
     _check_fit(where, model, info)
-    if (folder := _cache_of(checkpoint)) is not None:
-        keep(model, where, _hash_of(checkpoint), folder)
     if checkpoint.device_map:
         model = with_input_device(model)
     if checkpoint.adapter is not None:
@@ -77,32 +72,6 @@ def parts_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
         return _check_fit(where, *_load(replace(checkpoint, device="meta", device_map=None)))
 
 
-def _cache_of(checkpoint: Checkpoint) -> Path | None:
-    """Return where the dequantised weights of a GGUF file are kept; None for other models."""
-    if checkpoint.device_map or not is_gguf(checkpoint.name):
-        return None
-    return dequantized(_hash_of(checkpoint), checkpoint.dtype)
-
-
-def _hash_of(checkpoint: Checkpoint) -> str:
-    return checkpoint.fingerprint.partition("+")[0]  # without that of an adapter
-
-
-def _kept(checkpoint: Checkpoint) -> Any:
-    """Return the model and report as ``_load`` does, from kept weights; None where there are none.
-
-    Kept weights that are damaged are removed, and written again.
-    """
-    folder = _cache_of(checkpoint)
-    if folder is None or not folder.exists():
-        return None
-    try:
-        return auto_model().from_pretrained(folder, **_asked(checkpoint), use_safetensors=True)
-    except (OSError, SafetensorError):
-        shutil.rmtree(folder, ignore_errors=True)
-        return None
-
-
 def _load(checkpoint: Checkpoint) -> Any:
     """Return the model and the library's report on its tensors."""
     where, commit, safe = checkpoint.name, checkpoint.revision, not checkpoint.allow_pickle
@@ -110,11 +79,19 @@ def _load(checkpoint: Checkpoint) -> Any:
         files = weight_files(where, commit, checkpoint.config, allow_pickle=not safe)
         if commit is not None:
             fetch_weights(where, commit, files)
+    placed: dict[str, Any] = {}  # on a CPU the files are mapped
+    if checkpoint.device_map:
+        placed = spread()
+    elif torch.device(checkpoint.device).type != "cpu":  # else each tensor is in memory first
+        placed = {"device_map": {"": torch.device(checkpoint.device)}}
     try:
         with pretrained(where) as (place, file):
             return auto_model().from_pretrained(
                 place,
-                **_asked(checkpoint),
+                config=deepcopy(checkpoint.config),
+                dtype=DTYPES[checkpoint.dtype],
+                output_loading_info=True,
+                **placed,
                 revision=commit,
                 trust_remote_code=checkpoint.trust_remote_code,
                 use_safetensors=True if safe else None,
@@ -125,24 +102,6 @@ def _load(checkpoint: Checkpoint) -> Any:
         if safe and commit is None and "safetensors" in str(error):
             raise UserError(f"{where} has no weights in safetensors; {ONLY_SAFE}") from error
         raise
-
-
-def _asked(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {
-        "config": deepcopy(checkpoint.config),
-        "dtype": DTYPES[checkpoint.dtype],
-        "output_loading_info": True,
-        **(spread() if checkpoint.device_map else _placed(checkpoint.device)),
-    }
-
-
-def _placed(device: str) -> dict[str, Any]:
-    """Return options with which from_pretrained reads each tensor to a device, not to memory first.
-
-    To a CPU the files are mapped, and tensors of the requested dtype are read where they are used.
-    """
-    place = torch.device(device)
-    return {} if place.type == "cpu" else {"device_map": {"": place}}
 
 
 def _check_fit(where: str, model: Any, info: dict[str, Any]) -> tuple[str, ...]:
