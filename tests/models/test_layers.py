@@ -67,11 +67,3 @@ def test_a_dynamic_checkpoint_is_asked_too():
     config = tiny("llama")
     config.rope_parameters.update(rope_type="dynamic", factor=2.0)
     assert layers_of(config).rotated == Counter(full=2)
-
-
-def test_asking_leaves_the_config_as_it_was():
-    config = tiny("llama")
-    config.rope_parameters.update(rope_type="linear", factor=2.0)
-    before = dict(config.rope_parameters)
-    layers_of(config)
-    assert config.rope_parameters == before

@@ -245,30 +245,6 @@ class TestFuzz:
             assert "\n" not in refused
             assert refused.startswith((f"{file}", f"sweep file {file}"))
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "content",
-        [
-            "a: &a [x, x, x, x, x, x, x, x, x]\n"
-            + "".join(
-                f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 9)}]\n"
-                for i in range(9)
-            ),
-            "scaling: &a [*a]\n",
-            "scaling: " + "[\n" * 2000,
-            "seed: " + "9" * 5000,
-            "docs: &a {passkey: *a}\n",
-            "model: " + "x" * 2**20,
-        ],
-    )
-    def test_sweep_files_made_to_hurt(self, tmp_path, content):
-        file = tmp_path / "sweep.yaml"
-        file.write_text(content)
-        with pytest.raises(UserError) as caught:
-            parse_all(file, {})
-        assert all(len(sentence) < 1000 for sentence in caught.value.sentences)
-        assert len(str(caught.value)) < 2000
-
     @fuzzing
     @given(st.text(max_size=40) | st.sampled_from(["a:count=1e9", "\0", "~:", "[", "*:seed=-1"]))
     def test_documents_of_any_name(self, tmp_path, monkeypatch, name):
@@ -277,77 +253,3 @@ class TestFuzz:
         monkeypatch.setattr(documents, "read_set", lambda *_: iter([("a", "text")]))
         monkeypatch.setattr(embedded, "held_out", lambda: iter([("a", "text")]))
         answered(lambda: list(documents.open_documents(name).read()))
-
-    @pytest.mark.parametrize(
-        "words",
-        [
-            ("report", "LOOP"), ("report", "[]"), ("report", "LOOP/run"), ("compare", "LOOP"),
-            ("run", "LOOP"),
-            ("run", "--model", "LOOP"), ("run", "--docs", "LOOP"), ("run", "--scaling", "LOOP.py"),
-            ("report", "RUN", "--out", "LOOP"), ("report", "RUN", "--style", "LOOP"),
-            ("report", "RUN", "--page", "LOOP.html/a.html"),
-            ("run", "--from", "LOOP", "--out", "a"),
-            ("report", "RUN", "--card", "--out", "LOOP"), ("inspect", "LOOP"),
-            ("export", "LOOP", "--scaling", "pi", "--length", "2x", "--to", "vllm"),
-            ("tune", "--out", "LOOP"), ("tune", "--trials", "9" * 20),
-            ("run", "--task", f"passkey:trials={'9' * 20}"), ("run", "--seed", "9" * 20),
-            ("run", "--workers", "9" * 20), ("run", "--trained-length", "9" * 20),
-        ],
-        ids=lambda words: " ".join(words)[:40],
-    )  # fmt: skip
-    def test_arguments_that_name_nothing_are_a_sentence(
-        self, words, small, tmp_path, capsys, monkeypatch
-    ):
-        """Links that go in circles, empty lists and numbers of twenty digits end with status 2."""
-        monkeypatch.chdir(tmp_path)
-        for name in ("loop", "loop.py", "loop.html"):
-            (tmp_path / name).symlink_to(tmp_path / name)
-        loop = str(tmp_path / "loop")
-        given = [word.replace("LOOP", loop).replace("RUN", str(small)) for word in words]
-        if words[0] in ("run", "tune"):
-            given += ["--dry-run"]
-        assert status(*given) == 2
-        assert capsys.readouterr().err.splitlines()[-1].startswith("ropewalk: ")
-
-    @pytest.mark.parametrize(
-        ("wanted", "words"),
-        [
-            (0, ("run", "--out", "BAD")),
-            (2, ("run", "--model", "BAD")),
-            (2, ("run", "--docs", "BAD")),
-            (2, ("run", "--scaling", "none", "./BAD.py")),
-            (2, ("run", "--scaling", "./BAD.json")),
-            (0, ("run", "./BAD.yaml")),
-            (0, ("run", "--from", "RUN", "--model", "MODEL", "--docs", "DOCS", "--out", "BAD")),
-            (0, ("report", "BADRUN", "--report", "scores")),
-            (0, ("report", "RUN", "BADRUN", "--mixed", "--report", "scores", "--out", "BAD")),
-            (0, ("report", "BADRUN", "--report", "scores", "--card")),
-            (0, ("export", "MODEL", "--scaling", "pi", "--length", "2x", "--to", "vllm",
-                 "--out", "BAD")),
-        ],
-        ids=lambda words: " ".join(words)[:40] if isinstance(words, tuple) else words,
-    )  # fmt: skip
-    def test_paths_that_are_not_utf8(
-        self, wanted, words, tiny, docs, small, tmp_path, monkeypatch, capsys
-    ):
-        """A place may be called by any bytes; what a record names is in UTF-8, or a sentence."""
-        monkeypatch.chdir(tmp_path)
-        bad = os.fsdecode(b"bad\xff")
-        shutil.copytree(docs, tmp_path / "texts" / "inner")
-        (tmp_path / "texts" / "inner" / "document-0.txt").rename(tmp_path / "texts" / f"{bad}.txt")
-        shutil.copytree(small, tmp_path / f"{bad}run")
-        (tmp_path / f"{bad}.yaml").write_text("offline: true\n")
-        (tmp_path / f"{bad}.json").write_text('{"scaling": "pi"}')
-        shutil.copy(inspect.getfile(pi), f"{bad}.py")
-        place = {"BADRUN": f"{bad}run", "BAD": bad, "RUN": str(small), "MODEL": str(tiny)}
-        place["DOCS"] = str(docs)
-        given = list(words)
-        for name, path in place.items():
-            given = [word.replace(name, path) for word in given]
-        if words[0] == "run":
-            usual = {"--model": str(tiny), "--docs": "texts", "--length": "1x",
-                     "--scaling": "none", "--task": "perplexity:tail=16"}  # fmt: skip
-            given += [word for pair in usual.items() if pair[0] not in given for word in pair]
-        assert status(*given) == wanted
-        told = capsys.readouterr().err
-        assert ("is not UTF-8; rename" in told) == (wanted == 2)
