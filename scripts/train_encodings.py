@@ -25,13 +25,13 @@ from typing import Annotated, Any
 
 import pandas as pd
 import torch
+from _texts import training
 from _training import Recipe, Texts, Training, autocast, console, loss_of, read_texts, start
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.cli.settings import whole
-from harness.data.embedded import training
 from harness.encodings._config import EncodingConfig, config_of
 from harness.encodings._model import EncodingForCausalLM
 from harness.errors import UserError

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _texts import training
 from _training import Recipe, Training, console, read_texts, start
 from cyclopts import App
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from harness.cli.settings import Whole
-from harness.data.embedded import training
 from harness.files import make_folder, replacing
 from tasks._prompt import FILLER
 from tasks.passkey import INTRODUCTION, NEEDLE, QUESTION

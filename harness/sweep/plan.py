@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from harness.data.corpus import make_corpora, open_all
+from harness.data.corpus import Corpus, entries_of, open_all
 from harness.data.documents import Documents
 from harness.errors import Collector, UserError
 from harness.methods.resolve import over_lengths, supersets
@@ -175,18 +175,23 @@ def make_plan(
             resolved |= rotations(checkpoint, [method], lengths)
     found.check()
     calibrated = calibrated_on(methods).__contains__
-    corpora = make_corpora(opened, checkpoint.tokenizer, rope.trained_length, calibrated)
+    corpora = {
+        documents: Corpus(documents, checkpoint.tokenizer, rope.trained_length, calibrated)
+        for documents in opened.values()
+    }
+    sources = {task: corpora[documents].context for task, documents in opened.items()}
     tally, requests = Tally(), dict[str, Mapping[int, Sequence[Request]]]()
     for task in tasks:
         with found.collecting():
-            context = corpora.context(task.label)
-            requests[task.label] = ask(task, context, lengths, spec.seed, tally)
+            requests[task.label] = ask(task, sources[task.label], lengths, spec.seed, tally)
     with found.collecting():
         _check_vocabulary(checkpoint, requests)
         if any(isinstance(part, Generate) for part in _parts(requests)):
             check_generation(checkpoint)
     found.check()
-    corpora.check_unread()
+    for corpus in corpora.values():
+        if not corpus.entries:  # no task read it, and its name may be wrong
+            next(iter(corpus.documents.read()), None)
     return Plan(
         spec=spec,
         checkpoint=checkpoint,
@@ -194,9 +199,9 @@ def make_plan(
         methods=methods,
         tasks=tasks,
         cells=make_cells(checkpoint, tasks, resolved, requests),
-        sources={task.label: corpora.context(task.label) for task in tasks},
-        documents=corpora.entries(),
-        left_out=corpora.left_out(),
+        sources=sources,
+        documents=entries_of(corpora.values()),
+        left_out=dict(sum((corpus.left_out for corpus in corpora.values()), Counter())),
     )
 
 

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from harness.api.new import new
+from harness.data.embedded import held_out
 from harness.errors import UserError
 from harness.runs.store import runs_in
 from tests import ROOT
@@ -43,6 +44,25 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     yield train_reference
     for name in ("train_reference", "train_encodings", "_training"):
         sys.modules.pop(name, None)
+
+
+def runs(text: str) -> Iterator[tuple[str, ...]]:
+    """Yield every three consecutive lines of 60 characters or more, less their indentation."""
+    lines = [line.strip() for line in text.splitlines()]
+    for run in zip(lines, lines[1:], lines[2:], strict=False):
+        if len("".join(run)) >= 60:
+            yield run
+
+
+def test_training_shares_no_passage_with_held_out(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from _texts import training
+
+    tests, texts = dict(held_out()), dict(training())
+    assert len(texts) > 200
+    assert not set(texts) & set(tests)
+    seen = {run for text in tests.values() for run in runs(text)}
+    assert [name for name, text in texts.items() if not seen.isdisjoint(runs(text))] == []
 
 
 def documents() -> list[tuple[str, str]]:

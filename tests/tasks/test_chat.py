@@ -82,12 +82,8 @@ def test_a_chat_and_raw_text_have_the_same_keys():
     ("{% for m in messages %}{{ m['content'] | upper }}{% endfor %}", "as it is"),
     ("{{ messages[0].content }}{{ messages[0].content }}", "once"),
     ("{% for", "fails"),
-    ("{% for a in range(9**5) %}{% for b in range(9**5) %}{% endfor %}{% endfor %}", "fails: it"),
 ])  # fmt: skip
-def test_a_template_that_cannot_hold_the_message_is_an_error(
-    template, words, tmp_path, rejected, monkeypatch
-):
-    monkeypatch.setattr("harness.files.SECONDS", 1)
+def test_a_template_that_cannot_hold_the_message_is_an_error(template, words, tmp_path, rejected):
     model = save_tiny(tmp_path / "model")
     tokenizer = tiny_tokenizer() if template is None else chatting(template)
     tokenizer.save_pretrained(model)
