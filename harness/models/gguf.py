@@ -7,17 +7,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
 from functools import lru_cache
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from huggingface_hub import cached_assets_path, constants
+from safetensors import SafetensorError
+from safetensors.torch import save_model
 from tokenizers import Regex, decoders
 from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import AutoConfig, PreTrainedConfig
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from harness.errors import UserError, reason
-from harness.models.files import GGUF
+from harness.files import new_folder
+from harness.hub import tell
+from harness.models.files import GGUF, file_hash
 from harness.models.structure import check_numbers, without_weights
 from harness.patching.config import is_rotary, rope_of, sliding_window
 
@@ -70,13 +78,30 @@ def pretrained(where: str) -> Iterator[tuple[str, dict[str, str]]]:
             yield folder, {"gguf_file": ALONE}
 
 
-def gguf_config(where: str) -> Any:
-    """Return the config of a GGUF file; raise UserError where transformers reads less than it says.
+def dequantized(fingerprint: str, dtype: str) -> Path:
+    """Return the folder for the dequantised weights of a file.
 
-    Two windows, bases or widths, or a tensor without a place in the model, give other numbers than
-    the model has. No weight is read.
+    It is in the Hugging Face assets cache (HF_ASSETS_CACHE), by the file's hash and by the versions
+    that the numbers depend on.
     """
-    return deepcopy(_read_config(where))
+    known = f"1 {version('transformers')} {version('gguf')} {fingerprint} {dtype}"
+    cache = cached_assets_path("ropewalk", "gguf", assets_dir=constants.HF_ASSETS_CACHE)
+    return Path(cache) / sha256(known.encode()).hexdigest()[:32]
+
+
+def keep(model: Any, where: str, fingerprint: str, folder: Path) -> None:
+    """Write the dequantised weights of a file that has not changed, whole or not at all."""
+    if folder.exists() or file_hash(Path(where))[: len(fingerprint)] != fingerprint:
+        return
+    kept = f"The dequantised weights of {Path(where).name} are"
+    try:
+        with new_folder(folder) as new:
+            save_model(model, str(new / SAFE_WEIGHTS_NAME), {"format": "pt"})
+            model.generation_config.save_pretrained(new)
+    except (UserError, OSError, SafetensorError) as error:
+        tell(f"{kept} not kept for the next time: {reason(error)}")
+    else:
+        tell(f"{kept} kept for the next time in {folder}")
 
 
 def _while_unchanged(read: Callable[[str], T]) -> Callable[[str], T]:
@@ -88,6 +113,15 @@ def _while_unchanged(read: Callable[[str], T]) -> Callable[[str], T]:
         return kept(where, file.st_size, file.st_mtime_ns)
 
     return current
+
+
+def gguf_config(where: str) -> Any:
+    """Return the config of a GGUF file; raise UserError where transformers reads less than it says.
+
+    Two windows, bases or widths, or a tensor without a place in the model, give other numbers than
+    the model has. No weight is read.
+    """
+    return deepcopy(_read_config(where))
 
 
 @_while_unchanged

@@ -10,6 +10,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from harness.hub import attempt, attempting
 from harness.models.adapter import adapted
 from harness.models.checkpoint import DTYPES, Checkpoint
 from harness.models.files import ONLY_SAFE, absent, fetch_weights, weight_files
-from harness.models.gguf import is_gguf, pretrained
+from harness.models.gguf import dequantized, is_gguf, keep, pretrained
 from harness.models.structure import auto_model
 from harness.names import tensors
 from harness.patching.frequencies import check_geometry
@@ -39,8 +40,20 @@ def load_weights(checkpoint: Checkpoint) -> Any:
         check_geometry(checkpoint.loaded, checkpoint.rope)
         return checkpoint.loaded
     where = checkpoint.name
-    model, info = attempt("weights", where, lambda: _load(checkpoint))
+    kept = None
+    if is_gguf(where) and not checkpoint.device_map:
+        own = checkpoint.fingerprint.partition("+")[0]  # without that of an adapter
+        kept = dequantized(own, checkpoint.dtype)
+    try:
+        model, info = attempt("weights", where, lambda: _load(checkpoint, kept))
+    except UserError:
+        if kept is None or not kept.exists():
+            raise
+        shutil.rmtree(kept)  # damaged: it is written again
+        model, info = attempt("weights", where, lambda: _load(checkpoint))
     _check_fit(where, model, info)
+    if kept is not None:
+        keep(model, where, own, kept)
     if checkpoint.device_map:
         model = with_input_device(model)
     if checkpoint.adapter is not None:
@@ -72,8 +85,11 @@ def parts_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
         return _check_fit(where, *_load(replace(checkpoint, device="meta", device_map=None)))
 
 
-def _load(checkpoint: Checkpoint) -> Any:
-    """Return the model and the library's report on its tensors."""
+def _load(checkpoint: Checkpoint, kept: Path | None = None) -> Any:
+    """Return the model and the library's report on its tensors.
+
+    ``kept`` is where the dequantised weights of a GGUF file may be.
+    """
     where, commit, safe = checkpoint.name, checkpoint.revision, not checkpoint.allow_pickle
     if not is_gguf(where):
         files = weight_files(where, commit, checkpoint.config, allow_pickle=not safe)
@@ -86,6 +102,8 @@ def _load(checkpoint: Checkpoint) -> Any:
         placed = {"device_map": {"": torch.device(checkpoint.device)}}
     try:
         with pretrained(where) as (place, file):
+            if kept is not None and kept.exists():
+                place, file = str(kept), {}
             return auto_model().from_pretrained(
                 place,
                 config=deepcopy(checkpoint.config),

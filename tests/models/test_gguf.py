@@ -1,17 +1,19 @@
 """A GGUF file as a model: the same numbers as its weights in a folder, or a sentence."""
 
-import json
 import os
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import LlamaTokenizer
 
 from harness.engine import answers
 from harness.errors import UserError
+from harness.models import weights
 from harness.models.checkpoint import Checkpoint, open_checkpoint
 from harness.models.gguf import SPACE, configure_tokenizer
 from harness.models.weights import load_weights
@@ -50,22 +52,43 @@ def test_a_file_is_the_model_of_its_weights(file):
     assert losses[0] == losses[1]
 
 
-@pytest.mark.usefixtures("scored")
-@pytest.mark.slow
-def test_a_sweep_names_the_kind_of_weights(file, docs, ropewalk, tmp_path):
-    """Of a folder with one file too: the record, the terminal and every table say Q4_1."""
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "tiny.gguf").symlink_to(file)
-    words = ["--docs", docs, "--scaling", "none", "yarn", "--length", "2x"]
-    words += ["--task", "perplexity:tail=16"]
-    place = tmp_path / "run"
-    ended = ropewalk("run", "--model", tmp_path / "models", *words, "--out", place)
-    assert ended.status == 0, ended.err
-    assert "tiny-Q4_1" in ended.out
-    assert "de-quantizing" not in ended.err
-    model = json.loads((place / "run.json").read_text())["model"]
-    assert (model["name"], model["quantized"], model["base"]) == ("tiny-Q4_1", "Q4_1", BASE)
-    assert "tiny-Q4_1" in (place / "reports" / "scores.md").read_text()
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder for kept weights, empty."""
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "assets"))
+    return tmp_path / "assets" / "ropewalk" / "gguf" / "default"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_file_is_dequantised_once(dtype, file, cache, monkeypatch, capsys):
+    """The second time its weights are read from the cache, bit for bit; damaged ones are not."""
+    found = opened(file, dtype=dtype)
+    first = load_weights(found)
+    assert "are kept for the next time in" in capsys.readouterr().err
+    (folder,) = cache.iterdir()
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[:-100])
+    again = load_weights(found)
+    (kept,) = cache.rglob("model.safetensors")
+    assert kept.read_bytes() == whole
+    monkeypatch.setattr(weights, "pretrained", lambda _: nullcontext(("the file is not read", {})))
+    for model in (again, load_weights(found)):
+        assert model.generation_config.to_dict() == first.generation_config.to_dict()
+        for name, tensor in first.state_dict().items():
+            assert tensor.dtype == model.state_dict()[name].dtype
+            assert torch.equal(tensor, model.state_dict()[name])
+
+
+def test_a_file_that_changed_after_it_was_opened_is_not_kept(file, cache):
+    copy = cache.parent / "copy.gguf"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(file.read_bytes())
+    found = opened(copy)
+    with copy.open("r+b") as changed:
+        changed.seek(-1, os.SEEK_END)
+        changed.write(b"\1")
+    load_weights(found)
+    assert list(cache.iterdir()) == []
 
 
 @pytest.mark.slow
