@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -129,10 +129,19 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
     own: Any = model.get_submodule(rotary_name(model))
     text = config.get_text_config()
     window = getattr(text, "sliding_window", None)
+    innermost: dict[int, nn.Module] = {}
+    for module in model.modules():  # a layer comes before the attention inside it
+        index: Any = getattr(module, "layer_idx", None)
+        if index is not None and "position_embeddings" in _parameters(module):
+            innermost[index] = module
+    types = getattr(text, "layer_types", None)
+    known: dict[str, Kind] = {"full_attention": "full", "sliding_attention": "sliding"}
     counts: dict[bool, Counter[Kind]] = {True: Counter(), False: Counter()}
-    for index, attention in _attention(model):
-        kind = _kind(text, index)
-        if kind is not None:
+    for index, attention in innermost.items():
+        kind: Kind | None = "sliding" if window else "full"
+        if types is not None:
+            kind = known.get(types[index])
+        if kind is not None:  # else it has no softmax attention
             counts[_depends(attention, own, text, index)][kind] += 1
     sliding = any(count["sliding"] for count in counts.values())
     own_sliding = isinstance(own.rope_type, dict)
@@ -168,25 +177,6 @@ def position_limit(model: Any) -> int | None:
     sizes = {table.num_embeddings - int(getattr(table, "offset", 0)) for table in tables}
     sizes |= {len(b) for name, b in model.named_buffers() if b.dim() == 2 and "position" in name}
     return next((w for name in WINDOWS if (w := getattr(text, name, None)) in sizes), None)
-
-
-def _attention(model: nn.Module) -> Iterator[tuple[int, nn.Module]]:
-    """Yield each layer's attention: the innermost of the modules that receive cos and sin."""
-    innermost: dict[int, nn.Module] = {}
-    for module in model.modules():  # a layer comes before the attention inside it
-        index: Any = getattr(module, "layer_idx", None)
-        if index is not None and "position_embeddings" in _parameters(module):
-            innermost[index] = module
-    yield from innermost.items()
-
-
-def _kind(text: Any, index: int) -> Kind | None:
-    """Return what a layer sees, None for a layer without softmax attention."""
-    kinds = getattr(text, "layer_types", None)
-    if kinds is None:
-        return "sliding" if getattr(text, "sliding_window", None) else "full"
-    known: dict[str, Kind] = {"full_attention": "full", "sliding_attention": "sliding"}
-    return known.get(kinds[index])
 
 
 def _depends(attention: nn.Module, own: Any, text: Any, index: int) -> bool:

@@ -1,6 +1,5 @@
-"""A model by hub name, read from files laid out as the hub's own client keeps them."""
+"""A data set by hub name, read from files laid out as the hub's own client keeps them."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,33 +8,9 @@ import datasets
 import pytest
 from huggingface_hub import constants
 
-from tests.command_line import status
 from tests.reading import read, refused
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-@pytest.fixture
-def hub_name(tiny: Path) -> str:
-    """Put the tiny model into the hub's cache, as a download of its main branch would."""
-    repository = Path(constants.HF_HUB_CACHE) / "models--ropewalk-tests--tiny"
-    if not repository.exists():
-        (repository / "refs").mkdir(parents=True)
-        (repository / "refs" / "main").write_text(COMMIT)
-        shutil.copytree(tiny, repository / "snapshots" / COMMIT)
-    return "ropewalk-tests/tiny"
-
-
-@pytest.mark.slow
-def test_a_hub_model_is_recorded_by_its_commit(hub_name, docs, tmp_path):
-    words = ["--model", hub_name, "--docs", str(docs), "--task", "perplexity:tail=32"]
-    words += ["--scaling", "none", "pi", "--length", "1x", "2x", "--out", str(tmp_path / "run")]
-    assert status("run", *words) == 0
-    model = json.loads((tmp_path / "run" / "run.json").read_text())["model"]
-    assert (model["name"], model["revision"], model["fingerprint"]) == ("tiny", COMMIT, COMMIT)
-    before = (tmp_path / "run" / "samples.jsonl").read_bytes()
-    assert status("run", *words, "--revision", COMMIT) == 0
-    assert (tmp_path / "run" / "samples.jsonl").read_bytes() == before
 
 
 @pytest.fixture

@@ -143,17 +143,6 @@ class TestOffline:
         done = in_child(ask_the_hub)
         assert (done.status, done.out.split()) == (0, [*["True"] * 2, *["False"] * 2]), done.err
 
-    @pytest.mark.slow
-    def test_it_is_a_flag_and_a_setting(self, run, tiny, docs, tmp_path):
-        file = tmp_path / "sweep.yaml"
-        file.write_text("offline: true\nscaling: pi\nlength: 2x\n")
-        words = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16"]
-        before = (run / "samples.jsonl").read_bytes()
-        assert status("run", file, *words, "--out", run) == 0
-        assert (run / "samples.jsonl").read_bytes() == before
-        assert json.loads((run / "run.json").read_text())["asked"]["offline"] is True
-        assert status("run", *words, "--offline", "--dry-run") == 0
-
 
 HOSTILE = "a|b [red]*x* `y` <b> $\\frac{1$ [l](http://x) :bomb: \x1b[2J"
 
