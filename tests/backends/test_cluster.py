@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,13 +17,12 @@ import psutil
 import pytest
 import torch
 
-from harness.backends.connect import SETTINGS, connected, gpus_each, most_each
+from harness.backends.connect import SETTINGS, connected, gpus_each
 from harness.backends.workers import (
     LOSSES,
     Loaded,
     Watch,
     Workers,
-    split,
 )
 from harness.engine import DEFAULT, OutOfMemory, Sizes
 from harness.errors import UserError
@@ -41,63 +39,16 @@ os.environ.update(SETTINGS)  # which Ray reads when it is imported
 ray = pytest.importorskip("ray")
 
 
-@pytest.mark.parametrize(
-    ("cores", "workers", "threads"),
-    [
-        ([4, 4, 4], 3, 4), ([4, 4, 4], 2, 4), ([4, 4], 1, 4), ([0, 8, 8], 3, 4), ([4, 32], 2, 16),
-        ([4, 4], 20, 1), ([0], 1, 1), ([8], 3, 2),
-    ],
-)  # fmt: skip
-def test_a_worker_fits_a_node(cores, workers, threads):
-    assert most_each(cores, workers) == threads
-
-
-@pytest.mark.parametrize(
-    ("device", "gpus", "workers", "spread", "each"),
-    [
-        ("cpu", [0], 4, True, 0), ("cuda", [8], 4, False, 1), ("cuda", [2], 4, False, 1),
-        ("cuda", [8], 1, True, 8), ("cuda", [8], 2, True, 4), ("cuda", [8, 4], 2, True, 4),
-        ("cuda", [8], 3, True, 2),
-    ],
-)  # fmt: skip
-def test_a_model_is_spread_over_the_gpus_of_its_worker(device, gpus, workers, spread, each):
-    """Without --device-map a worker has one GPU; with it, all that it can have."""
-    spec = Spec(device_map="auto" if spread else None)
-    assert gpus_each(spec, device, gpus, workers) == each
-
-
 def test_more_spread_models_than_gpus_are_an_error():
     with pytest.raises(UserError, match="--workers 4 with --device-map auto: .* there are 2; use"):
         gpus_each(Spec(device_map="auto"), "cuda", [2], 4)
 
 
-class TestBatches:
-    def batch(self, *tokens: Sequence[int]) -> Batch:
-        rotation = Frequencies(torch.ones(1))
-        cell = Cell("none", "task", 1, rotation, "key", ())
-        return Batch(
-            rotation, tuple(Item(cell, Loglikelihood(tuple(t), 1, doc_id="u")) for t in tokens)
-        )
-
-    @pytest.mark.parametrize("workers", [1, 2, 7, 100])
-    def test_every_question_is_in_one_batch(self, workers):
-        draw = Random(workers)
-        work = [
-            self.batch(*([draw.randrange(9)] * draw.randrange(2, 50) for _ in range(40)))
-            for _ in range(2)
-        ]
-        found = split(work, workers)
-        for batch in work:
-            got = [item for b in found if b.rotation is batch.rotation for item in b.items]
-            assert sorted(map(id, got)) == sorted(map(id, batch.items))
-        assert [b.tokens for b in found] == sorted((b.tokens for b in found), reverse=True)
-
-    def test_what_shares_a_beginning_stays_together(self):
-        first, second = range(1, 101), range(500, 600)
-        nested = [first[:30], first[:60], first, [*first[:70], *second[:30]]]
-        found = split([self.batch(*nested, second, [*first[:20], *second[:80]])], 100)
-        lengths = [sorted(question.length for _, question in batch.items) for batch in found]
-        assert lengths == [[30, 60, 100, 100], [100], [100]]
+def batch_of(*tokens: Sequence[int]) -> Batch:
+    rotation = Frequencies(torch.ones(1))
+    cell = Cell("none", "task", 1, rotation, "key", ())
+    items = (Item(cell, Loglikelihood(tuple(t), 1, doc_id="u")) for t in tokens)
+    return Batch(rotation, tuple(items))
 
 
 class TestLosses:
@@ -135,7 +86,7 @@ class TestLosses:
         ],
     )
     def test_what_loses_every_worker_is_a_failure(self, error, failure, dispatch):
-        batch = TestBatches().batch([1, 2], [3, 4])
+        batch = batch_of([1, 2], [3, 4])
         for losses in range(LOSSES - 1):
             assert self.lose(dispatch, batch, losses, error) == []
             assert dispatch.queue.popleft() == (batch, losses + 1)
