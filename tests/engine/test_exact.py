@@ -1,6 +1,5 @@
 """No saving changes a bit of a float32 result on a CPU; what cannot be shared is not."""
 
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -169,20 +168,14 @@ def test_a_grid_costs_its_different_beginnings():
     assert planned < 0.67 * 640 * len(prompts)
 
 
-def short_of_memory(model: Any, rows: int) -> Iterator[None]:
-    def fail(_: Any, inputs: Any) -> None:
-        if inputs[0].shape[1] > rows:
-            raise MemoryError
-
-    for layer in model.model.layers:
-        layer.self_attn.register_forward_pre_hook(
-            lambda _, __, named: fail(_, (named["hidden_states"],)), with_kwargs=True
-        )
-    yield
-
-
 def test_what_does_not_fit_together_is_tried_alone_in_small_chunks():
     model, questions = build(tiny_config("llama")), asked()
     wanted = alone(model, questions)
-    next(short_of_memory(model, 256))
+
+    def fail(_: Any, __: Any, named: Any) -> None:
+        if named["hidden_states"].shape[1] > 256:
+            raise MemoryError
+
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_pre_hook(fail, with_kwargs=True)
     assert together(model, questions, Sizes()) == wanted
