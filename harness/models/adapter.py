@@ -61,8 +61,7 @@ def open_adapter(
     folder = _folder(given, allow_pickle=allow_pickle)
     model = without_weights(config, trust_remote_code=trusted)
     with attempting("adapter", given), _quiet():
-        own = _read_config(folder, given)
-        _check_base(given, own.base_model_name_or_path, where)
+        own = _read_config(folder, given, where)
         shared = _changes_shared(given, where, folder, model)
         files = (folder / CONFIG, folder / (WEIGHTS if (folder / WEIGHTS).exists() else PICKLED))
         path = place(given)
@@ -116,8 +115,11 @@ def _folder(given: str, *, allow_pickle: bool) -> Path:
     return folder
 
 
-def _read_config(folder: Path, given: str) -> Any:
-    """Return the adapter's config as PEFT reads it."""
+def _read_config(folder: Path, given: str, where: str) -> Any:
+    """Return the adapter's config as PEFT reads it; raise UserError for one of another base.
+
+    The last part of the base's name must be the model's.
+    """
     from peft import PeftConfig
 
     config: Any = PeftConfig.from_pretrained(str(folder))
@@ -132,22 +134,16 @@ def _read_config(folder: Path, given: str) -> Any:
             f"the adapter {given} belongs to changed weights of its base ({start}); save it "
             "converted (PEFT: path_initial_model_for_weight_conversion)."
         )
-    return config
-
-
-def _check_base(given: str, base: str | None, where: str) -> None:
-    """Raise UserError where the last part of the base's name is not the model's."""
-    if not base:
-        return
+    base, path = config.base_model_name_or_path or "", Path(where).absolute()
     wanted = base.rstrip("/").rpartition("/")[2].lower()
-    path = Path(where).absolute()
     same = path.stem.lower().startswith(wanted) if is_gguf(where) else path.name.lower() == wanted
-    if not same:
+    if base and not same:
         raise UserError(
             f"the adapter {printable(given)} was trained on {printable(base)}, not on {where}; give"
             f" that --model, or, where {path.name} is a copy of it, its name as"
             f" base_model_name_or_path in {CONFIG}."
         )
+    return config
 
 
 def _changes_shared(given: str, where: str, folder: Path, model: Any) -> bool:

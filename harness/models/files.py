@@ -150,20 +150,15 @@ def weight_files(where: str, commit: str | None, config: Any, *, allow_pickle: b
     return files
 
 
-def folder_hash(folder: Path, named: Iterable[str], *, code: bool) -> str:
+def folder_hash(folder: Path, weights: Iterable[str], *, code: bool) -> str:
     """Hash config, tokenizer, code and weights, every byte: a changed model has other numbers.
 
-    It covers the files in the folder itself and, in any place, the ``named`` weights and the
-    ``code`` that may run.
+    It covers the files in the folder itself and, in any place, the ``weights`` and the ``code``
+    that may run.
     """
     inside = {path.name for path in folder.iterdir() if path.suffix in HASHED}
     elsewhere = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py") if code}
-    digest = sha256()
-    for name in sorted(inside | elsewhere | set(named)):
-        path = folder / name
-        if path.is_file():
-            digest.update(f"{name} {file_hash(path)}".encode())
-    return digest.hexdigest()[:16]
+    return _hash_of(folder, inside | elsewhere | set(weights))
 
 
 def tokenizer_hash(folder: Path) -> str:
@@ -172,10 +167,15 @@ def tokenizer_hash(folder: Path) -> str:
     ``folder_hash`` covers no merges and no chat template, and is in the keys of samples.
     """
     kinds = [*TOKENIZER, "additional_chat_templates/*.jinja"]
-    named = {path for kind in kinds for path in folder.glob(kind) if path.is_file()}
+    paths = {path for kind in kinds for path in folder.glob(kind)}
+    return _hash_of(folder, {path.relative_to(folder).as_posix() for path in paths})
+
+
+def _hash_of(folder: Path, names: set[str]) -> str:
     digest = sha256()
-    for path in sorted(named):
-        digest.update(f"{path.relative_to(folder).as_posix()} {file_hash(path)}".encode())
+    for name in sorted(names):
+        if (folder / name).is_file():
+            digest.update(f"{name} {file_hash(folder / name)}".encode())
     return digest.hexdigest()[:16]
 
 
