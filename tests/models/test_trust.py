@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness import hub
-from harness.data import documents, embedded, readers
+from harness.data import documents
 from harness.errors import UserError
 from harness.models.checkpoint import open_checkpoint
 from harness.sweep.spec import Spec, parse_all
@@ -233,12 +233,3 @@ class TestFuzz:
         for refused in answered(lambda: parse_all(file, {})):
             assert "\n" not in refused
             assert refused.startswith((f"{file}", f"sweep file {file}"))
-
-    @fuzzing
-    @given(st.text(max_size=40) | st.sampled_from(["a:count=1e9", "\0", "~:", "[", "*:seed=-1"]))
-    def test_documents_of_any_name(self, tmp_path, monkeypatch, name):
-        """Documents are opened, or refused by a UserError; no name raises anything else."""
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(readers, "_read_set", lambda *_: iter([("a", "text")]))
-        monkeypatch.setattr(embedded, "held_out", lambda: iter([("a", "text")]))
-        answered(lambda: list(documents.open_documents(name).read()))
