@@ -48,15 +48,16 @@ def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
         here = table[(table["model"] == model) & (table["task"] == task)]
         inside = here[(here["length"] <= here["trained_length"]) & here["score"].notna()]
         plain = (inside[inside["scaling"] == name] for name in ("none", "native"))
-        own = next((rows.iloc[-1] for rows in plain if len(rows)), None)
+        baseline = next((rows.iloc[-1] for rows in plain if len(rows)), None)
         judged = how.across and how.form != "unknown" and how.metric != "window_kl"
-        if own is not None and judged and own["score"] > 0:
+        if baseline is not None and judged and baseline["score"] > 0:
             paired = samples.groupby(["scaling", "length"]) if how.lower else ()
             of = {key: units(rows) for key, rows in paired}
             every = max(requested_units(rows) for _, rows in samples.groupby("length"))
-            beyond = here[here["length"] >= own["length"]]
-            by_method = [records(cells) for _, cells in beyond.groupby("scaling", sort=False)]
-            rows += [{**_row(lengths, of, own, how, kept), "asked": every} for lengths in by_method]
+            beyond = here[here["length"] >= baseline["length"]]
+            for _, lengths in beyond.groupby("scaling", sort=False):
+                row = _row(records(lengths), of, baseline, how, kept)
+                rows.append({**row, "asked": every})
     if not rows:
         raise ValueError(NONE)
     whole = ("effective_length", "low", "high")
@@ -67,19 +68,16 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the table for people, one per model and task, the furthest method first."""
     tables = {}
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
-        ordered = rows.sort_values(
-            ["effective_length", "low", "high"], ascending=False, kind="stable"
-        )
-        texts = [
-            {
+        order = ["effective_length", "low", "high"]
+        ordered = rows.sort_values(order, ascending=False, kind="stable")
+        texts = []
+        for row in records(ordered):
+            lacking = f" ({row['n']} of {row['asked']})" * (row["n"] < row["asked"])
+            texts.append({
                 "scaling": row["scaling"],
-                "effective length": _length(row, "effective_length")
-                + (f" ({row['n']} of {row['asked']})" if row["n"] < row["asked"] else ""),
-                "at least (95 %)": _length(row, "low"),
-                "at most (95 %)": _length(row, "high"),
-            }
-            for row in records(ordered)
-        ]
+                "effective length": f"{_length(row, 'effective_length')}{lacking}",
+                "at least (95 %)": _length(row, "low"), "at most (95 %)": _length(row, "high"),
+            })  # fmt: skip
         tables[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
     return tables
 
@@ -96,39 +94,41 @@ def notes(table: pd.DataFrame) -> list[str]:
     """Return when a score holds, by task."""
     rules = {}
     for row in records(table):
-        own = f"`{row['own_scaling']}` inside the window"
+        baseline = f"`{row['own_scaling']}` inside the window"
         kept = row["least_score"] and row["least_score"] / row["own_score"]
         rule = f"at least {100 * kept:.3g} % of that" if kept else "no higher than that"
         measured = row["measure"]
-        rules[measured] = f"{measured[0].upper()}{measured[1:]} is kept if it is {rule} of {own}."
+        rules[measured] = (
+            f"{measured[0].upper()}{measured[1:]} is kept if it is {rule} of {baseline}."
+        )
     return [" ".join([COUNTS, *rules.values()])]
 
 
 def _row(
     lengths: list[dict[str, Any]],
     of: dict[Any, Units],
-    own: pd.Series[Any],
+    baseline: pd.Series[Any],
     how: Measure,
     kept: float,
 ) -> dict[str, Any]:
     """Walk up the lengths of one method from that of the model's own score."""
-    least = None if how.lower else kept * float(own["score"])
+    least = None if how.lower else kept * float(baseline["score"])
     furthest: dict[str, int | None] = dict.fromkeys(ENDS)
-    open_ends, counts = set(ENDS), [int(own["n"])]
+    open_ends, counts = set(ENDS), [int(baseline["n"])]
     for cell in lengths:
-        holds, n = _holds(cell, of, own, how, least)
+        holds, n = _holds(cell, of, baseline, how, least)
         held = {end for end in ENDS if holds[end]}
-        if cell["length"] > own["length"]:
+        if cell["length"] > baseline["length"]:
             held = open_ends = open_ends & held
         if "length" in held:
             counts.append(n)
         furthest |= dict.fromkeys(held, int(cell["length"]))
     return {
-        **own[["model", "task", "metric", "trained_length"]], "measure": how.name,
+        **baseline[["model", "task", "metric", "trained_length"]], "measure": how.name,
         "scaling": lengths[0]["scaling"],
         "effective_length": furthest["length"], "low": furthest["low"], "high": furthest["high"],
         "longest": int(lengths[-1]["length"]), "least_score": least,
-        "own_score": own["score"], "own_scaling": own["scaling"],
+        "own_score": baseline["score"], "own_scaling": baseline["scaling"],
         "n": min(counts), "units": how.units,
     }  # fmt: skip
 
@@ -136,7 +136,7 @@ def _row(
 def _holds(
     cell: dict[str, Any],
     of: dict[Any, Units],
-    own: pd.Series[Any],
+    baseline: pd.Series[Any],
     how: Measure,
     least: float | None,
 ) -> tuple[dict[str, bool], int]:
@@ -149,17 +149,17 @@ def _holds(
     failed = any(status in str(cell["status"]) for status in FAILED)
     if cell["score"] is None:
         return {"length": False, "low": False, "high": not failed}, 0
-    if (cell["length"], cell["frequencies"]) == (own["length"], own["frequencies"]):
-        return dict.fromkeys(ENDS, True), int(own["n"])
+    if (cell["length"], cell["frequencies"]) == (baseline["length"], baseline["frequencies"]):
+        return dict.fromkeys(ENDS, True), int(baseline["n"])
     value, low, high, n = cell["score"], cell["low"], cell["high"], int(cell["n"])
     if least is None:
-        there, inside = ((row["scaling"], row["length"]) for row in (cell, own))
+        there, inside = ((row["scaling"], row["length"]) for row in (cell, baseline))
         result = difference(of[there], of[inside], how)
         value, low, high, n = -1.0, None, None, 0
         if result is not None:
             low, high = (None if end is None else -end for end in (result.high, result.low))
             value, n = -result.value, result.n
-    if n < KEPT_UNITS * int(own["n"]):
+    if n < KEPT_UNITS * int(baseline["n"]):
         return {"length": False, "low": False, "high": True}, n
     least = (least or 0) - ROUNDING
     return {

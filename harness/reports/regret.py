@@ -11,6 +11,8 @@ from harness.reports.writing import sentences
 from harness.reports.writing.tables import across
 from harness.stats.decision import MARGIN, decide, decisions
 
+MARKS = {"best": " (best)", "as good as the best": " (as good)", "worse than another method": " ×"}
+
 
 def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
     """Return one row per model, task, length and method.
@@ -23,22 +25,20 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
     rows = []
     for decision in every.values():
         of = decision.family
-        if of.selection is None or len(of.names) < 2:
-            continue
-        for name in of.names:
+        for name in of.names if of.selection is not None and len(of.names) > 1 else ():
             less = decision.less(name)
             ends = less and less.swapped(relative=of.how.relative)
+            row = {
+                "measure": of.how.name, "n": of.n, "regret": decision.regret(name),
+                "difference": ends and ends.value, "low": ends and ends.low,
+                "high": ends and ends.high, "best": decision.best,
+                "use": name == decision.recommended, "verdict": decision.verdict(name),
+                "relative": of.how.relative, "status": of.status(name),
+            }  # fmt: skip
             rows += [
-                {
-                    **decision.facts, "scaling": one, "measure": of.how.name, "n": of.n,
-                    "regret": decision.regret(name), "difference": ends and ends.value,
-                    "low": ends and ends.low, "high": ends and ends.high, "best": decision.best,
-                    "use": name == decision.recommended, "verdict": decision.verdict(name),
-                    "relative": of.how.relative, "status": of.status(name),
-                    "needs_code": one in of.code,
-                }
-                for one in of.everyone(name)
-            ]  # fmt: skip
+                {**decision.facts, "scaling": each, **row, "needs_code": each in of.code}
+                for each in of.everyone(name)
+            ]
     if not rows:
         raise ValueError(
             "no two methods can be compared: it needs two, on the same 3 documents or a trial"
@@ -48,15 +48,10 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the bounds for people: lengths side by side, per model and task."""
-    marks = {
-        "best": " (best)",
-        "as good as the best": " (as good)",
-        "worse than another method": " ×",
-    }
 
     def text(row: Mapping[str, Any]) -> str:
         bound = sentences.bound(row["regret"], relative=row["relative"], metric=row["metric"])
-        return f"≤ {bound}{marks.get(row['verdict'], '')}"
+        return f"≤ {bound}{MARKS.get(row['verdict'], '')}"
 
     return across(table, text)
 

@@ -22,10 +22,9 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
         return table
     known = frame.loc[frame["status"] == "ok", [*CELL, "found"]]
     right = known["found"].isin(LENIENT).astype(float).where(known["found"].notna())
-    lenient = right.groupby([known[name] for name in CELL]).agg(
-        lambda right: right.mean(skipna=False)
-    )
-    return table.merge(lenient.rename("lenient").reset_index(), on=CELL, how="left")
+    shares = known.assign(lenient=right).groupby(CELL)["lenient"]
+    lenient = shares.agg(lambda right: right.mean(skipna=False))
+    return table.merge(lenient.reset_index(), on=CELL, how="left")
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:

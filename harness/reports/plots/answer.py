@@ -45,7 +45,7 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
     Raises ValueError where no two methods can be compared.
     """
     known = methods(frame)
-    compared = [one for one in decisions if len(_names(one, known)) > 1]
+    compared = [decision for decision in decisions if len(_names(decision, known)) > 1]
     if not compared:
         raise ValueError("no two methods can be compared")
     shown, left_out = style.shown_part(compared, "panels")
@@ -68,8 +68,8 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
     tall = row * max(map(len, orders)) + 0.14 * most + 0.75
     figure, panels = style.sheet(len(shown), columns, panel_height=tall)
     figure.set_size_inches(width, figure.get_size_inches()[1] + 0.25)
-    for index, (axes, one, order) in enumerate(zip(panels, shown, orders, strict=True)):
-        _panel(axes, one, order, known, named_here=not alike or index % columns == 0)
+    for index, (axes, decision, order) in enumerate(zip(panels, shown, orders, strict=True)):
+        _panel(axes, decision, order, known, named_here=not alike or index % columns == 0)
         style.tidy(axes, "", room=room)
         axes.set_title(heads[index], fontsize=style.SIZE, loc="left", pad=18)
     if not several:
@@ -94,66 +94,69 @@ def draw_answer(frame: pd.DataFrame, decisions: Sequence[Decision]) -> Figure:
     return figure
 
 
-def _verdict(one: Decision, known: Methods) -> tuple[str, ...]:
+def _verdict(decision: Decision, known: Methods) -> tuple[str, ...]:
     """Return the winner, or the method to use with its bound and how many may be the best."""
-    how, names = one.family.how, known.names
-    if one.all_zero:
+    how, names = decision.family.how, known.names
+    if decision.all_zero:
         return ("No method scores above 0",)
-    use, best = (names.get(name, name) for name in (one.recommended, one.best))
-    bound = one.regret(one.recommended)
-    if one.winner and use == best:
+    use, best = (names.get(name, name) for name in (decision.recommended, decision.best))
+    bound = decision.regret(decision.recommended)
+    if decision.winner and use == best:
         return (f"Winner: {best}",)
     if bound is None:
         return (f"Use {use}; too few samples for a bound",)
     size = sentences.bound(bound, relative=how.relative, metric=how.metric)
     size = size.replace("percentage ", "")
     use = f"Use {use}: at most {size} worse than the best (95 %)"
-    if one.winner:
+    if decision.winner:
         return use, f"{best} is the best"
-    count = sum(map(one.possible, one.family.names))
-    return use, f"{count} of {len(one.family.names)} may be the best"
+    count = sum(map(decision.possible, decision.family.names))
+    return use, f"{count} of {len(decision.family.names)} may be the best"
 
 
-def _costly(one: Decision) -> bool:
-    return any(name != "none" and cost is not None for name, cost in one.costs.items())
+def _costly(decision: Decision) -> bool:
+    return any(name != "none" and cost is not None for name, cost in decision.costs.items())
 
 
-def _names(one: Decision, known: Methods) -> list[str]:
-    return [name for name in one.family.names if name in known.names]
+def _names(decision: Decision, known: Methods) -> list[str]:
+    return [name for name in decision.family.names if name in known.names]
 
 
-def _order(one: Decision, known: Methods) -> list[str]:
+def _order(decision: Decision, known: Methods) -> list[str]:
     """Return the names in figures of the methods compared, the best first, with truncation."""
-    sign = 1 if one.family.how.lower else -1
-    scores = {known.names[name]: sign * one.family.score(name).score for name in _names(one, known)}
+    sign = 1 if decision.family.how.lower else -1
+    scores = {
+        known.names[name]: sign * decision.family.score(name).score
+        for name in _names(decision, known)
+    }
     order = sorted(scores, key=scores.__getitem__)[:MOST_METHODS]
-    if one.truncation is not None and one.truncated is not None:
-        cut = sign * one.truncation.score
+    if decision.truncation is not None and decision.truncated is not None:
+        cut = sign * decision.truncation.score
         order.insert(sum(scores[name] <= cut for name in order), CUT)
     return order
 
 
 def _panel(
-    axes: Axes, one: Decision, order: Sequence[str], known: Methods, *, named_here: bool
+    axes: Axes, decision: Decision, order: Sequence[str], known: Methods, *, named_here: bool
 ) -> None:
-    how = one.family.how
+    how = decision.family.how
     scale = 100 if how.relative or how.share else 1
-    rows = {known.names[name]: _row(one, name, known) for name in _names(one, known)}
+    rows = {known.names[name]: _row(decision, name, known) for name in _names(decision, known)}
     if len({row.note for row in rows.values()}) == 1:  # the caption has this number
         rows = {name: replace(row, note="") for name, row in rows.items()}
-    if cut := one.truncated:  # of perplexity alone
+    if cut := decision.truncated:  # of perplexity alone
         rows[CUT] = Row(CUT, cut.value, cut.low, cut.high, style.GREY, "|", full=False)
     missing = Row("", None, None, None, style.GREY, "")
     drawn = [rows.get(name, missing).scaled(scale) for name in order]
-    margin = scale * _margin(one)
+    margin = scale * _margin(decision)
     next_best = [name for name in order if name in rows and name != CUT][1]
     matter = [
         row.reach
         for row in drawn
-        if row.full or row.name in (next_best, known.names.get(one.recommended))
+        if row.full or row.name in (next_best, known.names.get(decision.recommended))
     ]
     reach = max(2 * max(matter), 3 * margin)
-    draw_rows(axes, drawn, reach, lambda value: _written(value / scale, one))
+    draw_rows(axes, drawn, reach, lambda value: _written(value / scale, decision))
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, -1.5 * margin), max(high, 1.5 * margin))
     axes.axvspan(-margin, margin, color="0.9", linewidth=0, zorder=0)
@@ -161,35 +164,35 @@ def _panel(
         axes.axvline(scale * cut.value, color=style.GREY, linewidth=0.9, linestyle="-.", zorder=1)
     axes.set_yticks(range(len(order)), [""] * len(order))
     if named_here:
-        _name(axes, one, order, known)
-    _costs(axes, one, order, known)
+        _name(axes, decision, order, known)
+    _costs(axes, decision, order, known)
     unit = "%" if how.relative else "percentage points" if how.share else how.metric
     axes.set_xlabel(f"Worse than the best ({unit})", fontsize=style.SIZE - 1)
 
 
-def _margin(one: Decision) -> float:
-    how = one.family.how
-    return one.margin / 100 if how.relative or how.share else one.room
+def _margin(decision: Decision) -> float:
+    how = decision.family.how
+    return decision.margin / 100 if how.relative or how.share else decision.room
 
 
-def _row(one: Decision, name: str, known: Methods) -> Row:
-    how, drawn, status = one.family.how, known.names[name], one.family.status(name)
+def _row(decision: Decision, name: str, known: Methods) -> Row:
+    how, drawn, status = decision.family.how, known.names[name], decision.family.status(name)
     look = known.look[drawn]
     row = Row(
         drawn, 0.0, None, None, style.GREY if look == style.REST else look.color, look.marker,
-        full=one.possible(name), bound=one.regret(name),
+        full=decision.possible(name), bound=decision.regret(name),
         note="" if status == "ok" else status.split(" ok")[0],
     )  # fmt: skip
-    less = one.less(name)
-    if less is None or name == one.best:
+    less = decision.less(name)
+    if less is None or name == decision.best:
         return row
     worse = less.swapped(relative=how.relative) if how.lower else less
     return replace(row, value=worse.value, low=worse.low, high=worse.high)
 
 
-def _written(value: float, one: Decision) -> str:
+def _written(value: float, decision: Decision) -> str:
     """Return "+12 %", "23 times" or "+8 points"."""
-    how = one.family.how
+    how = decision.family.how
     if value == 0:
         return "0"
     if how.relative and value >= 2:
@@ -197,13 +200,13 @@ def _written(value: float, one: Decision) -> str:
     return sentences.signed(value, unit=" %" if how.relative else " pp" if how.share else "")
 
 
-def _name(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> None:
+def _name(axes: Axes, decision: Decision, order: Sequence[str], known: Methods) -> None:
     """Name the rows; the method to use is bold, with an arrow."""
-    use = None if one.all_zero else known.names.get(one.recommended)
-    code = {known.names[name] for name in one.family.code if name in known.names}
+    use = None if decision.all_zero else known.names.get(decision.recommended)
+    code = {known.names[name] for name in decision.family.code if name in known.names}
     labels = {name: name for name in order}
-    for name in _names(one, known):  # and those that are the same measurement at this length
-        names = (known.names.get(other) for other in one.family.everyone(name))
+    for name in _names(decision, known):  # and those that are the same measurement at this length
+        names = (known.names.get(other) for other in decision.family.everyone(name))
         parts = (part for label in names if label for part in label.split(" = "))
         labels[known.names[name]] = " = ".join(dict.fromkeys(parts))
     room = LONGEST if style.paper().width >= style.PAGE else IN_COLUMN
@@ -219,13 +222,13 @@ def _name(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> No
         label.set_color(style.GREY if name == CUT else "black")
 
 
-def _costs(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> None:
-    if not _costly(one):
+def _costs(axes: Axes, decision: Decision, order: Sequence[str], known: Methods) -> None:
+    if not _costly(decision):
         return
-    texts = {CUT: "0"} if one.truncated else {}
-    for name in _names(one, known):
-        cost = one.costs.get(name)
-        texts[known.names[name]] = "–" if cost is None else _written(cost.value, one)
+    texts = {CUT: "0"} if decision.truncated else {}
+    for name in _names(decision, known):
+        cost = decision.costs.get(name)
+        texts[known.names[name]] = "–" if cost is None else _written(cost.value, decision)
     grey: dict[str, Any] = {"color": style.GREY, "fontsize": style.SIZE - 1, "va": "center"}
     for row, name in enumerate(order):
         axes.text(1.04, row, texts.get(name, ""), transform=axes.get_yaxis_transform(), **grey)
@@ -238,7 +241,7 @@ def _costs(axes: Axes, one: Decision, order: Sequence[str], known: Methods) -> N
 def longest(decisions: Mapping[tuple[str, str, int], Decision]) -> list[Decision]:
     """Return the decision at the longest length of every model and task."""
     last: dict[tuple[str, str], Decision] = {}
-    for (model, task, length), one in decisions.items():
+    for (model, task, length), decision in decisions.items():
         if (model, task) not in last or length > last[model, task].facts["length"]:
-            last[model, task] = one
+            last[model, task] = decision
     return list(last.values())

@@ -114,10 +114,7 @@ def plain_log(
     axes: Axes, axis: Literal["x", "y"], low: float, high: float, most: int = MOST_TICKS
 ) -> None:
     """Make an axis logarithmic, with ``most`` plain numbers at steps that suit its range."""
-    if axis == "x":
-        axes.set_xscale("log")
-    else:
-        axes.set_yscale("log")
+    axes.set(**{f"{axis}scale": "log"})
     drawn = axes.xaxis if axis == "x" else axes.yaxis
     fitting = (ticks for subs in STEPS if len(ticks := _ticks(subs, low, high)) <= most)
     ticks = next(fitting, list[float]())
@@ -139,7 +136,7 @@ def _number(value: float) -> str:
 def _ticks(subs: Sequence[float], low: float, high: float) -> list[float]:
     """Return the multiples of powers of ten within a range, drawn a little wider than it is."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    every = [sub * 10.0**decade for decade in decades for sub in subs]
+    every = (sub * 10.0**decade for decade in decades for sub in subs)
     pad = (high / low) ** 0.04
     return [float(f"{tick:.12g}") for tick in every if low / pad <= tick <= high * pad]
 
@@ -164,8 +161,8 @@ def shade_window(axes: Axes, trained_length: int, above: float) -> None:
     left = trained_length**2 < low * high
     axes.annotate(
         "trained length", (trained_length, 1), (0, above), xycoords=axes.get_xaxis_transform(),
-        textcoords="offset points", ha="left" if left else "right", fontsize=style.SIZE - 1,
-        color=style.GREY,
+        textcoords="offset points", ha="left" if left else "right", color=style.GREY,
+        fontsize=style.SIZE - 1,
     )  # fmt: skip
 
 
@@ -176,9 +173,9 @@ def _mark_lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, style.Look]) 
         for length in map(int, rows["length"].unique()):
             names = rows["scaling"][rows["length"] == length]
             everyone = len(names) > 1 and len(names) == (table["length"] == length).sum()
-            drawn = [style.GREY] if everyone else [look[name].color for name in names]
-            for index, color in enumerate(drawn):
-                aside = 5.5 * (index - (len(drawn) - 1) / 2)
+            colors = [style.GREY] if everyone else [look[name].color for name in names]
+            for index, color in enumerate(colors):
+                aside = 5.5 * (index - (len(colors) - 1) / 2)
                 shift = ScaledTranslation(aside / 72, 5 / 72, axes.figure.dpi_scale_trans)
                 axes.plot(
                     [length], [1], marker=marker, color=color, markersize=4,

@@ -21,8 +21,7 @@ MOST_NAMED = 6  # methods in one list; the table has them all
 
 def score(row: Mapping[Any, Any], prefix: str = "") -> str:
     """Return a score with its interval: "13.1 [9.9, 18.1]", and "(20 of 23)" for a part."""
-    cell = {name: row[f"{prefix}{name}"] for name in ("score", "low", "high")}
-    return text({**cell, "metric": row["metric"], "status": row["status"]})
+    return text({**row, **{name: row[f"{prefix}{name}"] for name in ("score", "low", "high")}})
 
 
 def text(cell: Mapping[Any, Any], digits: int | None = None) -> str:
@@ -152,19 +151,18 @@ def inside(row: Mapping[Any, Any]) -> bool:
 
 def at(row: Mapping[Any, Any]) -> str:
     """Return "At 4x the window (1024 tokens)"."""
+    tokens = f"{int(row['length'])} tokens"
     if not times(row):
-        return f"At {int(row['length'])} tokens"
-    tokens = f"({int(row['length'])} tokens)"
-    if inside(row):
-        return f"Inside the window {tokens}"
-    return f"At {row['relative_length']:.3g}x the window {tokens}"
+        return f"At {tokens}"
+    where = "Inside" if inside(row) else f"At {row['relative_length']:.3g}x"
+    return f"{where} the window ({tokens})"
 
 
 def listed(names: Sequence[str]) -> str:
     """Return "`a`, `b` and `c`"; of many the first and how many more."""
     marked = [f"`{name}`" for name in names]
     if len(marked) > MOST_NAMED:
-        marked = [*marked[: MOST_NAMED - 1], f"{len(marked) - MOST_NAMED + 1} more"]
+        marked[MOST_NAMED - 1 :] = [f"{len(marked) - MOST_NAMED + 1} more"]
     return marked[0] if len(marked) == 1 else f"{', '.join(marked[:-1])} and {marked[-1]}"
 
 
@@ -192,9 +190,8 @@ def markdown_text(text: object) -> object:
 def markdown_sentence(text: str) -> str:
     """Return a sentence whose signs Markdown takes as they are; `names` in backticks stay code."""
     parts = " ".join(text.split()).split("`")
-    return "`".join(
-        part if place % 2 else MARKUP.sub(r"\\\1", part) for place, part in enumerate(parts)
-    )
+    parts[::2] = [MARKUP.sub(r"\\\1", part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 ESCAPES: dict[str, Any] = {**LATEX_ESCAPE_RULES}
@@ -212,7 +209,7 @@ def latex_sentence(text: str) -> str:
     parts = text.translate(str.maketrans(ESCAPES)).translate(LATEX_SIGNS).split("`")
     names = [re.sub(r"([:,=/])(?=\S)", r"\1\\allowbreak{}", part) for part in parts]
     return "".join(
-        rf"\texttt{{{names[place]}}}" if place % 2 else part for place, part in enumerate(parts)
+        rf"\texttt{{{names[index]}}}" if index % 2 else part for index, part in enumerate(parts)
     )
 
 
