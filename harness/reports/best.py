@@ -60,23 +60,19 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
 
 
 def _rows(frame: pd.DataFrame, margin: float) -> list[dict[str, Any]]:
-    by_place = _decided(frame, margin)
-    together_at: dict[tuple[str, int], list[Decision]] = {}
-    for (model, _, length), decision in by_place.items():
-        together_at.setdefault((model, length), []).append(decision)
-    every = {at: overall(some) for at, some in together_at.items() if len(some) > 1}
-    rows = [
-        _row(decision) | {"overall": chosen and chosen[0], "overall_regret": chosen and chosen[1]}
-        for (model, _, length), decision in by_place.items()
-        for chosen in [every.get((model, length))]
-    ]
+    rows, groups = [], dict[tuple[str, int], list[Decision]]()
+    for (model, _, length), decision in _decided(frame, margin).items():
+        groups.setdefault((model, length), []).append(decision)
+        rows.append(_row(decision))
+    chosen = {key: overall(group) for key, group in groups.items() if len(group) > 1}
     for row in rows:
-        place = row["model"], row["length"]
+        key = row["model"], row["length"]
+        row["overall"], row["overall_regret"] = chosen.get(key) or (None, None)
         row["truncate"] = row["gain_low"] is not None and row["gain_low"] > 0
         row["retrieval"] = [  # what finds significantly more than the window of a longer text holds
             other["task"]
             for other in rows
-            if (other["model"], other["length"]) == place
+            if (other["model"], other["length"]) == key
             and other["metric"] in SHARES
             and None not in (other["low"], other["trained_length"])
             and other["low"] > other["trained_length"] / other["length"]

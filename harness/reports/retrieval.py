@@ -231,9 +231,8 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     every_map = _maps(samples, titles(frame))
     lenient = [shown.title.endswith(ANY_FORMAT) for shown in every_map]
     widest = max(len(shown.lengths) for shown in every_map)
-    columns = style.columns_for(
-        len(every_map), 1, most=3 if widest <= 7 else 2 if widest <= 10 else 1
-    )
+    most = 3 if widest <= 7 else 2 if widest <= 10 else 1
+    columns = style.columns_for(len(every_map), 1, most=most)
     if columns != 1 and 2 * sum(lenient) == len(every_map):  # pairs stay side by side
         columns = style.paper().across(4 if widest <= 4 else 2)
     columns = max(columns, min(len(every_map), 2)) if widest <= 4 else columns
@@ -302,10 +301,7 @@ def _caption(samples: pd.DataFrame, maps: list[Map], named: Mapping[str, str]) -
 
 @dataclass(frozen=True)
 class Map:
-    """What one heat map shows: ``shares`` of ``counts`` trials, shape (depths, lengths).
-
-    A share is NaN where it is unknown.
-    """
+    """One heat map: ``shares`` of ``counts`` trials, shape (depths, lengths), NaN if unknown."""
 
     title: str
     depths: list[float]
@@ -313,12 +309,6 @@ class Map:
     trained_length: int
     shares: NDArray[np.float64]
     counts: NDArray[np.float64]
-
-    def text(self, cell: tuple[int, ...]) -> str:
-        """Return the percentage of a cell, or of few trials how many of them."""
-        share, count = float(self.shares[cell]), int(self.counts[cell])
-        few = count < FEW and math.isclose(share * count, round(share * count), abs_tol=1e-9)
-        return f"{share * count:.0f} of {count}" if few else percent(share)
 
 
 def _heat_map(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:
@@ -339,8 +329,12 @@ def _heat_map(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:
             if not np.isnan(share):  # black or white, whichever has more contrast
                 red, green, blue, _ = mesh.cmap(share)
                 dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
+                count = int(shown.counts[row, column])
+                hits = float(share) * count
+                few = count < FEW and math.isclose(hits, round(hits), abs_tol=1e-9)
                 axes.text(
-                    column, row, shown.text((row, column)), color="white" if dark else "black",
+                    column, row, f"{hits:.0f} of {count}" if few else percent(float(share)),
+                    color="white" if dark else "black",
                     fontsize=style.SIZE - 1.5, ha="center", va="center_baseline",
                     in_layout=False,  # it lies inside the map, and there are hundreds
                 )  # fmt: skip
