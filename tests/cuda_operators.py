@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from harness.engine import sdpa
 
 FLASH, EFFICIENT = "_scaled_dot_product_flash_attention", "_efficient_attention_forward"
 SCHEMAS = {name: getattr(torch.ops.aten, name).default._schema for name in (FLASH, EFFICIENT)}
+ATTENTION = "scaled_dot_product_attention"
+WAITS = {"equal": True, "is_nonzero": False, "_local_scalar_dense": 0}  # and made-up results
+NO_KERNEL = ("empty", "empty_strided", "new_empty", "empty_like", "_unsafe_view", "detach", "alias")
 FILLED = 32  # rows of the efficient kernel's log-sum-exp are whole ones
 
 
@@ -84,3 +92,58 @@ def attention(
     out = torch.nn.functional.scaled_dot_product_attention(query, key, value, seen, scale=scale)
     scores = (query @ key.mT * scale).masked_fill(~seen, -torch.inf)
     return out, scores.logsumexp(-1)
+
+
+class Counted(TorchDispatchMode):
+    """Count what runs on the tensors of a device: "meta", which have no data, or "cuda".
+
+    ``kernels`` are counted by operator, with attention as one. ``waits`` are the times that the
+    host reads numbers back, which of meta tensors are made up. ``peak`` is the largest number of
+    bytes alive at once, without those of an ignored model.
+    """
+
+    def __init__(self, device: str = "meta") -> None:
+        super().__init__()
+        self.device, self.known = device, set[int]()
+        self.kernels = Counter[str]()
+        self.waits = self.live = self.peak = 0
+
+    def ignore(self, model: torch.nn.Module) -> None:
+        self.known |= {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func.__name__.partition(".")[0]
+        if name not in (ATTENTION, "_to_copy") and func._can_decompose():
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if self._there((args, kwargs)):
+            to_host = name == "_to_copy" and str(kwargs.get("device")) == "cpu"
+            self.waits += to_host or name in WAITS
+            if self.device == "meta" and (to_host or name in WAITS):
+                zeros = torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+                return WAITS.get(name, zeros)
+        empty = name == ATTENTION and self.device == "meta"  # else it makes all scores
+        out = torch.empty_like(args[0]) if empty else func(*args, **kwargs)
+        made = self._there(out)
+        self.kernels[name] += bool(made) and not func.is_view and name not in NO_KERNEL
+        for storage in (tensor.untyped_storage() for tensor in made):
+            place, size = storage._cdata, -(-storage.nbytes() // 512) * 512  # as allocated
+            if place not in self.known:
+                self.known.add(place)
+                self.live += size
+                self.peak = max(self.peak, self.live)
+                weakref.finalize(storage, self._drop, place, size)
+        return out
+
+    def _there(self, value: Any) -> list[torch.Tensor]:
+        tensors = (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+        return [tensor for tensor in tensors if tensor.device.type == self.device]
+
+    def _drop(self, place: int, size: int) -> None:
+        self.known.discard(place)
+        self.live -= size
