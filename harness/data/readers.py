@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 from collections import Counter
@@ -23,6 +24,7 @@ from harness.errors import UserError, foreign, reason
 from harness.hub import check_answers, refusal
 from harness.names import is_path, nearest, place
 
+logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # an error says it
 TEXT = (".html", ".md", ".py", ".rst", ".tex", ".txt")
 ARCHIVES = {".zip": "zip", ".tar": "tar", ".tgz": "tar"}  # and the name of each in fsspec
 JSON = dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
@@ -130,7 +132,6 @@ def _shown(path: Path) -> bool:
 
 
 def _read_files(files: list[Path], selection: Selection) -> Iterator[RawDocument]:
-    """Yield the documents of files, named below the folder they share."""
     root = place(selection.name)
     if root.is_dir():
         files = [file for file in files if kind(file) in {*TEXT, *ARCHIVES}]
@@ -166,10 +167,9 @@ def _text(files: Any, name: str, max_chars: int | None) -> str:
 def read_rows(
     rows: Any, field: str | None, name: str, seed: int | None = None
 ) -> Iterator[RawDocument]:
-    """Yield the texts of a ``datasets`` object or of a list of rows, named by their number.
+    """Yield the texts of rows, named by their number; UserError for a row without the field.
 
-    With a seed they come in a drawn order; a drawn stream does not give the numbers of its rows,
-    so that each is named by its hash. Raises UserError for a row without the field.
+    With a seed they are drawn; a drawn stream gives no numbers, so that hashes are the names.
     """
     field = field or "text"
     if field in (getattr(rows, "column_names", None) or ()):

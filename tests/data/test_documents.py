@@ -104,13 +104,11 @@ def test_a_bad_option_is_refused_at_once(options, words):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of data sets: one, two, parquet, carded, lines and broken."""
+    """Return a folder of data sets: one, two, carded, lines and empty."""
     folder = tmp_path_factory.mktemp("sets")
     rows = datasets.Dataset.from_dict(ROWS)
     rows.save_to_disk(folder / "one")
     datasets.DatasetDict({"train": rows, "test": rows.select([1])}).save_to_disk(folder / "two")
-    (folder / "parquet").mkdir()
-    rows.to_parquet(folder / "parquet" / "train.parquet")
     (folder / "carded").mkdir()
     rows.to_parquet(folder / "carded" / "test.parquet")
     (folder / "carded" / "README.md").write_text("# A data set")
@@ -119,8 +117,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines = "".join(json.dumps({"story": story}) + "\n" for story in stories)
         (folder / "lines" / f"{split}.jsonl").write_text(lines)
     (folder / "empty").mkdir()
-    (folder / "broken").mkdir()
-    (folder / "broken" / "train.jsonl").write_text('{"text": "a"}\n{"text": \n')
     return folder
 
 
@@ -131,7 +127,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("one:limit=2", ["one", "two"]),
         ("two", ["two"]),
         ("two:split=train,limit=1", ["one"]),
-        ("parquet:split=train,field=text", ["one", "two", "three"]),
         ("lines:split=train,field=story", ["first", "second"]),
         ("lines:field=story", ["third"]),
         ("carded", ["one", "two", "three"]),
@@ -151,7 +146,6 @@ def test_documents_are_the_rows_of_a_split(folder, given, texts):
         ("lines:split=dev", "Bad split: dev. Available splits: ['train', 'test']"),
         ("one:config=big", "has no config; leave config=big out."),
         ("two:revision=main", "has no revision; leave revision=main out."),
-        ("broken:split=train", "cannot be read: JSON parse error: Invalid value. in row 1"),
         ("empty", "empty has no text (in a folder: .html, .md, .py, .rst, .tex, .txt)."),
     ],
 )

@@ -4,7 +4,6 @@ import bz2
 import gc
 import gzip
 import hashlib
-import io
 import json
 import lzma
 import tarfile
@@ -228,18 +227,16 @@ def test_no_more_is_read_than_is_taken(hub_like, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_seed_draws_the_same_documents_again(tmp_path, monkeypatch):
-    # The library waits so many seconds after every drawn stream.
-    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
+def test_a_seed_draws_the_same_documents_again(tmp_path):
     texts = {f"{index:03}.txt": f"text {index}" for index in range(150)}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     rows = datasets.Dataset.from_dict({"text": list(texts.values())})
     rows.save_to_disk(tmp_path / "saved")
-    rows.to_parquet(tmp_path / "streamed" / "train.parquet")
+    (tmp_path / "streamed").mkdir()
     lines = [json.dumps({"text": text}) for text in texts.values()]
-    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
-    sets = ("*.txt:", "saved:", "streamed:split=train,", "rows.jsonl:", "streamed/train.parquet:")
+    (tmp_path / "streamed" / "train.jsonl").write_text("\n".join(lines))
+    sets = ("*.txt:", "saved:", "streamed:split=train,", "streamed/train.jsonl:")
     for source in (f"{tmp_path}/{name}" for name in sets):
         draws = [taken(f"{source}count=5,seed={seed}") for seed in (1, 1, 2)]
         assert draws[0] == draws[1] != draws[2]
@@ -255,9 +252,7 @@ def test_a_seed_draws_the_same_documents_again(tmp_path, monkeypatch):
         ("half.txt", "façade …".encode()[:-1], " cannot be read: 'utf-8' codec can't decode"),
         ("empty.txt", b"", " has no text (in a folder: "),
         ("torn.txt.gz", gzip.compress(b"rope" * 999)[:-9], " cannot be read: Compressed file"),
-        ("none.txt.zst", b"rope", " cannot be read: "),
         ("none.zip", b"rope", " cannot be read: File is not a zip file."),
-        ("none.parquet", b"rope" * 9, " cannot be read: Parquet magic bytes not found"),
         ("line.jsonl", b'{"text": "a"}\n{"text": \n', " cannot be read: JSON parse error"),
     ],
 )
@@ -266,17 +261,6 @@ def test_what_is_broken_is_one_sentence(name, content, message, tmp_path):
     sentence = refused(tmp_path / name)
     assert name + message in sentence
     assert "\n" not in sentence
-
-
-def sealed() -> bytes:
-    """Return an archive whose member is encrypted, by its flags."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("a.txt", "secret")
-    content = bytearray(file.getvalue())
-    for header, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        content[content.index(header) + flags] |= 1
-    return bytes(content)
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -288,7 +272,7 @@ JSON = st.recursive(
     ),
     max_leaves=8,
 )
-WHOLE = [sealed(), gzip.compress(TEXT.encode()), zstd(b'{"text": "a"}'), TEXT.encode()]
+WHOLE = [gzip.compress(TEXT.encode()), zstd(b'{"text": "a"}'), TEXT.encode()]
 KINDS = [".txt", ".zip", ".tar", ".jsonl", ".json", ".csv", ".parquet", ".arrow"]
 
 
