@@ -135,7 +135,11 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
         if index is not None and "position_embeddings" in _parameters(module):
             innermost[index] = module
     types = getattr(text, "layer_types", None)
-    known: dict[str, Kind] = {"full_attention": "full", "sliding_attention": "sliding"}
+    known: dict[str, Kind] = {
+        "full_attention": "full",
+        "hybrid": "full",  # attention beside a state space
+        "sliding_attention": "sliding",
+    }
     counts: dict[bool, Counter[Kind]] = {True: Counter(), False: Counter()}
     for index, attention in innermost.items():
         kind: Kind | None = "sliding" if window else "full"
