@@ -105,7 +105,6 @@ def test_a_task_that_no_record_can_hold_is_refused(before, after, message, mine)
         ("None", "it made NoneType, neither a DataFrame nor a figure"),
         ("pd.DataFrame()", "its table is empty"),
         ("pd.DataFrame({'a': [object()]})", "Could not convert"),
-        ("Figure((1e4, 1e4))", "its figure is 10000 x 10000 inches; at most 2,000 square inches"),
         ("exit(3)", "SystemExit"),
     ],
 )

@@ -253,7 +253,6 @@ class TestRefused:
             (("report",), 'Command "report" parameter RUNS requires an argument.'),
             (("run", "./half.py"), "--scaling half.py or --task half.py"),
             (("list", "paskey"), "did you mean 'passkey'?"),
-            (("run", "--docs", "https://host/a.txt"), "not web addresses"),
             (
                 ("recommend", "reference", "books"),
                 "recommend has no place for 'books'; name the flag that it belongs to",
