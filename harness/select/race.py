@@ -84,6 +84,7 @@ class Race:
         tolerance: the in-window cost that a candidate may have, as a share of the perplexity.
         margin: a method at most this much worse than the best is as good as the best.
         entered: the candidates that were measured on the first round.
+        measured: the documents on which each candidate was measured at the target.
         cost_documents: the documents on which each in-window cost was measured.
     """
 
@@ -101,6 +102,7 @@ class Race:
         self.entered: list[str] = []
         self.failed = dict(data.failed)
         self.costly: set[str] = set()
+        self.measured: dict[str, int] = {}
         self.cost_documents: dict[str, int] = {}
 
     def run(self, report: Callable[[Standing], None]) -> Standing:
@@ -148,6 +150,7 @@ class Race:
                 return None
             losses = {name: self.data.losses(FAR, name, documents) for name in active}
             seen |= dict.fromkeys(losses, documents)
+            self.measured |= seen
             standing, active = self._decide(losses, alpha, main, upper, seen)
             report(standing)
             if standing.ended:

@@ -75,18 +75,21 @@ class Answer:
         self.race, self.standing, self.candidates, self.to = race, standing, candidates, to
         self.data, self.use = race.data, standing.recommended
         self.served = race.served([*standing.seen])
+        costly = {name: race.measured.get(name, 0) for name in race.costly}
+        self.documents = {name: min(n, standing.documents) for name, n in costly.items()}
+        self.documents |= standing.seen
         self.gain = self.against_truncation(self.use)
         self.truncate = self.gain.low is not None and self.gain.low > 0
 
     def above(self, name: str, other: str) -> Difference:
         """Return by how much a perplexity at the target is above another's, where both have it."""
-        count = min(self.standing.seen[name], self.standing.seen[other])
+        count = min(self.documents[name], self.documents[other])
         losses = [self.data.losses(FAR, one, count) for one in (name, other)]
         return difference(losses[0] - losses[1])
 
     def against_truncation(self, name: str) -> Difference:
         """Return a perplexity at the target relative to that of truncation."""
-        count = self.standing.seen[name]
+        count = self.documents[name]
         return difference(self.data.losses(FAR, name, count) - self.data.losses(CUT, OWN, count))
 
     def cost(self, name: str) -> Difference:
@@ -125,7 +128,7 @@ class Answer:
             row: dict[str, Any] = {"scaling": name, "verdict": self.verdict(name)}
             row["same"] = ", ".join(self.candidates.get(name, [])[1:])
             row["reason"] = reasons.get(name)
-            if count := standing.seen.get(name, 0):
+            if count := self.documents.get(name, 0):
                 regret = standing.regret.get(name)
                 row |= _perplexity(self.data.losses(FAR, name, count))
                 row |= {"regret": None if regret is None else share(regret)}
@@ -187,7 +190,13 @@ class Answer:
         else:
             not_better = f"not significantly better on this text. {RETRIEVAL}"
             lines = [f"Use `{use}`: {bound} {known}.", f"{against}: {not_better}"]
-        return [*lines, self._inside(), self._spent()]
+        inside = self._inside()
+        if self.race.costly:
+            most = f"{100 * self.race.tolerance:g} %"
+            inside += (
+                f" Significantly above {most}, so left out: {listed(sorted(self.race.costly))}."
+            )
+        return [*lines, inside, self._spent()]
 
     def _bound(self) -> str:
         """Say how good the recommended method is at least."""
@@ -195,6 +204,8 @@ class Answer:
         methods = counted(len(served), "methods")
         if self.to or len(served) < len(standing.seen):
             methods += f" that {self.to or 'an engine'} can serve"
+        if self.race.costly:
+            methods += " and that are not too costly inside"
         rest = [one for one in served if one != name]
         if not rest:
             return f"the only one left of those that {self.to or 'an engine'} can serve"
@@ -225,13 +236,15 @@ class Answer:
         if cost.value > tolerance:
             line += f", above the tolerance of {100 * tolerance:g} %"
             line += ", but not significantly" * (cost.low is None or cost.low <= tolerance)
-        fixed = [n for n in self.served if n != OWN and not data.depends_on_length(n)]
-        values = {name: self.cost(name) for name in fixed}
+        near = {self.use, *self.standing.possible}
+        fixed = [n for n in self.served if n in near and n != OWN]
+        values = {name: self.cost(name) for name in fixed if not data.depends_on_length(name)}
         least = min(values, key=lambda name: (values[name].value, name))
         if least == self.use:
-            return f"{line}: no other method costs less."
+            return f"{line}: no other method that may be best costs less."
         return (
-            f"{line}. Cheapest inside is `{least}`: {_signed(values[least])} there, and "
+            f"{line}. Cheapest of those that may be best is `{least}`: {_signed(values[least])} "
+            "there, and "
             f"{_signed(self.above(least, self.use))} against `{self.use}` at the target."
         )
 

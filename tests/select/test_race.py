@@ -242,6 +242,24 @@ def test_rows_are_in_the_order_of_means_and_say_on_how_many_documents_they_rest(
     assert table["score"].notna().all()
 
 
+def test_a_method_that_turns_out_too_costly_keeps_its_perplexity_in_the_table():
+    means = {"none": 1.0, "pi": -0.01, "yarn": 0.0, "ntk": 0.5}
+    answer = answered(means, spread=0.02, costs={"pi": 0.0101, "yarn": 0.001})
+    row = answer.table().set_index("scaling").loc["pi"]
+    assert (row["verdict"], row["documents"]) == ("too costly", answer.standing.documents)
+    assert row["difference"] < 0
+    text = " ".join(answer.text())
+    assert "3 methods that vllm can serve and that are not too costly inside" in text
+    assert "Significantly above 1 %, so left out: `pi`." in text
+
+
+def test_the_cheapest_inside_is_named_among_those_that_may_be_the_best():
+    means = {"none": 1.0, "pi": 0.5, "yarn": 0.0, "ntk": 0.0}
+    costs = {"pi": 0.001, "yarn": 0.004, "ntk": 0.003}
+    answer = answered(means, spread=0.02, costs=costs)
+    assert "`pi`" not in answer.text()[2]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", RACE_SHAPES)
 @pytest.mark.parametrize(
