@@ -74,8 +74,9 @@ def resolved(path: Path) -> Path:
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the words allowed, and the one probably meant."""
     allowed = sorted(known)
-    parts = [known for known in allowed if known in word.split("_")]  # dynamic_yarn: yarn
-    close = parts or difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
+    parts = [known for known in allowed if f"_{known}_" in f"_{word}_"]  # dynamic_yarn: yarn
+    close = sorted(parts, key=len, reverse=True)
+    close = close or difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
     close = close or [name for name in allowed if word and _shortens(word, name)]
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(allowed) or 'none'}"
