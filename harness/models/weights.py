@@ -157,7 +157,9 @@ def _unused(model: Any, names: list[str]) -> tuple[list[str], list[str]]:
     drafts = {str(text.num_hidden_layers + number) for number in range(more)}
     unread, parts = list[str](), set[str]()
     for name in names:
-        places = accumulate(name.split("."), "{}.{}".format)
+        trunk = f"{model.base_model_prefix}.{name}"  # a trunk saved alone has no such prefix
+        own = name.partition(".")[0] not in modules and ".".join(trunk.split(".")[:2]) in modules
+        places = accumulate((trunk if own else name).split("."), "{}.{}".format)
         first = next((place for place in places if place not in modules), name)
         inside, _, last = first.rpartition(".")
         draft = last in drafts and isinstance(modules[inside], nn.ModuleList)

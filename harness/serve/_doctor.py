@@ -85,7 +85,7 @@ def _examine(spec: Spec, server: Server | None, quick: bool, say: Say) -> Iterat
     config, trusted, rope = checkpoint.config, checkpoint.trust_remote_code, checkpoint.rope
     if checkpoint.left_out:
         parts = ", ".join(checkpoint.left_out)
-        yield Finding("config", "note", f"the files hold {parts} too, which is not measured")
+        yield Finding("config", "note", f"left out, beside the text model: {parts}")
     layers = None
     if not rope.rotary_dim:
         text = f"{config.model_type} has no rotary embedding: no scaling acts on it"
