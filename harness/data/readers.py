@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import re
@@ -16,6 +17,7 @@ from random import Random
 from typing import Any
 
 from fsspec import filesystem
+from fsspec import open as open_file
 from fsspec.compression import register_compression
 from huggingface_hub import constants
 
@@ -145,9 +147,14 @@ def _read_files(files: list[Path], selection: Selection) -> Iterator[RawDocument
             if suffix in ROWS:
                 import datasets
 
-                rows: Any = datasets.load_dataset(
-                    ROWS[suffix], data_files=escape(str(path)), split="train", streaming=True
-                )
+                if suffix in JSON:
+                    rows: Any = datasets.IterableDataset.from_generator(
+                        _json_rows, gen_kwargs={"path": path}
+                    )
+                else:
+                    rows = datasets.load_dataset(
+                        ROWS[suffix], data_files=escape(str(path)), split="train", streaming=True
+                    )
                 yield from read_rows(rows, selection.field, name, selection.seed)
             elif suffix in ARCHIVES:
                 archive = filesystem(ARCHIVES[suffix], fo=str(path), skip_instance_cache=True)
@@ -156,6 +163,31 @@ def _read_files(files: list[Path], selection: Selection) -> Iterator[RawDocument
                         yield f"{name}/{Path(member)}", _text(archive, member, selection.max_chars)
             else:
                 yield name, _text(filesystem("file"), str(path.absolute()), selection.max_chars)
+
+
+def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a JSON file: an object per line, or one list of objects or texts.
+
+    Arrow's threads, by which datasets reads JSON, may end the process where a line is broken.
+    """
+    with open_file(str(path.absolute()), "rt", encoding="utf-8-sig", compression="infer") as file:
+        if kind(path) == ".json":
+            whole = file.read()
+            try:
+                parsed = json.loads(whole)
+            except ValueError:  # it may have an object per line
+                file = io.StringIO(whole)
+            else:
+                rows = parsed if isinstance(parsed, list) else [parsed]
+                yield from (row if isinstance(row, dict) else {"text": row} for row in rows)
+                return
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise ValueError(f"line {number} is not JSON: {error}") from None
+                yield row if isinstance(row, dict) else {"text": row}
 
 
 def _text(files: Any, name: str, max_chars: int | None) -> str:

@@ -253,7 +253,7 @@ def test_a_seed_draws_the_same_documents_again(tmp_path):
         ("empty.txt", b"", " has no text (in a folder: "),
         ("torn.txt.gz", gzip.compress(b"rope" * 999)[:-9], " cannot be read: Compressed file"),
         ("none.zip", b"rope", " cannot be read: File is not a zip file."),
-        ("line.jsonl", b'{"text": "a"}\n{"text": \n', " cannot be read: JSON parse error"),
+        ("line.jsonl", b'{"text": "a"}\n{"text": \n', " cannot be read: line 2 is not JSON"),
     ],
 )
 def test_what_is_broken_is_one_sentence(name, content, message, tmp_path):
