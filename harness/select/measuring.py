@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -244,13 +243,18 @@ class RaceData(Measurements):
         return {key: need[1] for need in needs for keys in self.keys(*need) for key in keys}
 
     def _rate(self) -> None:
-        """Update the seconds per forward of each method: medians, as the first samples are slow."""
-        rates = defaultdict[str, list[float]](list)
-        for key, name in self.requested.items():
-            if seconds := self.samples.get(key, {}).get("seconds"):
+        """Update the seconds per forward of each method, without the first, slow sample.
+
+        They are of all its samples together: of those computed together, one has the time of all.
+        """
+        seconds, sizes = defaultdict[str, float](float), defaultdict[str, float](float)
+        for key, name in list(self.requested.items())[1:]:
+            sample = self.samples.get(key, {})
+            if sample.get("status") == "ok":
                 for of in (name, ""):
-                    rates[of].append(seconds / self._sizes[key])
-        self.seconds = {name: median(each) for name, each in rates.items()}
+                    seconds[of] += sample["seconds"]
+                    sizes[of] += self._sizes[key]
+        self.seconds = {name: seconds[name] / sizes[name] for name in sizes}
 
     def forwards(self, needs: Iterable[Need] | None = None) -> float:
         """Return how many forwards of the target length these samples, or all requested, take."""

@@ -113,7 +113,8 @@ class Race:
         """
         first = self.rounds[0]
         if self.data.budget.timed:  # a few short forwards show how fast the model is
-            self._measure([(NEAR, OWN, min(3, first))])
+            for count in (1, min(3, first)):
+                self._measure([(NEAR, OWN, count)])
         while self._enter(first):
             pass
         levels = self._levels()
