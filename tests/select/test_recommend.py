@@ -1,8 +1,9 @@
 """``ropewalk recommend``: a race of methods on documents, its answer, and the run it leaves."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,8 +13,11 @@ from harness.methods.resolve import as_served
 from harness.runs.store import RUN, SAMPLES, read_samples
 from harness.select import race
 from harness.select.measuring import (
+    FAR,
     ORDER,
+    SLOWER,
     Budget,
+    RaceData,
     coinciding,
     default_candidates,
     read_budget,
@@ -174,6 +178,23 @@ def test_equal_methods_are_one_candidate_under_the_plainest_name(plan):
         "ntk:factor=4": ["ntk:factor=4", "dynamic_ntk"],
         "pi:factor=4": ["pi:factor=4", "layerwise:factor=4"],
     }
+
+
+def test_samples_that_are_computed_together_cost_the_time_of_all(plan, tmp_path):
+    """The first of them has it, the others have none."""
+
+    def measure(part: Plan) -> Iterator[dict[str, Any]]:
+        seconds = 8.0
+        for item in part.left(set()):
+            cell, question = item.key
+            yield {"cell": cell, "question": question, "status": "ok", "seconds": seconds}
+            seconds = 0.0
+
+    data = RaceData(plan("none", "yarn:factor=4"), tmp_path, measure)
+    data.budget = Budget(60.0, timed=True)
+    for count in (1, 3):
+        data.measure([(FAR, "none", count)])
+    assert data.cost([(FAR, "yarn:factor=4", 2)]) == pytest.approx(8 * SLOWER)
 
 
 def test_what_no_engine_reads_is_named_with_the_reason(plan):
