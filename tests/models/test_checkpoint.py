@@ -75,7 +75,7 @@ def test_scaling_outside_the_rotary_embedding_is_refused(tmp_path):
     )  # fmt: skip
     with pytest.raises(UserError, match=r"outside its .* embedding too \(llama_4_scaling_beta\)"):
         check_scaling(opened(saved_config(tmp_path / "ministral", ministral)))
-    plain = tiny_config("llama", rope_parameters=YARN, max_position_embeddings=4 * WINDOW)
+    plain = tiny_config("llama", rope_parameters=dict(YARN), max_position_embeddings=4 * WINDOW)
     check_scaling(opened(saved_config(tmp_path / "llama", plain)))
 
 
@@ -106,7 +106,7 @@ def refused(folder: Path) -> None:
 
 def test_a_given_window_replaces_that_of_a_rotary_model(tiny, tmp_path, docs):
     """The rotation is transformers' yarn from that window, and the shipped scaling stays."""
-    config = tiny_config("llama", rope_parameters=YARN, max_position_embeddings=4 * WINDOW)
+    config = tiny_config("llama", rope_parameters=dict(YARN), max_position_embeddings=4 * WINDOW)
     rope, name = rope_of(config, 2 * WINDOW), "original_max_position_embeddings"
     assert (
         native.frequencies(rope, 1).fingerprint
