@@ -48,14 +48,13 @@ def check_numbers(where: str, config: Any) -> None:
     A model of too many layers would be built without end.
     """
     for key, value in config.items():
-        if isinstance(value, dict):
-            check_numbers(where, value)
-            continue
         if "layer" in key and isinstance(value, int) and value > MOST_LAYERS:
             allowed = f"at most {MOST_LAYERS:,}"
         elif key == "sliding_window" and not isinstance(value, int | None):
             allowed = "a number of tokens"
         else:
+            if isinstance(value, dict):
+                check_numbers(where, value)
             continue
         raise UserError(
             f"the config of {where} gives {key} as {reason(value)}; allowed: {allowed}."

@@ -80,6 +80,7 @@ def test_a_config_of_any_values_is_read_or_refused(tiny):
     @given(of_config)
     @example({"attention_dropout": 2**31})
     @example({"sliding_window": "x"})
+    @example({"sliding_window": {}})
     @example({"vocab_size": 2**70})
     def check(keys: dict[str, Any]) -> None:
         mutated(tiny, with_keys("config.json", keys), is_read_or_refused)
