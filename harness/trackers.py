@@ -59,6 +59,7 @@ def tracked(
     """
     trackers: list[Tracker] = []
     samples: dict[Key, Mapping[str, Any]] = {}
+    missing: dict[str, set[Key]] = {}  # by the key of a cell
     with closing(events):
         try:
             for event in events:
@@ -67,10 +68,14 @@ def tracked(
                     trackers = [Tracker(text, plan, folder, warn) for text in plan.spec.track]
                     before = read_samples(folder).items()
                     samples = {key: row for key, row in before if row["status"] in KEPT}
-                    cells = plan.cells
+                    missing = {cell.key: {*_keys(cell)} - samples.keys() for cell in plan.cells}
+                    cells = [cell for cell in plan.cells if not missing[cell.key]]
                 elif event.sample is not None:
-                    samples[event.sample["cell"], event.sample["question"]] = event.sample
-                    cells = [cell for cell in plan.cells if cell.key == event.sample["cell"]]
+                    key = event.sample["cell"], event.sample["question"]
+                    samples[key] = event.sample
+                    missing[key[0]].discard(key)
+                    if not missing[key[0]]:
+                        cells = [cell for cell in plan.cells if cell.key == key[0]]
                 for cell in cells:
                     if (score := _score(cell, plan, samples)) is not None:
                         for tracker in trackers:
@@ -83,12 +88,13 @@ def tracked(
                 tracker.call(lambda run: run.finish())
 
 
+def _keys(cell: Cell) -> list[Key]:
+    return [Item(cell, question).key for question in cell.questions]
+
+
 def _score(cell: Cell, plan: Plan, samples: Mapping[Key, Mapping[str, Any]]) -> float | None:
-    """Return the score of a cell, None where a sample is missing or none has a number."""
-    keys = [Item(cell, question).key for question in cell.questions]
-    if not samples.keys() >= set(keys):
-        return None
-    rows = [samples[key] for key in keys if samples[key]["status"] == "ok"]
+    """Return the score of a finished cell, None where no sample has a number."""
+    rows = [samples[key] for key in _keys(cell) if samples[key]["status"] == "ok"]
     graded = [Sample(row["unit"], row["value"], row["weight"], row["facts"]) for row in rows]
     task = next(task for task in plan.tasks if task.label == cell.task)
     score: float | None = score_of(task, graded)[0]["score"]

@@ -114,10 +114,11 @@ def table_of(frame: pd.DataFrame) -> pd.DataFrame:
         )
     for (model, task), (window, _) in truncations(frame).items():
         samples = known[(known["model"] == model) & (known["task"] == task)]
+        measured = measure(samples)
         of = {key: units(rows) for key, rows in samples.groupby(["scaling", "length"])}
         for row in table.index[(table["model"] == model) & (table["task"] == task)]:
             key = table.loc[row, "scaling"], table.loc[row, "length"]
-            if result := difference(of.get(key, {}), of["none", window], measure(samples)):
+            if result := difference(of.get(key, {}), of["none", window], measured):
                 table.loc[row, "change"] = result.value
     lost = frame[~frame["status"].isin(COMPLETE)]
     _drop(table, ["score", "low", "high", "change"], lost, CELL)

@@ -29,8 +29,9 @@ from harness.names import is_path, nearest, place
 logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # an error says it
 TEXT = (".html", ".md", ".py", ".rst", ".tex", ".txt")
 ARCHIVES = {".zip": "zip", ".tar": "tar", ".tgz": "tar"}  # and the name of each in fsspec
-JSON = dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
-ROWS = JSON | {".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}  # the names in datasets
+JSON = (".json", ".jsonl", ".ndjson")
+TABLES = {".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}  # and their names in datasets
+ROWS = {*JSON, *TABLES}
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(.*)")  # one of the files of a split
 BUFFER = 100  # rows in memory from which a stream is drawn; its shards have any order
@@ -153,7 +154,7 @@ def _read_files(files: list[Path], selection: Selection) -> Iterator[RawDocument
                     )
                 else:
                     rows = datasets.load_dataset(
-                        ROWS[suffix], data_files=escape(str(path)), split="train", streaming=True
+                        TABLES[suffix], data_files=escape(str(path)), split="train", streaming=True
                     )
                 yield from read_rows(rows, selection.field, name, selection.seed)
             elif suffix in ARCHIVES:

@@ -118,7 +118,8 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
         )
 
     def method(x: Sequence[float], _: int) -> str:
-        return _named(name, fixed | {a.name: f"{a.at(v):.15g}" for a, v in zip(axes, x)})  # noqa: B905
+        values = {axis.name: f"{axis.at(at):.15g}" for axis, at in zip(axes, x, strict=False)}
+        return _named(name, fixed | values)
 
     text = f"{closed_form(given)}: {', '.join(map(str, axes))}"
     return Space(text, tuple(axis.begin for axis in axes), method)

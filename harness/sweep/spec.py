@@ -356,24 +356,24 @@ def parse_all(file: Path | None, flags: dict[str, Any], *, names: bool = True) -
     """
     settings = {**(read_sweep_file(file) if file else {}), **flags}
     found, most = Collector(), settings.pop("limit", None)
-    for key in [key for key in settings if key not in Spec.model_fields]:
+    where = str(file) if file else ""
+    for key in (key for key in settings if key not in Spec.model_fields):
         known = nearest(key, Spec.model_fields)
         found.sentences.append(f"no setting is called {key!r}; {known}.")
-        del settings[key]
     models: list[dict[str, Any]] = [{}]
     with found.collecting():
         if most is not None:
             settings |= _limited(settings, most)
         models = [model | adapter for model in _models(settings) for adapter in _adapters(settings)]
-    found.check(str(file) if file else "")
+    found.check(where)
     specs = []
     for model in models:
         with found.collecting():
             specs.append(_validated({**settings, **model}))
-    found.check(str(file) if file else "")
+    found.check(where)
     if names:
         _check_names(settings, found)
-        found.check(str(file) if file else "")
+        found.check(where)
     return tuple(specs)
 
 
