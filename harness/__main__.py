@@ -1,4 +1,4 @@
-"""Starts the command line, as the console command and as ``python -m harness``."""
+"""Starts the command line, as the console command and as ``python -m ropewalk.harness``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,8 @@ def start() -> None:
     """Import with garbage collection off, because imports make no garbage, and run."""
     _open_streams()
     try:
-        import ropewalk  # noqa: F401  # checks that harness, scaling and tasks are its own
-    except ImportError as error:
-        sys.stderr.write(f"ropewalk: {error}\n")
-        sys.exit(2)
-    try:
         gc.disable()
-        from harness.cli.app import main
+        from ropewalk.harness.cli.app import main
 
         gc.freeze()
         gc.enable()

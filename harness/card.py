@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 from huggingface_hub import EvalResult, ModelCardData
 
-from harness.errors import UserError
-from harness.files import replacing
-from harness.reports._write import Written, write_reports
-from harness.reports.writing.sentences import markdown_sentence
-from harness.reports.writing.tables import markdown, page, wide
-from harness.runs.provenance import Run, command, documents, facts
-from harness.stats.cells import cells, records
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.files import replacing
+from ropewalk.harness.reports._write import Written, write_reports
+from ropewalk.harness.reports.writing.sentences import markdown_sentence
+from ropewalk.harness.reports.writing.tables import markdown, page, wide
+from ropewalk.harness.runs.provenance import Run, command, documents, facts
+from ropewalk.harness.stats.cells import cells, records
 
 ARGUMENTS = ("scaling", "length", "low", "high", "n", "status")
 

@@ -15,7 +15,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from harness.errors import UserError, why
+from ropewalk.harness.errors import UserError, why
 
 MIB = 2**20
 KINDS = {

@@ -21,7 +21,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import logging as hub_logging
 
-from harness.errors import UserError, panicked, reason, words
+from ropewalk.harness.errors import UserError, panicked, reason, words
 
 LOG_IN = "hf auth login"
 UNREACHED = f"the hub ({constants.ENDPOINT}) cannot be reached; --offline reads its cache."

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from glob import has_magic
 from pathlib import Path
 
-from harness.errors import UserError
+from ropewalk.harness.errors import UserError
 
 
 def printable(text: str) -> str:

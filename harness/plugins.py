@@ -22,10 +22,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from harness.errors import UserError, reason, words
-from harness.files import read_regular
-from harness.names import article, is_dotted, nearest, printable, recorded_entry
-from tasks.types import CodeFolder
+from ropewalk.harness.errors import UserError, reason, words
+from ropewalk.harness.files import read_regular
+from ropewalk.harness.names import article, is_dotted, nearest, printable, recorded_entry
+from ropewalk.tasks.types import CodeFolder
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
@@ -184,7 +184,7 @@ def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
         return _from_file(kind, Path(name))
     if kind in FOLDERS and name in names(kind):
         package = FOLDERS[kind].replace("/", ".")
-        return importlib.import_module(f"{package}.{name}"), None
+        return importlib.import_module(f"ropewalk.{package}.{name}"), None
     if is_dotted(name):
         return _imported(kind, name, name)
     if name in packaged(kind):
@@ -311,7 +311,7 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def names_method(hint: Any) -> bool:
-    """Return whether an option's annotation is that of a method (``scaling.types.Method``)."""
+    """Return whether an option's annotation is that of a method (``scaling/types.py``)."""
     return typing.get_origin(hint) is Callable
 
 

@@ -16,16 +16,16 @@ from accelerate import PartialState
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from PIL import Image
 
-from harness.errors import UserError
-from harness.names import nearest
-from harness.plugins import RAISED, failure
-from harness.reports._write import write_reports
-from harness.runs.frame import make_frame, score_of
-from harness.runs.store import KEPT, read_samples
-from harness.stats.cells import records
-from harness.sweep.measure import Event, Started
-from harness.sweep.plan import Cell, Item, Key, Plan
-from tasks.types import Sample
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.names import nearest
+from ropewalk.harness.plugins import RAISED, failure
+from ropewalk.harness.reports._write import write_reports
+from ropewalk.harness.runs.frame import make_frame, score_of
+from ropewalk.harness.runs.store import KEPT, read_samples
+from ropewalk.harness.stats.cells import records
+from ropewalk.harness.sweep.measure import Event, Started
+from ropewalk.harness.sweep.plan import Cell, Item, Key, Plan
+from ropewalk.tasks.types import Sample
 
 RUN_NAME = {"mlflow": ["run_name"], "trackio": ["name"], "wandb": ["name"]}  # arguments for it
 REPORTS = ("scores", "best", "curves")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.errors import UserError
-from harness.plugins import all_names, entry, module_of
-from scaling import Rotation
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.plugins import all_names, entry, module_of
+from ropewalk.scaling import Rotation
 
 
 def __getattr__(name: str) -> Callable[..., Rotation]:

@@ -5,12 +5,12 @@ A method is a function ``frequencies(rope, length, *, options) -> Frequencies``,
 ``bands(rope, length, *, options) -> Bands``. The types are exported here.
 """
 
-from scaling.types import Band as Band
-from scaling.types import Bands as Bands
-from scaling.types import Frequencies as Frequencies
-from scaling.types import PerLayerFrequencies as PerLayerFrequencies
-from scaling.types import Range as Range
-from scaling.types import Rope as Rope
-from scaling.types import Rotation as Rotation
-from scaling.types import StatefulRope as StatefulRope
-from scaling.types import by_distance as by_distance
+from ropewalk.scaling.types import Band as Band
+from ropewalk.scaling.types import Bands as Bands
+from ropewalk.scaling.types import Frequencies as Frequencies
+from ropewalk.scaling.types import PerLayerFrequencies as PerLayerFrequencies
+from ropewalk.scaling.types import Range as Range
+from ropewalk.scaling.types import Rope as Rope
+from ropewalk.scaling.types import Rotation as Rotation
+from ropewalk.scaling.types import StatefulRope as StatefulRope
+from ropewalk.scaling.types import by_distance as by_distance

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from scaling.types import Rope
+from ropewalk.scaling.types import Rope
 
 OUTLIERS, NORMS = "outlier_shares", "pair_norms"  # the tables that ``ropewalk calibrate`` writes
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from scaling.types import Rope
+from ropewalk.scaling.types import Rope
 
 
 def check_critical(rope: Rope, critical: int) -> int:

@@ -3,7 +3,7 @@
 import math
 from typing import Annotated
 
-from scaling.types import Frequencies, Range, Rope
+from ropewalk.scaling.types import Frequencies, Range, Rope
 
 TRAINING = "the paper trains on at the new base"
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 import torch
 
-from scaling import none
-from scaling.types import Frequencies, Method, Rope, frequencies_on
+from ropewalk.scaling import none
+from ropewalk.scaling.types import Frequencies, Method, Rope, frequencies_on
 
 CODE = "hrlics/CoPE"  # of the authors, on GitHub
 

@@ -2,8 +2,8 @@
 
 import math
 
-from scaling._ramp import check_critical
-from scaling.types import Factor, Frequencies, Rope, factor_or_stretch
+from ropewalk.scaling._ramp import check_critical
+from ropewalk.scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
 
 def frequencies(

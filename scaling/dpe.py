@@ -5,9 +5,9 @@ from typing import Annotated
 
 import torch
 
-from scaling import none
-from scaling._files import NORMS, read_heads
-from scaling.types import (
+from ropewalk.scaling import none
+from ropewalk.scaling._files import NORMS, read_heads
+from ropewalk.scaling.types import (
     Band,
     Bands,
     Frequencies,

@@ -5,8 +5,8 @@ from typing import Literal
 
 import torch
 
-from scaling import none
-from scaling.types import Band, Bands, Frequencies, Method, Rope, Window, frequencies_on
+from ropewalk.scaling import none
+from ropewalk.scaling.types import Band, Bands, Frequencies, Method, Rope, Window, frequencies_on
 
 CODE = "HKUNLP/ChunkLlama"  # of the authors, on GitHub
 

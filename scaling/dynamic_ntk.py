@@ -5,8 +5,8 @@ from typing import Literal
 
 import torch
 
-from scaling import ntk
-from scaling.types import Band, Bands, Frequencies, Rope, StatefulRope, factor_or_stretch
+from ropewalk.scaling import ntk
+from ropewalk.scaling.types import Band, Bands, Frequencies, Rope, StatefulRope, factor_or_stretch
 
 CODE = "huggingface/transformers"  # of the authors, on GitHub
 YEAR = 2023

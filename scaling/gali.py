@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import torch
 
-from scaling import none
-from scaling.types import Band, Bands, Frequencies, Method, Rope, frequencies_on
+from ropewalk.scaling import none
+from ropewalk.scaling.types import Band, Bands, Frequencies, Method, Rope, frequencies_on
 
 CODE = "adlnlp/Gali"  # of the authors, on GitHub
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import torch
 
-from scaling.types import Frequencies, Range, Rope
+from ropewalk.scaling.types import Frequencies, Range, Rope
 
 CODE = "abacusai/Long-Context"  # of the authors, on GitHub
 

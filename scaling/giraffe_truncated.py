@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from scaling.types import Frequencies, Rope
+from ropewalk.scaling.types import Frequencies, Rope
 
 CODE = "abacusai/Long-Context"  # of the authors, on GitHub
 

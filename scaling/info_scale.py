@@ -2,8 +2,8 @@
 
 import torch
 
-from scaling import none
-from scaling.types import Bands, Frequencies, Method, Rope, rotation_on
+from ropewalk.scaling import none
+from ropewalk.scaling.types import Bands, Frequencies, Method, Rope, rotation_on
 
 CODE = "HT-NEKO/Information-Entropy-Invariance"  # of the authors, on GitHub
 

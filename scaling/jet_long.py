@@ -6,10 +6,10 @@ from typing import Literal
 
 import torch
 
-from scaling import none
-from scaling._ramp import bounds
-from scaling.rerope import window_of
-from scaling.types import (
+from ropewalk.scaling import none
+from ropewalk.scaling._ramp import bounds
+from ropewalk.scaling.rerope import window_of
+from ropewalk.scaling.types import (
     Bands,
     Frequencies,
     Method,

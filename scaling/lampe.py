@@ -5,8 +5,16 @@ from typing import Annotated, Literal
 
 import torch
 
-from scaling import none
-from scaling.types import Bands, Frequencies, Method, Range, Rope, by_distance, frequencies_on
+from ropewalk.scaling import none
+from ropewalk.scaling.types import (
+    Bands,
+    Frequencies,
+    Method,
+    Range,
+    Rope,
+    by_distance,
+    frequencies_on,
+)
 
 CODE = "scar-on/LaMPE"  # of the authors, on GitHub
 

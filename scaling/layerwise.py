@@ -3,8 +3,15 @@
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from scaling import ntk, pi, yarn
-from scaling.types import Factor, Frequencies, PerLayerFrequencies, Range, Rope, factor_or_stretch
+from ropewalk.scaling import ntk, pi, yarn
+from ropewalk.scaling.types import (
+    Factor,
+    Frequencies,
+    PerLayerFrequencies,
+    Range,
+    Rope,
+    factor_or_stretch,
+)
 
 SCALED = {"pi": pi.frequencies, "ntk": ntk.frequencies, "yarn": yarn.frequencies}
 Share = Annotated[float, Range(0.0, 2.0)]

@@ -4,9 +4,18 @@ import math
 
 import torch
 
-from scaling import none
-from scaling.rerope import window_of
-from scaling.types import Bands, Factor, Frequencies, Method, Rope, Window, beyond, frequencies_on
+from ropewalk.scaling import none
+from ropewalk.scaling.rerope import window_of
+from ropewalk.scaling.types import (
+    Bands,
+    Factor,
+    Frequencies,
+    Method,
+    Rope,
+    Window,
+    beyond,
+    frequencies_on,
+)
 
 CODE = "bojone/rerope"  # of the authors, on GitHub
 YEAR = 2023

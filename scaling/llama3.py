@@ -3,7 +3,7 @@
 import math
 from typing import Annotated
 
-from scaling.types import Factor, FewTurns, Frequencies, Range, Rope, factor_or_stretch
+from ropewalk.scaling.types import Factor, FewTurns, Frequencies, Range, Rope, factor_or_stretch
 
 CODE = "meta-llama/llama-models"  # of the authors, on GitHub
 YEAR = 2024

@@ -2,8 +2,8 @@
 
 import torch
 
-from scaling import none
-from scaling.types import (
+from ropewalk.scaling import none
+from ropewalk.scaling.types import (
     Band,
     Bands,
     Frequencies,

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from scaling import none
-from scaling.types import Bands, Frequencies, Method, Rope, rotation_on
+from ropewalk.scaling import none
+from ropewalk.scaling.types import Bands, Frequencies, Method, Rope, rotation_on
 
 CODE = "bojone/rerope"  # of the authors, on GitHub
 YEAR = 2021

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import torch
 
-from scaling._files import read_table
-from scaling.types import Frequencies, PerLayerFrequencies, Rope, factor_or_stretch
+from ropewalk.scaling._files import read_table
+from ropewalk.scaling.types import Frequencies, PerLayerFrequencies, Rope, factor_or_stretch
 
 CODE = "microsoft/LongRoPE"  # of the authors, on GitHub
 

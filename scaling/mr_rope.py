@@ -5,8 +5,8 @@ from typing import Literal
 
 import torch
 
-from scaling._ramp import bounds
-from scaling.types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
+from ropewalk.scaling._ramp import bounds
+from ropewalk.scaling.types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
 
 
 def frequencies(

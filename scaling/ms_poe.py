@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from scaling import none
-from scaling._files import OUTLIERS, read_heads
-from scaling.types import Band, Bands, Frequencies, Method, Rope, frequencies_on
+from ropewalk.scaling import none
+from ropewalk.scaling._files import OUTLIERS, read_heads
+from ropewalk.scaling.types import Band, Bands, Frequencies, Method, Rope, frequencies_on
 
 CODE = "VITA-Group/Ms-PoE"  # of the authors, on GitHub
 

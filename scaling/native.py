@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import ModuleType
 
-from scaling import dual_chunk, dynamic_ntk, llama3, longrope, none, pi, yarn
-from scaling.types import Bands, Frequencies, Rope
+from ropewalk.scaling import dual_chunk, dynamic_ntk, llama3, longrope, none, pi, yarn
+from ropewalk.scaling.types import Bands, Frequencies, Rope
 
 CODE = "huggingface/transformers"  # of the authors, on GitHub
 

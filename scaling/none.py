@@ -1,6 +1,6 @@
 """The plain rotary embedding at the model's base, without any scaling (arXiv:2104.09864)."""
 
-from scaling.types import Frequencies, Rope
+from ropewalk.scaling.types import Frequencies, Rope
 
 CODE = "ZhuiyiTechnology/roformer"  # of the authors, on GitHub
 

@@ -2,7 +2,7 @@
 
 import math
 
-from scaling.types import Factor, Frequencies, Rope, factor_or_stretch
+from ropewalk.scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
 CODE = "jquesnelle/yarn"  # of the authors, on GitHub
 YEAR = 2023

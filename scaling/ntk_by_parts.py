@@ -2,8 +2,8 @@
 
 import math
 
-from scaling._ramp import by_turns, mixed
-from scaling.types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
+from ropewalk.scaling._ramp import by_turns, mixed
+from ropewalk.scaling.types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
 
 CODE = "jquesnelle/yarn"  # of the authors, on GitHub
 

@@ -1,8 +1,8 @@
 """NTK-by-parts as in YaRN's code: linear, then NTK-aware, then plain (jquesnelle/yarn)."""
 
-from scaling import ntk
-from scaling._ramp import by_index
-from scaling.types import Factor, Frequencies, Rope, factor_or_stretch
+from ropewalk.scaling import ntk
+from ropewalk.scaling._ramp import by_index
+from ropewalk.scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
 CODE = "jquesnelle/yarn"  # of the authors, on GitHub
 YEAR = 2023

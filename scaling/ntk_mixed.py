@@ -4,7 +4,7 @@ from typing import Annotated
 
 import torch
 
-from scaling.types import Factor, Frequencies, Range, Rope, factor_or_stretch
+from ropewalk.scaling.types import Factor, Frequencies, Range, Rope, factor_or_stretch
 
 CODE = "bojone/rerope"  # of the authors, on GitHub
 YEAR = 2023

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from scaling.types import Frequencies, Range, Rope
+from ropewalk.scaling.types import Frequencies, Range, Rope
 
 TRAINING = "the paper pretrains with it"
 

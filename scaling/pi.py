@@ -1,6 +1,6 @@
 """Position Interpolation: inv_freq / factor; dynamic with the factor unset (arXiv:2306.15595)."""
 
-from scaling.types import Factor, Frequencies, Rope, factor_or_stretch
+from ropewalk.scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
 
 def frequencies(rope: Rope, length: int, *, factor: Factor = None) -> Frequencies:

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from scaling import none
-from scaling.types import Frequencies, Method, Rope, frequencies_on
+from ropewalk.scaling import none
+from ropewalk.scaling.types import Frequencies, Method, Rope, frequencies_on
 
 CODE = "sheryc/resonance_rope"  # of the authors, on GitHub
 

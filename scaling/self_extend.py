@@ -2,9 +2,9 @@
 
 import torch
 
-from scaling import none
-from scaling.rerope import window_of
-from scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, frequencies_on
+from ropewalk.scaling import none
+from ropewalk.scaling.rerope import window_of
+from ropewalk.scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, frequencies_on
 
 CODE = "datamllab/LongLM"  # of the authors, on GitHub
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from scaling import none
-from scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, frequencies_on
+from ropewalk.scaling import none
+from ropewalk.scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, frequencies_on
 
 CODE = "HKUNLP/STRING"  # of the authors, on GitHub
 

@@ -3,8 +3,8 @@
 import math
 from typing import Literal
 
-from scaling._ramp import by_index, by_turns, mixed
-from scaling.types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
+from ropewalk.scaling._ramp import by_index, by_turns, mixed
+from ropewalk.scaling.types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
 
 CODE = "jquesnelle/yarn"  # of the authors, on GitHub
 

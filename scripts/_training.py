@@ -23,15 +23,15 @@ from rich.console import Console
 from rich.progress import track
 from transformers.utils import logging
 
-from harness.data.corpus import make_context
-from harness.data.embedded import held_out
-from harness.errors import UserError
-from harness.files import make_folder
-from harness.names import printable
-from harness.reports.writing.sentences import counted
-from harness.sweep.record import named
-from tasks.passkey import Filler, framed, prompt
-from tasks.types import TaskContext
+from ropewalk.harness.data.corpus import make_context
+from ropewalk.harness.data.embedded import held_out
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.files import make_folder
+from ropewalk.harness.names import printable
+from ropewalk.harness.reports.writing.sentences import counted
+from ropewalk.harness.sweep.record import named
+from ropewalk.tasks.passkey import Filler, framed, prompt
+from ropewalk.tasks.types import TaskContext
 
 logging.disable_progress_bar()  # of shards that are written: a log keeps every step of it
 console = Console()

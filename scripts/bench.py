@@ -31,18 +31,18 @@ import transformers
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from harness.data.corpus import make_context
-from harness.engine import answers
-from harness.hub import go_offline
-from harness.methods.resolve import resolve
-from harness.models.checkpoint import open_checkpoint
-from harness.models.weights import load_weights
-from harness.patching.patch import patched
-from harness.plugins import load
-from harness.sweep.record import named
-from tasks import passkey
-from tasks.types import Loglikelihood
-from tasks.types import LoglikelihoodResponse as Response
+from ropewalk.harness.data.corpus import make_context
+from ropewalk.harness.engine import answers
+from ropewalk.harness.hub import go_offline
+from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.models.checkpoint import open_checkpoint
+from ropewalk.harness.models.weights import load_weights
+from ropewalk.harness.patching.patch import patched
+from ropewalk.harness.plugins import load
+from ropewalk.harness.sweep.record import named
+from ropewalk.tasks import passkey
+from ropewalk.tasks.types import Loglikelihood
+from ropewalk.tasks.types import LoglikelihoodResponse as Response
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results" / "benchmarks"
@@ -307,13 +307,13 @@ def start_up(setting: Setting) -> Iterator[Row]:
     with TemporaryDirectory() as place:
         sweep = "run --scaling none --task passkey:depths=1,trials=1 --length 1x --device cpu"
         resumed = [*sweep.split(), "--out", f"{place}/run"]
-        _child("-m", "harness", *resumed)
+        _child("-m", "ropewalk.harness", *resumed)
         for what, words, least, bar in (
             ("ropewalk --help", ["--help"], "pass", 10.0),
             ("ropewalk run --help", ["run", "--help"], "pass", 20.0),
             ("a finished sweep, resumed", resumed, "import torch", None),
         ):
-            commands = ["-m", "harness", *words], ["-c", least]
+            commands = ["-m", "ropewalk.harness", *words], ["-c", least]
             turns = range(1 if setting.quick else 10)
             taken = [[1000 * _child(*command)[1] for command in commands] for _ in turns]
             ours, theirs = zip(*taken, strict=True)

@@ -32,8 +32,8 @@ from urllib.request import urlopen
 from _training import start
 from cyclopts import App
 
-from harness.errors import UserError, why
-from harness.files import make_folder, replacing
+from ropewalk.harness.errors import UserError, why
+from ropewalk.harness.files import make_folder, replacing
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "results/smollm2/corpus.csv"

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.files import replacing
-from harness.select.measuring import CUT, FAR, NEAR, OWN, Budget, Need, RaceData
-from harness.select.race import WINNER, Race
-from harness.stats.paired import of_means
-from harness.stats.selection import Selection, select_means, select_shares
+from ropewalk.harness.files import replacing
+from ropewalk.harness.select.measuring import CUT, FAR, NEAR, OWN, Budget, Need, RaceData
+from ropewalk.harness.select.race import WINNER, Race
+from ropewalk.harness.stats.paired import of_means
+from ropewalk.harness.stats.selection import Selection, select_means, select_shares
 
 Array = NDArray[Any]
 Random = np.random.Generator

@@ -13,7 +13,6 @@ import json
 import logging
 import posixpath
 import re
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -23,18 +22,18 @@ import pandas as pd
 import torch
 from transformers import LlamaConfig
 
-from harness.api.describe import Description, describe
-from harness.cli.app import app
-from harness.errors import UserError
-from harness.methods.resolve import resolve
-from harness.patching.config import rope_of
-from harness.plugins import FOLDERS, METHOD, Plugin, catalogue, load, names, parameters
-from harness.reports.writing.tables import markdown
-from harness.serve._export import choose
-from harness.serve._parameters import Target
-from harness.sweep.spec import bundled
-from ropewalk import HOMES
-from scaling.types import Bands, Rotation
+import ropewalk
+from ropewalk.harness.api.describe import Description, describe
+from ropewalk.harness.cli.app import app
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.plugins import FOLDERS, METHOD, Plugin, catalogue, load, names, parameters
+from ropewalk.harness.reports.writing.tables import markdown
+from ropewalk.harness.serve._export import choose
+from ropewalk.harness.serve._parameters import Target
+from ropewalk.harness.sweep.spec import bundled
+from ropewalk.scaling.types import Bands, Rotation
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -163,14 +162,15 @@ def python() -> str:
     parts = [
         "# Python",
         "::: ropewalk\n    options:\n      members: []\n      show_root_heading: false",
-        "::: harness.inspection.check.check_method",
-        "::: harness.inspection.check.check_encoding",
+        "::: ropewalk.harness.inspection.check.check_method",
+        "::: ropewalk.harness.inspection.check.check_encoding",
     ]
-    for name, home in HOMES.items():
-        if home != "ropewalk":
-            module = getattr(getattr(import_module(home), name), "__module__", home)
-            known = module.partition(".")[0] in ("harness", "scaling", "tasks")
-            parts.append(f"::: {module if known else f'{home}.types'}.{name}")  # else of an alias
+    for name in dir(ropewalk):
+        value = getattr(ropewalk, name)
+        if not isinstance(value, ModuleType):
+            module = getattr(value, "__module__", "")  # an alias of types has none of ours
+            home = module if module.startswith("ropewalk.") else "ropewalk.tasks.types"
+            parts.append(f"::: {home}.{name}")
     return "\n\n".join(parts)
 
 

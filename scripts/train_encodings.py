@@ -31,15 +31,15 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from harness.cli.settings import whole
-from harness.encodings._config import EncodingConfig, config_of
-from harness.encodings._model import EncodingForCausalLM
-from harness.errors import UserError
-from harness.files import make_folder, replacing
-from harness.models.config import REFERENCE
-from harness.plugins import call, names
-from harness.reports._write import save_csv
-from harness.reports.writing.sentences import counted
+from ropewalk.harness.cli.settings import whole
+from ropewalk.harness.encodings._config import EncodingConfig, config_of
+from ropewalk.harness.encodings._model import EncodingForCausalLM
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.files import make_folder, replacing
+from ropewalk.harness.models.config import REFERENCE
+from ropewalk.harness.plugins import call, names
+from ropewalk.harness.reports._write import save_csv
+from ropewalk.harness.reports.writing.sentences import counted
 
 # A fifth of the reference model's parameters, a quarter of its rows, more steps, a higher rate.
 PLAIN = Recipe(steps=3000, rows=8, rate=3e-3, width=128, layers=4, mlp=384)

@@ -24,10 +24,10 @@ from cyclopts import App
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from harness.cli.settings import Whole
-from harness.files import make_folder, replacing
-from tasks._prompt import FILLER
-from tasks.passkey import INTRODUCTION, NEEDLE, QUESTION
+from ropewalk.harness.cli.settings import Whole
+from ropewalk.harness.files import make_folder, replacing
+from ropewalk.tasks._prompt import FILLER
+from ropewalk.tasks.passkey import INTRODUCTION, NEEDLE, QUESTION
 
 app = App(help=__doc__)
 

@@ -5,17 +5,17 @@ response, context) -> Sample``, ``score(samples) -> Score``, ``VERSION`` and ``M
 are the keyword-only parameters of ``ask``. The types are exported here.
 """
 
-from tasks.types import Divergence as Divergence
-from tasks.types import DivergenceResponse as DivergenceResponse
-from tasks.types import Document as Document
-from tasks.types import Generate as Generate
-from tasks.types import Generated as Generated
-from tasks.types import Group as Group
-from tasks.types import GroupResponse as GroupResponse
-from tasks.types import Loglikelihood as Loglikelihood
-from tasks.types import LoglikelihoodResponse as LoglikelihoodResponse
-from tasks.types import Request as Request
-from tasks.types import Response as Response
-from tasks.types import Sample as Sample
-from tasks.types import Score as Score
-from tasks.types import TaskContext as TaskContext
+from ropewalk.tasks.types import Divergence as Divergence
+from ropewalk.tasks.types import DivergenceResponse as DivergenceResponse
+from ropewalk.tasks.types import Document as Document
+from ropewalk.tasks.types import Generate as Generate
+from ropewalk.tasks.types import Generated as Generated
+from ropewalk.tasks.types import Group as Group
+from ropewalk.tasks.types import GroupResponse as GroupResponse
+from ropewalk.tasks.types import Loglikelihood as Loglikelihood
+from ropewalk.tasks.types import LoglikelihoodResponse as LoglikelihoodResponse
+from ropewalk.tasks.types import Request as Request
+from ropewalk.tasks.types import Response as Response
+from ropewalk.tasks.types import Sample as Sample
+from ropewalk.tasks.types import Score as Score
+from ropewalk.tasks.types import TaskContext as TaskContext

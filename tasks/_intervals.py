@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any, TypeVar
 
-from tasks.types import Sample
+from ropewalk.tasks.types import Sample
 
 Array = Any  # of numpy, which is imported only where it is needed
 Part = TypeVar("Part", bound=Hashable)

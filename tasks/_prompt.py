@@ -11,7 +11,7 @@ from random import Random
 from typing import Literal
 from uuid import UUID
 
-from tasks.types import TaskContext
+from ropewalk.tasks.types import TaskContext
 
 Kind = Literal["words", "numbers", "uuids"]
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Literal, NamedTuple
 
-from tasks._tokens import Tokens
-from tasks.types import Document
+from ropewalk.tasks._tokens import Tokens
+from ropewalk.tasks.types import Document
 
 TAIL, STRIDE = 128, 256  # the options' defaults, in tokens
 JOINED = 4  # windows of one length that fill a unit of overlapping windows

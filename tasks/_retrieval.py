@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
-from tasks._intervals import draws, macro_average
-from tasks._prompt import Frame, continued
-from tasks.types import (
+from ropewalk.tasks._intervals import draws, macro_average
+from ropewalk.tasks._prompt import Frame, continued
+from ropewalk.tasks.types import (
     Fact,
     Generate,
     Generated,

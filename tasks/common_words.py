@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from random import Random
 
-from tasks._prompt import around, continued, words
-from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, make_request, room, score
-from tasks.types import Fact, Request, TaskContext
+from ropewalk.tasks._prompt import around, continued, words
+from ropewalk.tasks._retrieval import BETWEEN, FACTS, check_trials, grade, make_request, room, score
+from ropewalk.tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 2

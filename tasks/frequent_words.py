@@ -18,9 +18,9 @@ from operator import mul
 from random import Random
 from string import ascii_lowercase
 
-from tasks._prompt import around, continued
-from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, make_request, room, score
-from tasks.types import Fact, Request, TaskContext
+from ropewalk.tasks._prompt import around, continued
+from ropewalk.tasks._retrieval import BETWEEN, FACTS, check_trials, grade, make_request, room, score
+from ropewalk.tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 2

@@ -10,9 +10,18 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from random import Random
 
-from tasks._prompt import around, collected, continued, drawn, inserted
-from tasks._retrieval import FACTS, Form, check_trials, grade, grid, make_request, room, score
-from tasks.types import Fact, Request, TaskContext
+from ropewalk.tasks._prompt import around, collected, continued, drawn, inserted
+from ropewalk.tasks._retrieval import (
+    FACTS,
+    Form,
+    check_trials,
+    grade,
+    grid,
+    make_request,
+    room,
+    score,
+)
+from ropewalk.tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1

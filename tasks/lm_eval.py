@@ -25,8 +25,8 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-from tasks._intervals import proportion, ratio
-from tasks.types import (
+from ropewalk.tasks._intervals import proportion, ratio
+from ropewalk.tasks.types import (
     CodeFolder,
     Fact,
     Generate,

@@ -17,7 +17,7 @@ from itertools import chain, count, repeat
 from random import Random
 from typing import Literal, NamedTuple
 
-from tasks._prompt import (
+from ropewalk.tasks._prompt import (
     FILLER,
     Frame,
     Kind,
@@ -28,7 +28,7 @@ from tasks._prompt import (
     inserted,
     sentences,
 )
-from tasks._retrieval import (
+from ropewalk.tasks._retrieval import (
     BETWEEN,
     FACTS,
     Form,
@@ -40,7 +40,7 @@ from tasks._retrieval import (
     room,
     score,
 )
-from tasks.types import Fact, Generate, Group, Loglikelihood, Request, TaskContext
+from ropewalk.tasks.types import Fact, Generate, Group, Loglikelihood, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 2

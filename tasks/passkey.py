@@ -13,9 +13,16 @@ from itertools import cycle
 from random import Random
 from typing import Literal, NamedTuple
 
-from tasks._prompt import FILLER, Frame, around, continued, inserted
-from tasks._retrieval import check_trials, grid, score
-from tasks.types import Document, Fact, Loglikelihood, LoglikelihoodResponse, Sample, TaskContext
+from ropewalk.tasks._prompt import FILLER, Frame, around, continued, inserted
+from ropewalk.tasks._retrieval import check_trials, grid, score
+from ropewalk.tasks.types import (
+    Document,
+    Fact,
+    Loglikelihood,
+    LoglikelihoodResponse,
+    Sample,
+    TaskContext,
+)
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1

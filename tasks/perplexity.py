@@ -16,9 +16,16 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from tasks._intervals import per_weight
-from tasks._protocols import PROTOCOLS, STRIDE, TAIL, Layout, Protocol, check, fitting
-from tasks.types import Fact, Loglikelihood, LoglikelihoodResponse, Sample, Score, TaskContext
+from ropewalk.tasks._intervals import per_weight
+from ropewalk.tasks._protocols import PROTOCOLS, STRIDE, TAIL, Layout, Protocol, check, fitting
+from ropewalk.tasks.types import (
+    Fact,
+    Loglikelihood,
+    LoglikelihoodResponse,
+    Sample,
+    Score,
+    TaskContext,
+)
 
 VERSION = 1
 METRIC = "perplexity"

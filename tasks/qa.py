@@ -16,9 +16,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from tasks._prompt import around, continued
-from tasks._retrieval import check_trials, make_request, room, score, shown
-from tasks.types import Fact, Generate, Generated, Request, Sample, TaskContext
+from ropewalk.tasks._prompt import around, continued
+from ropewalk.tasks._retrieval import check_trials, make_request, room, score, shown
+from ropewalk.tasks.types import Fact, Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "about", "ask", "grade", "score"]
 VERSION = 1

@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tasks import _retrieval, common_words, frequent_words, niah, qa, variable_tracking
-from tasks._retrieval import check_trials, score
-from tasks.niah import PRESETS
-from tasks.types import Generate, Generated, Request, Sample, TaskContext
+from ropewalk.tasks import _retrieval, common_words, frequent_words, niah, qa, variable_tracking
+from ropewalk.tasks._retrieval import check_trials, score
+from ropewalk.tasks.niah import PRESETS
+from ropewalk.tasks.types import Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "about", "ask", "grade", "score"]
 VERSION = 5

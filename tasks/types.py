@@ -9,7 +9,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, NewType
 
-from tasks._tokens import kept
+from ropewalk.tasks._tokens import kept
 
 Fact = str | int | float | list[float] | None
 CodeFolder = NewType("CodeFolder", str)  # an option that names a folder whose code is executed

@@ -11,8 +11,8 @@ from itertools import pairwise, repeat
 from random import Random
 from string import ascii_uppercase
 
-from tasks._prompt import FILLER, around, continued, inserted
-from tasks._retrieval import (
+from ropewalk.tasks._prompt import FILLER, around, continued, inserted
+from ropewalk.tasks._retrieval import (
     BETWEEN,
     FACTS,
     check_new,
@@ -22,7 +22,7 @@ from tasks._retrieval import (
     room,
     score,
 )
-from tasks.types import Fact, Request, TaskContext
+from ropewalk.tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1

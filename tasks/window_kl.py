@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from tasks import perplexity
-from tasks._intervals import per_weight
-from tasks.types import Divergence, DivergenceResponse, Sample, Score, TaskContext
+from ropewalk.tasks import perplexity
+from ropewalk.tasks._intervals import per_weight
+from ropewalk.tasks.types import Divergence, DivergenceResponse, Sample, Score, TaskContext
 
 VERSION = 1
 METRIC = "window_kl"

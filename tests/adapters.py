@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness.models.checkpoint import Checkpoint, open_checkpoint
+from ropewalk.harness.models.checkpoint import Checkpoint, open_checkpoint
 
 
 def config(kind: str) -> Any:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from harness.engine import Sizes, answers, shareable
-from tasks.types import Loglikelihood, Request, Response
+from ropewalk.harness.engine import Sizes, answers, shareable
+from ropewalk.tasks.types import Loglikelihood, Request, Response
 
 
 def asked(longest: int = 600) -> list[Request]:

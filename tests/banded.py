@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from harness.patching.config import rope_of
-from harness.patching.patch import patched
-from scaling import (
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.patching.patch import patched
+from ropewalk.scaling import (
     dpe,
     dual_chunk,
     dynamic_ntk,
@@ -29,7 +29,7 @@ from scaling import (
     string,
     yarn,
 )
-from scaling.types import Bands, Rope
+from ropewalk.scaling.types import Bands, Rope
 from tests.families import TOKENS, build, tiny
 from tests.tiny import WINDOW
 

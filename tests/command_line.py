@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from harness.cli.app import main
-from harness.runs.store import SAMPLES
-from tasks import perplexity
+from ropewalk.harness.cli.app import main
+from ropewalk.harness.runs.store import SAMPLES
+from ropewalk.tasks import perplexity
 
 SETTINGS: dict[str, list[str]] = {
     "length": ["4x", "5x"],
@@ -20,7 +20,7 @@ SETTINGS: dict[str, list[str]] = {
 CELLS, QUESTIONS = 2 * 2 * 2, 2 * 2 * (3 + 4)  # three documents, four keys
 MANY = {"task": ["perplexity:tail=16", "passkey:depths=4,trials=4"], "length": ["5x"]}  # to kill in
 MINE = """
-from scaling.types import Frequencies
+from ropewalk.scaling.types import Frequencies
 
 def frequencies(rope, length, *, factor: float = 1.0):
     return Frequencies(rope.inv_freq() / factor)

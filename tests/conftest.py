@@ -34,7 +34,7 @@ from tests.command_line import MANY, Outcome, Ropewalk, status, sweep
 # What takes seconds to import is imported where it is used: a process that only hands out tests,
 # as that of ``pytest -n``, waits for none of it.
 if TYPE_CHECKING:
-    from harness.models.checkpoint import Checkpoint
+    from ropewalk.harness.models.checkpoint import Checkpoint
 
 # How long an example takes says how busy the machine is, and nothing of the property. The examples
 # are the same in every run; HYPOTHESIS_SEARCH=1 draws others.
@@ -73,7 +73,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def last_screen() -> Iterator[Callable[..., None]]:
     """Shorten the end of every run, and return what shows its last screen."""
-    from harness.cli.outcome import brief
+    from ropewalk.harness.cli.outcome import brief
 
     with pytest.MonkeyPatch.context() as patch:
         small_runs.shorten(patch)
@@ -83,14 +83,14 @@ def last_screen() -> Iterator[Callable[..., None]]:
 @pytest.fixture
 def real_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the page of reports be made."""
-    monkeypatch.setattr("harness.reports.page.page", small_runs.page)
+    monkeypatch.setattr("ropewalk.harness.reports.page.page", small_runs.page)
 
 
 @pytest.fixture
 def scored(monkeypatch: pytest.MonkeyPatch, last_screen: Callable[..., None]) -> None:
     """Let a run end with the report ``scores`` and its last screen."""
-    monkeypatch.setattr("harness.reports._write.DEFAULT", ("scores",))
-    monkeypatch.setattr("harness.cli.outcome.brief", last_screen)
+    monkeypatch.setattr("ropewalk.harness.reports._write.DEFAULT", ("scores",))
+    monkeypatch.setattr("ropewalk.harness.cli.outcome.brief", last_screen)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def default_reports(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
     """Let a run in this process write its reports and the page, as it does for a user."""
     request.getfixturevalue("real_page")
     request.getfixturevalue("scored")
-    monkeypatch.setattr("harness.reports._write.DEFAULT", small_runs.DEFAULT)
+    monkeypatch.setattr("ropewalk.harness.reports._write.DEFAULT", small_runs.DEFAULT)
 
 
 @pytest.fixture(scope="session")
@@ -136,8 +136,8 @@ def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def reference() -> tuple[Checkpoint, Any]:
     """Return the embedded checkpoint and its model, float32 on the CPU."""
-    from harness.models.checkpoint import open_checkpoint
-    from harness.models.weights import load_weights
+    from ropewalk.harness.models.checkpoint import open_checkpoint
+    from ropewalk.harness.models.weights import load_weights
 
     opened = open_checkpoint("reference", dtype="float32", device="cpu")
     return opened, load_weights(opened)
@@ -160,7 +160,7 @@ def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(checkpoint: object) -> None:
         pytest.fail(f"the weights of {checkpoint} were read")
 
-    monkeypatch.setattr("harness.sweep.backend.load_weights", fail)
+    monkeypatch.setattr("ropewalk.harness.sweep.backend.load_weights", fail)
 
 
 @pytest.fixture

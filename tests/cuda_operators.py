@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from harness.engine import sdpa
+from ropewalk.harness.engine import sdpa
 
 FLASH, EFFICIENT = "_scaled_dot_product_flash_attention", "_efficient_attention_forward"
 SCHEMAS = {name: getattr(torch.ops.aten, name).default._schema for name in (FLASH, EFFICIENT)}

@@ -15,15 +15,15 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.engine import DEFAULT, answers, shareable
-from harness.errors import UserError
-from harness.models.structure import Layers, layers_of, position_limit
-from harness.patching.config import FULL, geometry_of, is_rotary, rope_of
-from harness.patching.frequencies import check_geometry
-from harness.patching.patch import answering, patched
-from scaling import native, none, ntk, pi, self_extend, yarn
-from scaling.types import Band, Bands, Frequencies, Rope, by_distance
-from tasks.types import Loglikelihood
+from ropewalk.harness.engine import DEFAULT, answers, shareable
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.models.structure import Layers, layers_of, position_limit
+from ropewalk.harness.patching.config import FULL, geometry_of, is_rotary, rope_of
+from ropewalk.harness.patching.frequencies import check_geometry
+from ropewalk.harness.patching.patch import answering, patched
+from ropewalk.scaling import native, none, ntk, pi, self_extend, yarn
+from ropewalk.scaling.types import Band, Bands, Frequencies, Rope, by_distance
+from ropewalk.tasks.types import Loglikelihood
 from tests.asking import own_losses
 from tests.tiny import SHAPE, WINDOW
 

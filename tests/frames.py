@@ -6,7 +6,7 @@ from random import Random
 
 import pandas as pd
 
-from tasks._intervals import proportion
+from ropewalk.tasks._intervals import proportion
 
 LENGTHS = (256, 512, 1024, 2048)
 SCALINGS = ("none", "pi", "ntk", "dynamic_ntk", "yarn", "mine")

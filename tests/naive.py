@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 import torch
 
-from harness.patching.config import FULL
-from harness.patching.frequencies import PatchedRotary, placed, rotary_name
-from scaling.types import Band, Bands, Frequencies
+from ropewalk.harness.patching.config import FULL
+from ropewalk.harness.patching.frequencies import PatchedRotary, placed, rotary_name
+from ropewalk.scaling.types import Band, Bands, Frequencies
 
 Pair = tuple[int, int]  # a query and a key
 Pairs = dict[Pair, tuple[Any, Band]]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness.data.documents import open_documents
-from harness.errors import UserError
+from ropewalk.harness.data.documents import open_documents
+from ropewalk.harness.errors import UserError
 
 
 def read(given: object) -> list[tuple[str, str]]:

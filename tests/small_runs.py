@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness.reports._write import DEFAULT as DEFAULT
-from harness.reports.page import page as page
-from harness.runs.store import RUN
+from ropewalk.harness.reports._write import DEFAULT as DEFAULT
+from ropewalk.harness.reports.page import page as page
+from ropewalk.harness.runs.store import RUN
 from tests.command_line import status
 
 
@@ -19,7 +19,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
 
     Nor is the same config read for its layers again.
     """
-    from harness.models.structure import layers_of
+    from ropewalk.harness.models.structure import layers_of
 
     known: dict[str, Any] = {}
 
@@ -29,11 +29,11 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
             known[key] = layers_of(config, **asked)
         return known[key]
 
-    patch.setattr("harness.inspection.notes.layers_of", once)
-    patch.setattr("harness.reports.page.page", lambda *_: "")
-    patch.setattr("harness.reports._write.DEFAULT", ())
-    patch.setattr("harness.cli.outcome.brief", lambda *_: None)
-    patch.setattr("harness.reports._write.FIGURES", (".png",))
+    patch.setattr("ropewalk.harness.inspection.notes.layers_of", once)
+    patch.setattr("ropewalk.harness.reports.page.page", lambda *_: "")
+    patch.setattr("ropewalk.harness.reports._write.DEFAULT", ())
+    patch.setattr("ropewalk.harness.cli.outcome.brief", lambda *_: None)
+    patch.setattr("ropewalk.harness.reports._write.FIGURES", (".png",))
 
 
 def sweep(model: Path, docs: Path, out: Path, *words: str) -> Path:

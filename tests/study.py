@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
-from harness.stats.paired import Difference
+from ropewalk.harness.stats.paired import Difference
 
 # Code, addresses of links, and numbers that belong to a name, such as float32 or NTK-aware.
 NO_NUMBER = re.compile(r"`[^`]*`|\]\([^)]*\)|[A-Za-z_]+-?\d[\w.]*|\d+[A-Za-z_]\w*")

@@ -8,20 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from harness.plugins import ROOT
+from ropewalk.harness.plugins import ROOT
 
 # What a folder may import beside the standard library: anywhere, and inside functions only.
 MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
-    "scaling": ({"scaling", "torch"}, set()),
-    "tasks": ({"tasks"}, {"scipy", "numpy", "datasets", "lm_eval"}),
+    "scaling": ({"ropewalk.scaling", "torch"}, set()),
+    "tasks": ({"ropewalk.tasks"}, {"scipy", "numpy", "datasets", "lm_eval"}),
     # One formula for an interval, in the score and in the difference of two: the tasks'.
     "harness/reports": (
-        {"harness.reports", "pandas", "matplotlib", "numpy", "tabulate", "scipy"}
+        {"ropewalk.harness.reports", "pandas", "matplotlib", "numpy", "tabulate", "scipy"}
         | {"jinja2", "markupsafe"}
-        | {"tasks._intervals", "harness.stats"},
+        | {"ropewalk.tasks._intervals", "ropewalk.harness.stats"},
         set(),
     ),
-    "harness/stats": ({"harness.stats", "numpy", "pandas", "scipy", "tasks._intervals"}, set()),
+    "harness/stats": (
+        {"ropewalk.harness.stats", "numpy", "pandas", "scipy", "ropewalk.tasks._intervals"},
+        set(),
+    ),
 }
 # The packages of harness/, from the front door down: one may import those below it, and the files
 # beside them in harness/ itself, which import none of them.
@@ -62,6 +65,19 @@ def imports(part: ast.AST, *, deep: bool = False) -> Iterator[tuple[str, bool]]:
             yield from imports(node, deep=deep or isinstance(node, FUNCTIONS))
 
 
+def test_everything_is_imported_as_part_of_ropewalk():
+    """A user's own folder called tasks hides nothing, and no module is there twice."""
+    files = [p for name in ("harness", "scaling", "tasks") for p in (ROOT / name).rglob("*.py")]
+    files += [*(ROOT / "ropewalk").glob("*.py"), *(ROOT / "scripts").glob("*.py")]
+    wrong = [
+        f"{relative(path)} imports {module}"
+        for path in files
+        for module, _ in imports(tree(path))
+        if module.partition(".")[0] in ("harness", "scaling", "tasks")
+    ]
+    assert wrong == []
+
+
 def within(module: str, allowed: set[str]) -> bool:
     """Tell whether a module is one of the allowed ones or inside one."""
     return any(module == name or module.startswith(f"{name}.") for name in allowed)
@@ -88,7 +104,7 @@ def test_a_package_imports_only_from_packages_below_it():
         alone = {"__main__": "cli", "trackers": "trackers", "card": "card"}.get(path.stem, "stats")
         package = here[0] if len(here) > 1 else alone
         for module, _ in imports(tree(path)):
-            other = module.split(".")[1] if module.startswith("harness.") else ""
+            other = module.split(".")[2] if module.startswith("ropewalk.harness.") else ""
             if other in PACKAGES_DOWN and other != package:
                 below = PACKAGES_DOWN.index(other) > PACKAGES_DOWN.index(package)
                 wrong += [] if below else [f"{relative(path)} imports {module}"]

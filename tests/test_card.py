@@ -7,8 +7,8 @@ import pytest
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
-from harness.runs.frame import make_frame
-from harness.stats.cells import CELL, SCORE, cells
+from ropewalk.harness.runs.frame import make_frame
+from ropewalk.harness.stats.cells import CELL, SCORE, cells
 from tests.command_line import sweep
 
 COLUMNS = [*CELL, "metric", *SCORE, "status"]

@@ -11,8 +11,8 @@ import pandas as pd
 from scipy import stats
 
 import ropewalk as rw
-from harness.reports import seeds
-from harness.stats.paired import holm
+from ropewalk.harness.reports import seeds
+from ropewalk.harness.stats.paired import holm
 from tests import ROOT
 from tests.study import change, faults, number, over_seeds, signed, table
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from harness.files import replacing
+from ropewalk.harness.files import replacing
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])

@@ -9,12 +9,21 @@ from typing import Any
 import pytest
 import torch
 
-from harness.errors import UserError
-from harness.methods.resolve import resolve
-from harness.plugins import FOLDERS, ROOT, catalogue, entry, load, names, names_code, packaged
 from ropewalk import methods
-from scaling import log_n, yarn
-from scaling.types import Frequencies, Rope
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.plugins import (
+    FOLDERS,
+    ROOT,
+    catalogue,
+    entry,
+    load,
+    names,
+    names_code,
+    packaged,
+)
+from ropewalk.scaling import log_n, yarn
+from ropewalk.scaling.types import Frequencies, Rope
 
 Write = Callable[..., Path]
 
@@ -37,7 +46,7 @@ def refused(function: Callable[[], Any]) -> str:
 
 
 MINE = """
-    from scaling.types import Frequencies
+    from ropewalk.scaling.types import Frequencies
 
     def frequencies(rope, length, *, factor: float = 2.0):
         return Frequencies(rope.inv_freq() / factor)
@@ -77,8 +86,8 @@ def test_options_are_typed_and_defaults_filled_in():
         ("method", "pi:factor=2,factor=4", "pi: option 'factor' is given twice."),
         ("method", "no/such.py", "method file no/such.py does not exist."),
         ("method", "no.such", "method 'no.such' cannot be imported: No module named 'no'."),
-        ("method", "tasks.passkey", "it does not define frequencies."),
-        ("task", "scaling.pi", "it does not define ask, grade, score, VERSION, METRIC."),
+        ("method", "ropewalk.tasks.passkey", "it does not define frequencies."),
+        ("task", "ropewalk.scaling.pi", "it does not define ask, grade, score, VERSION, METRIC."),
     ],
 )
 def test_a_mistake_is_answered_with_what_there_is(kind, given, words):
@@ -114,7 +123,8 @@ def test_the_digest_of_a_users_file_follows_its_text(write, monkeypatch):
 PACKAGE = {
     "rope_extras/__init__.py": "",
     "rope_extras/shorter.py": dedent(MINE),
-    "rope_extras/twice.py": "from tasks.passkey import METRIC, VERSION, ask, grade, score\n",
+    "rope_extras/twice.py": "from ropewalk.tasks.passkey import *\n"
+    "from ropewalk.tasks.passkey import METRIC, VERSION\n",
     "rope_extras/broken.py": "import no_such_module\n",
     "rope_extras/counted.py": """
 def make(frame):

@@ -8,15 +8,15 @@ import pandas as pd
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from harness.engine import answers
-from harness.models.config import REFERENCE
-from harness.models.weights import load_weights
-from harness.patching.patch import patched
-from harness.reports._write import write_reports
-from harness.runs.frame import make_frame
-from harness.runs.store import read_run, read_samples
-from harness.sweep.plan import Plan, make_plan
-from harness.sweep.spec import Spec
+from ropewalk.harness.engine import answers
+from ropewalk.harness.models.config import REFERENCE
+from ropewalk.harness.models.weights import load_weights
+from ropewalk.harness.patching.patch import patched
+from ropewalk.harness.reports._write import write_reports
+from ropewalk.harness.runs.frame import make_frame
+from ropewalk.harness.runs.store import read_run, read_samples
+from ropewalk.harness.sweep.plan import Plan, make_plan
+from ropewalk.harness.sweep.spec import Spec
 
 RUN = Path(__file__).resolve().parent.parent / "results" / "reference"
 GOLDEN = [("none", 256), ("none", 512), ("yarn", 1024)]

@@ -11,10 +11,10 @@ import pandas as pd
 from scipy import stats
 
 import ropewalk as rw
-from harness.reports import best
-from harness.stats.paired import of_means, of_shares
-from harness.stats.selection import select_means
-from tasks._intervals import proportion, ratios
+from ropewalk.harness.reports import best
+from ropewalk.harness.stats.paired import of_means, of_shares
+from ropewalk.harness.stats.selection import select_means
+from ropewalk.tasks._intervals import proportion, ratios
 from tests import ROOT
 from tests.study import change, ends, faults, flat, number, signed, table
 

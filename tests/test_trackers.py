@@ -16,8 +16,8 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 from tensorboardX.proto.event_pb2 import Event
 from wandb.proto.wandb_internal_pb2 import Record
 
-from harness import trackers
-from harness.trackers import series
+from ropewalk.harness import trackers
+from ropewalk.harness.trackers import series
 from tests.command_line import lines_of, put_lines, samples, sweep
 
 Scores = dict[tuple[str, int], float]
@@ -29,7 +29,7 @@ def sent(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     folder = tmp_path_factory.mktemp("tracked")
     words = sweep(tiny, docs, folder / "run", track=["wandb:project=mine", "mlflow", "tensorboard"])
     done = subprocess.run(
-        [sys.executable, "-m", "harness", *words, "--json"], cwd=folder, text=True,
+        [sys.executable, "-m", "ropewalk.harness", *words, "--json"], cwd=folder, text=True,
         env=os.environ | {
             "WANDB_MODE": "offline", "WANDB_DIR": str(folder), "MLFLOW_DISABLE_TELEMETRY": "true",
             "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",

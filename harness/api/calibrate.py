@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.api.observer import LOG, Observer
-from harness.api.settings import name_of, read_spec
-from harness.data.corpus import Corpus
-from harness.data.documents import open_documents
-from harness.errors import UserError
-from harness.files import make_folder, replacing
-from harness.models.checkpoint import Checkpoint
-from harness.models.weights import load_weights
-from harness.patching.heads import HeadTables, measure_heads
-from harness.sweep.plan import open_model
+from ropewalk.harness.api.observer import LOG, Observer
+from ropewalk.harness.api.settings import name_of, read_spec
+from ropewalk.harness.data.corpus import Corpus
+from ropewalk.harness.data.documents import open_documents
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.files import make_folder, replacing
+from ropewalk.harness.models.checkpoint import Checkpoint
+from ropewalk.harness.models.weights import load_weights
+from ropewalk.harness.patching.heads import HeadTables, measure_heads
+from ropewalk.harness.sweep.plan import open_model
 
 DEFAULTS = {"length": "1x"}
 FILE = "heads.json"

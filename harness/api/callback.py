@@ -13,12 +13,12 @@ import torch
 from transformers import TrainerCallback
 from transformers.trainer_callback import CallbackHandler
 
-from harness.api.observer import LOG, Observer
-from harness.api.run import Run, Sweep, planned
-from harness.api.settings import open_loaded, read_specs
-from harness.errors import UserError
-from harness.stats.cells import cells
-from harness.trackers import series
+from ropewalk.harness.api.observer import LOG, Observer
+from ropewalk.harness.api.run import Run, Sweep, planned
+from ropewalk.harness.api.settings import open_loaded, read_specs
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.stats.cells import cells
+from ropewalk.harness.trackers import series
 
 
 class Callback(TrainerCallback):  # type: ignore[misc]

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from harness.errors import UserError
-from harness.files import make_folder
-from harness.names import resolved
-from harness.published import (
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.files import make_folder
+from ropewalk.harness.names import resolved
+from ropewalk.harness.published import (
     display_of,
     match_values,
     read_table,
@@ -21,16 +21,16 @@ from harness.published import (
     tasks_of,
     unlike,
 )
-from harness.reports._write import save_table
-from harness.reports.differences import between, notes
-from harness.reports.differences import display as display_differences
-from harness.reports.writing.sentences import counted
-from harness.runs.compatible import ASPECTS, MODELS, differing, reasons
-from harness.runs.frame import called, make_frame
-from harness.runs.provenance import machines
-from harness.runs.store import checked_run, read_run
-from harness.stats.cells import cells
-from harness.stats.paired import NO_DIFFERENCE
+from ropewalk.harness.reports._write import save_table
+from ropewalk.harness.reports.differences import between, notes
+from ropewalk.harness.reports.differences import display as display_differences
+from ropewalk.harness.reports.writing.sentences import counted
+from ropewalk.harness.runs.compatible import ASPECTS, MODELS, differing, reasons
+from ropewalk.harness.runs.frame import called, make_frame
+from ropewalk.harness.runs.provenance import machines
+from ropewalk.harness.runs.store import checked_run, read_run
+from ropewalk.harness.stats.cells import cells
+from ropewalk.harness.stats.paired import NO_DIFFERENCE
 
 Place = tuple[str, str, int]
 PLACE = ["task", "scaling", "length"]

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any
 
-from harness.errors import UserError
-from harness.names import article, nearest
-from harness.plugins import (
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.names import article, nearest
+from ropewalk.harness.plugins import (
     CONTRACTS,
     FOLDERS,
     METHOD,
@@ -23,8 +23,8 @@ from harness.plugins import (
     names_method,
     parameters,
 )
-from harness.sweep.spec import BUNDLED, bundled
-from scaling.types import Range
+from ropewalk.harness.sweep.spec import BUNDLED, bundled
+from ropewalk.scaling.types import Range
 
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 OWN = ("task", "report", "encoding")  # kinds of files, beside methods, that users describe

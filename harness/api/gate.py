@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from harness.errors import UserError, reason
-from harness.names import nearest
-from harness.reports import effective_length, regret
-from harness.stats.cells import CELL, cells
-from harness.stats.checkpoints import separated
-from harness.stats.decision import FAILED, needed_of, truncations
-from harness.stats.measure import difference, measure, units
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.names import nearest
+from ropewalk.harness.reports import effective_length, regret
+from ropewalk.harness.stats.cells import CELL, cells
+from ropewalk.harness.stats.checkpoints import separated
+from ropewalk.harness.stats.decision import FAILED, needed_of, truncations
+from ropewalk.harness.stats.measure import difference, measure, units
 
 if TYPE_CHECKING:
-    from harness.sweep.plan import Plan
+    from ropewalk.harness.sweep.plan import Plan
 
 NUMBERS = ("score", "low", "high", "regret", "change", "effective_length")
 NAMES = ("model", "task", "scaling", "length", "metric")

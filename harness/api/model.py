@@ -9,24 +9,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.api.describe import kinds_of
-from harness.api.observer import LOG, Observer
-from harness.api.settings import name_of, read_spec
-from harness.errors import UserError
-from harness.inspection.check import check_encoding, check_method
-from harness.inspection.inspect import Inspection
-from harness.inspection.inspect import inspect as compute
-from harness.methods import Finding
-from harness.models.config import read_config
-from harness.patching import patch
-from harness.patching.config import rope_of
-from harness.plugins import call, entry, load
-from harness.serve._doctor import examine
-from harness.serve._export import Export, write
-from harness.serve._export import export as choose
-from harness.serve._server import Server
-from harness.sweep.spec import Spec
-from scaling.types import Rope, Rotation
+from ropewalk.harness.api.describe import kinds_of
+from ropewalk.harness.api.observer import LOG, Observer
+from ropewalk.harness.api.settings import name_of, read_spec
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.inspection.check import check_encoding, check_method
+from ropewalk.harness.inspection.inspect import Inspection
+from ropewalk.harness.inspection.inspect import inspect as compute
+from ropewalk.harness.methods import Finding
+from ropewalk.harness.models.config import read_config
+from ropewalk.harness.patching import patch
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.plugins import call, entry, load
+from ropewalk.harness.serve._doctor import examine
+from ropewalk.harness.serve._export import Export, write
+from ropewalk.harness.serve._export import export as choose
+from ropewalk.harness.serve._server import Server
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.scaling.types import Rope, Rotation
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.errors import UserError
-from harness.names import article
-from harness.plugins import names
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.names import article
+from ropewalk.harness.plugins import names
 
 EXAMPLES = Path(__file__).parent / "examples"
 

@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.sweep.measure import Event
-    from harness.sweep.plan import Plan
+    from ropewalk.harness.sweep.measure import Event
+    from ropewalk.harness.sweep.plan import Plan
 
 log = logging.getLogger("ropewalk")
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.api.gate import Verdict, evaluate
-from harness.api.observer import LOG, Observer
-from harness.card import write_card
-from harness.errors import UserError, reason
-from harness.reports._write import ALL, Written, write_reports
-from harness.reports.page import write_page
-from harness.reports.plots.style import COLUMN, PAGE, Paper, drawing
-from harness.runs.compatible import raw_text, reasons, unpaired
-from harness.runs.frame import make_frame
-from harness.runs.parquet import runs_at
-from harness.runs.store import read_run, reports_of, runs_in
-from harness.stats.cells import shared
-from harness.stats.checkpoints import as_methods
+from ropewalk.harness.api.gate import Verdict, evaluate
+from ropewalk.harness.api.observer import LOG, Observer
+from ropewalk.harness.card import write_card
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.reports._write import ALL, Written, write_reports
+from ropewalk.harness.reports.page import write_page
+from ropewalk.harness.reports.plots.style import COLUMN, PAGE, Paper, drawing
+from ropewalk.harness.runs.compatible import raw_text, reasons, unpaired
+from ropewalk.harness.runs.frame import make_frame
+from ropewalk.harness.runs.parquet import runs_at
+from ropewalk.harness.runs.store import read_run, reports_of, runs_in
+from ropewalk.harness.stats.cells import shared
+from ropewalk.harness.stats.checkpoints import as_methods
 
 INDEX = "index.html"
 WIDTHS = {"page": PAGE, "column": COLUMN}

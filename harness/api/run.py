@@ -17,27 +17,27 @@ from typing import Any, TypeVar
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.api.observer import LOG, Observer, Progress
-from harness.api.report import Reports
-from harness.api.settings import open_loaded, read_specs
-from harness.backends.connect import connected
-from harness.backends.workers import Cluster, Workers
-from harness.errors import UserError
-from harness.inspection.notes import doc_warnings, plan_notes, unnamed_cells
-from harness.models.checkpoint import Checkpoint
-from harness.names import nearest
-from harness.plugins import load, names_code, parameters
-from harness.reports import best
-from harness.reports.plots.style import drawing, lay_out
-from harness.runs.frame import make_frame
-from harness.runs.store import SAMPLES, measured, outcomes, run_folders, runs_in
-from harness.sweep.backend import ThisProcess
-from harness.sweep.measure import Event, Failure, Session, Started
-from harness.sweep.memory import Cost, estimate
-from harness.sweep.plan import Item, Plan, make_plan
-from harness.sweep.record import describe
-from harness.sweep.spec import Spec
-from harness.trackers import check_trackers, tracked
+from ropewalk.harness.api.observer import LOG, Observer, Progress
+from ropewalk.harness.api.report import Reports
+from ropewalk.harness.api.settings import open_loaded, read_specs
+from ropewalk.harness.backends.connect import connected
+from ropewalk.harness.backends.workers import Cluster, Workers
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.inspection.notes import doc_warnings, plan_notes, unnamed_cells
+from ropewalk.harness.models.checkpoint import Checkpoint
+from ropewalk.harness.names import nearest
+from ropewalk.harness.plugins import load, names_code, parameters
+from ropewalk.harness.reports import best
+from ropewalk.harness.reports.plots.style import drawing, lay_out
+from ropewalk.harness.runs.frame import make_frame
+from ropewalk.harness.runs.store import SAMPLES, measured, outcomes, run_folders, runs_in
+from ropewalk.harness.sweep.backend import ThisProcess
+from ropewalk.harness.sweep.measure import Event, Failure, Session, Started
+from ropewalk.harness.sweep.memory import Cost, estimate
+from ropewalk.harness.sweep.plan import Item, Plan, make_plan
+from ropewalk.harness.sweep.record import describe
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.harness.trackers import check_trackers, tracked
 
 
 @dataclass(frozen=True)

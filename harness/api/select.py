@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.api.observer import LOG, Observer
-from harness.api.run import keeping, measurer, note_plan
-from harness.api.settings import open_loaded, read_spec
-from harness.backends.connect import connected
-from harness.backends.workers import Cluster
-from harness.errors import UserError
-from harness.methods.resolve import as_served
-from harness.models.checkpoint import Checkpoint
-from harness.plugins import load
-from harness.reports.writing.sentences import are, counted
-from harness.select.measuring import (
+from ropewalk.harness.api.observer import LOG, Observer
+from ropewalk.harness.api.run import keeping, measurer, note_plan
+from ropewalk.harness.api.settings import open_loaded, read_spec
+from ropewalk.harness.backends.connect import connected
+from ropewalk.harness.backends.workers import Cluster
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.methods.resolve import as_served
+from ropewalk.harness.models.checkpoint import Checkpoint
+from ropewalk.harness.plugins import load
+from ropewalk.harness.reports.writing.sentences import are, counted
+from ropewalk.harness.select.measuring import (
     OWN,
     RaceData,
     coinciding,
@@ -26,12 +26,12 @@ from harness.select.measuring import (
     tasks,
     unserved,
 )
-from harness.select.race import Race
-from harness.select.recommend import Answer, Recommendation, so_far, write
-from harness.sweep.measure import records
-from harness.sweep.plan import Plan, make_plan, open_model
-from harness.sweep.spec import Spec
-from scaling import native
+from ropewalk.harness.select.race import Race
+from ropewalk.harness.select.recommend import Answer, Recommendation, so_far, write
+from ropewalk.harness.sweep.measure import records
+from ropewalk.harness.sweep.plan import Plan, make_plan, open_model
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.scaling import native
 
 TARGET = "4x"
 

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.documents import Documents, of_python
-from harness.errors import UserError
-from harness.hub import go_offline
-from harness.names import is_path
-from harness.plugins import names_code
-from harness.runs.record import honoured
-from harness.runs.store import checked_run
-from harness.sweep.spec import Spec, parse, parse_all
+from ropewalk.harness.data.documents import Documents, of_python
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.hub import go_offline
+from ropewalk.harness.names import is_path
+from ropewalk.harness.plugins import names_code
+from ropewalk.harness.runs.record import honoured
+from ropewalk.harness.runs.store import checked_run
+from ropewalk.harness.sweep.spec import Spec, parse, parse_all
 
 if TYPE_CHECKING:
-    from harness.models.checkpoint import Checkpoint
+    from ropewalk.harness.models.checkpoint import Checkpoint
 
 TRUST = ("trust_remote_code", "allow_pickle")
 BY_NAME = (  # settings of a model that is opened by its name
@@ -110,7 +110,7 @@ def open_loaded(
             raise UserError(
                 f"a loaded model is measured unchanged and in this process: leave out {name}."
             )
-    from harness.models.checkpoint import hold
+    from ropewalk.harness.models.checkpoint import hold
 
     loaded = hold(model, tokenizer, settings.get("trained_length"))
     return loaded.label, loaded

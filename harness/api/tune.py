@@ -11,19 +11,19 @@ from typing import Any
 
 import pandas as pd
 
-from harness.api.observer import LOG, Observer
-from harness.api.run import keeping, measurer, note_plan
-from harness.api.settings import name_of, read_spec
-from harness.backends.connect import connected
-from harness.backends.workers import Cluster
-from harness.data.documents import Documents
-from harness.errors import UserError
-from harness.methods.resolve import as_served, resolve
-from harness.plugins import load
-from harness.reports.writing.sentences import counted
-from harness.runs.store import measured
-from harness.select.space import Space, closed_form, is_free, of_factors, of_options
-from harness.select.tune import (
+from ropewalk.harness.api.observer import LOG, Observer
+from ropewalk.harness.api.run import keeping, measurer, note_plan
+from ropewalk.harness.api.settings import name_of, read_spec
+from ropewalk.harness.backends.connect import connected
+from ropewalk.harness.backends.workers import Cluster
+from ropewalk.harness.data.documents import Documents
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.methods.resolve import as_served, resolve
+from ropewalk.harness.plugins import load
+from ropewalk.harness.reports.writing.sentences import counted
+from ropewalk.harness.runs.store import measured
+from ropewalk.harness.select.space import Space, closed_form, is_free, of_factors, of_options
+from ropewalk.harness.select.tune import (
     Row,
     Split,
     Trial,
@@ -37,12 +37,12 @@ from harness.select.tune import (
     to_use,
     write,
 )
-from harness.serve._export import serving_command
-from harness.sweep.measure import records
-from harness.sweep.memory import estimate
-from harness.sweep.plan import make_plan
-from harness.sweep.spec import CELLS, Spec, methods_of
-from scaling import yarn
+from ropewalk.harness.serve._export import serving_command
+from ropewalk.harness.sweep.measure import records
+from ropewalk.harness.sweep.memory import estimate
+from ropewalk.harness.sweep.plan import make_plan
+from ropewalk.harness.sweep.spec import CELLS, Spec, methods_of
+from ropewalk.scaling import yarn
 
 AGAINST = ("pi", "ntk", "critical_ntk", "ntk_by_parts", "yarn", "mr_rope")
 DEFAULTS = {"scaling": "yarn", "task": "perplexity", "length": "4x"}

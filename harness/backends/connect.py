@@ -11,13 +11,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
+from pathlib import Path
 from typing import Any
 
-from harness.backends.workers import Cluster, StrandedError
-from harness.errors import UserError, reason
-from harness.plugins import ROOT
-from harness.sweep.spec import Spec
+import ropewalk
+from ropewalk.harness.backends.workers import Cluster, StrandedError
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.sweep.spec import Spec
 
+PARENT = Path(ropewalk.__file__).parent.parent
 HINT = "install it with: pip install 'ropewalk[cluster]'"
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
@@ -172,7 +174,7 @@ def most_each(amounts: Sequence[int], workers: int) -> int:
 def _start(ray: Any, **where: Any) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
-        with chdir(ROOT):  # Ray lets its workers import from the current directory
+        with chdir(PARENT):  # Ray lets its workers import from the current directory
             ray.init(logging_level="ERROR", log_to_driver=False, **where)
     except ConnectionError:
         raise

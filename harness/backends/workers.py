@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from harness.engine import OutOfMemory, Sizes
-from harness.engine.prefix_tree import in_order
-from harness.errors import UserError, reason
-from harness.hub import go_offline
-from harness.names import place
-from harness.sweep.backend import Failed, Reply, ready, replies
-from harness.sweep.plan import Batch, Item, Key, Plan, open_model
-from harness.sweep.record import machine, version
-from harness.sweep.spec import Spec
-from tasks._tokens import kept
-from tasks.types import ModelRequest
+from ropewalk.harness.engine import OutOfMemory, Sizes
+from ropewalk.harness.engine.prefix_tree import in_order
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.hub import go_offline
+from ropewalk.harness.names import place
+from ropewalk.harness.sweep.backend import Failed, Reply, ready, replies
+from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan, open_model
+from ropewalk.harness.sweep.record import machine, version
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.tasks._tokens import kept
+from ropewalk.tasks.types import ModelRequest
 
 ALIKE = ("ropewalk", "torch", "transformers")  # packages whose versions the numbers depend on
 LOSSES = 3  # workers lost in a row, over one batch or while they load, before it is given up

@@ -20,12 +20,12 @@ from cyclopts import (
 )
 from rich.text import Text
 
-from harness.cli import COMMANDS
-from harness.cli.console import INTERRUPTED, REFUSED, err, terminable
-from harness.cli.output import begin, end, print_error
-from harness.cli.settings import OPTIONS
-from harness.errors import UserError, reason
-from harness.names import printable
+from ropewalk.harness.cli import COMMANDS
+from ropewalk.harness.cli.console import INTERRUPTED, REFUSED, err, terminable
+from ropewalk.harness.cli.output import begin, end, print_error
+from ropewalk.harness.cli.settings import OPTIONS
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.names import printable
 
 
 def _version() -> str:
@@ -63,7 +63,7 @@ app = App(
     ),
 )
 for name in COMMANDS:
-    module = import_module(f"harness.cli.{name}")
+    module = import_module(f"ropewalk.harness.cli.{name}")
     if name == "list":  # not the built-in
         app.command(module.list_, name=("list", "ls"))
     else:

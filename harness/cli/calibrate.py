@@ -6,9 +6,9 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from harness.cli.console import TERMINAL, Done, screen
-from harness.cli.output import command
-from harness.cli.settings import OPENING, Model, OutFile, Whole, with_settings
+from ropewalk.harness.cli.console import TERMINAL, Done, screen
+from ropewalk.harness.cli.output import command
+from ropewalk.harness.cli.settings import OPENING, Model, OutFile, Whole, with_settings
 
 
 @command
@@ -36,7 +36,7 @@ def calibrate(
         documents: How many documents are read.
         out: The file that is written.
     """
-    from harness.api.calibrate import calibrate as measure
+    from ropewalk.harness.api.calibrate import calibrate as measure
 
     settings |= {"length": [length]}
     result = measure(model, documents=documents, out=out, observer=TERMINAL, **settings)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, print_finding
-from harness.cli.output import command
-from harness.cli.settings import OPENING, MaybeModel, with_settings
+from ropewalk.harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, print_finding
+from ropewalk.harness.cli.output import command
+from ropewalk.harness.cli.settings import OPENING, MaybeModel, with_settings
 
 
 @command
@@ -19,7 +19,7 @@ def check(plugin: str, /, *, model: MaybeModel = None, **settings: Any) -> Done:
         model: Check a method at the geometry in this model's config. [default: reference, the
             embedded demo model]
     """
-    from harness.api.model import check
+    from ropewalk.harness.api.model import check
 
     findings = check(plugin, model=model, observer=TERMINAL, **settings)
     width = max(len(finding.about) for finding in findings)

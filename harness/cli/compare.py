@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, screen
-from harness.cli.output import command
+from ropewalk.harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, screen
+from ropewalk.harness.cli.output import command
 
 
 @command
@@ -40,9 +40,9 @@ def compare(
         task: Your own task files that the runs were measured with: only these are executed.
         out: Write the comparison there too, as CSV, Parquet, Markdown and LaTeX.
     """
-    from harness.api.compare import PublishedComparison
-    from harness.api.compare import compare as compare_runs
-    from harness.cli.tables import print_sentences, show
+    from ropewalk.harness.api.compare import PublishedComparison
+    from ropewalk.harness.api.compare import compare as compare_runs
+    from ropewalk.harness.cli.tables import print_sentences, show
 
     result = compare_runs(
         run,

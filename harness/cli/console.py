@@ -17,11 +17,11 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple
 from rich.console import Console
 from rich.control import Control
 
-from harness.api.observer import Observer, Progress
-from harness.names import printable
+from ropewalk.harness.api.observer import Observer, Progress
+from ropewalk.harness.names import printable
 
 if TYPE_CHECKING:
-    from harness.methods import Finding
+    from ropewalk.harness.methods import Finding
 
 COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141  # exit statuses
 HOLDS, UNKNOWN = 3, 4  # of --fail-if: a condition holds, or cannot be evaluated
@@ -127,7 +127,7 @@ class Terminal(Observer):
 
     def progress(self) -> Progress:
         """Return the display of what is measured."""
-        from harness.cli.progress import Measuring
+        from ropewalk.harness.cli.progress import Measuring
 
         return Measuring(notes)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, print_finding
-from harness.cli.output import command
-from harness.cli.settings import OPENING, Model, with_settings
+from ropewalk.harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, print_finding
+from ropewalk.harness.cli.output import command
+from ropewalk.harness.cli.settings import OPENING, Model, with_settings
 
 
 @command
@@ -35,7 +35,7 @@ def doctor(
         server: http://HOST:PORT of a running server (vLLM, SGLang, llama.cpp); losses are compared.
         quick: Read only 64 tokens, and wait at most a minute for a server.
     """
-    from harness.api.model import findings
+    from ropewalk.harness.api.model import findings
 
     found = []
     settings |= {"scaling": [scaling], "length": [length]}

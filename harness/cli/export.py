@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from harness.cli.console import TERMINAL, Done, note_demo, screen
-from harness.cli.output import command
-from harness.cli.settings import OPENING, MaybeModel, Out, with_settings
+from ropewalk.harness.cli.console import TERMINAL, Done, note_demo, screen
+from ropewalk.harness.cli.output import command
+from ropewalk.harness.cli.settings import OPENING, MaybeModel, Out, with_settings
 
 PORTS = {"gguf": 8080, "vllm": 8000, "sglang": 30000}  # where each serves unless told otherwise
 
@@ -34,11 +34,11 @@ def export(
         out: A new folder (or GGUF file) to write. [default: print the config and the command only]
         copy: Copy the weights into the folder instead of linking to them.
     """
-    from harness.plugins import check_name
+    from ropewalk.harness.plugins import check_name
 
     check_name("engine", to.replace("-", "_"))  # before anything that takes long to import
-    from harness.api.model import written_export
-    from harness.api.settings import read_spec
+    from ropewalk.harness.api.model import written_export
+    from ropewalk.harness.api.settings import read_spec
 
     if model is None:
         note_demo()

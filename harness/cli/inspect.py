@@ -9,14 +9,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness.cli.console import TERMINAL, Done, screen
-from harness.cli.output import command
-from harness.cli.settings import OPENING, MaybeModel, Out, with_settings
+from ropewalk.harness.cli.console import TERMINAL, Done, screen
+from ropewalk.harness.cli.output import command
+from ropewalk.harness.cli.settings import OPENING, MaybeModel, Out, with_settings
 
 if TYPE_CHECKING:
-    from harness.inspection.inspect import Inspection, Reading
-    from harness.methods.channels import Change
-    from scaling.types import Rope
+    from ropewalk.harness.inspection.inspect import Inspection, Reading
+    from ropewalk.harness.methods.channels import Change
+    from ropewalk.scaling.types import Rope
 
 KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")
 
@@ -35,7 +35,7 @@ def inspect(
         model: A folder or a hub name. [default: reference, the embedded demo model]
         out: Where tables and figures go, as CSV, PNG, SVG and PDF. [default: print the table only]
     """
-    from harness.api.model import inspect
+    from ropewalk.harness.api.model import inspect
 
     result = inspect(model, out=out, observer=TERMINAL, **settings)
     print_channels(result, screen)
@@ -78,7 +78,7 @@ def print_channels(inspection: Inspection, console: Console) -> None:
 
 def _moved(inspection: Inspection) -> list[str]:
     """Return a sentence on the reach of every method that moves positions."""
-    from harness.reports.writing.sentences import counted
+    from ropewalk.harness.reports.writing.sentences import counted
 
     last = {r.scaling: r for r in inspection.readings if r.rotation.moves_positions}
     lines = []

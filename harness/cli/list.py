@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.cli.console import Done, screen
-from harness.cli.output import command
+from ropewalk.harness.cli.console import Done, screen
+from ropewalk.harness.cli.output import command
 
 if TYPE_CHECKING:
-    from harness.api.describe import Description
+    from ropewalk.harness.api.describe import Description
 
 
 @command
@@ -19,12 +19,12 @@ def list_(name: str | None = None, /) -> Done:
         name: One kind: methods, tasks, reports, engines, encodings or sweeps. The name of
             one, or your own .py file, shows its options and an example. [default: everything]
     """
-    from harness.plugins import FOLDERS, catalogue
-    from harness.sweep.spec import bundled
+    from ropewalk.harness.plugins import FOLDERS, catalogue
+    from ropewalk.harness.sweep.spec import bundled
 
     kinds = {f"{kind}s": kind for kind in (*FOLDERS, "sweep")}
     if name is not None and name not in kinds:
-        from harness.api.describe import describe
+        from ropewalk.harness.api.describe import describe
 
         descriptions = describe(name)
         for description in descriptions:
@@ -46,7 +46,7 @@ def _print(description: Description) -> None:
     from rich import box
     from rich.table import Table
 
-    from harness.names import article
+    from ropewalk.harness.names import article
 
     screen.print(f"{description.name}, {article(description.kind)}", style="bold")
     screen.print(f"\n{description.text}\n", soft_wrap=True)

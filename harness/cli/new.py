@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from harness.cli.console import Done, screen
-from harness.cli.output import command
+from ropewalk.harness.cli.console import Done, screen
+from ropewalk.harness.cli.output import command
 
 NEXT = {
     "method": "ropewalk check {file}",
@@ -32,7 +32,7 @@ def new(
         name: Its name; the file is NAME.py.
         out: The folder it goes to.
     """
-    from harness.api.new import new as copy_example
+    from ropewalk.harness.api.new import new as copy_example
 
     file = copy_example(kind, name, out)
     given = file if file.is_absolute() else f"./{file}"

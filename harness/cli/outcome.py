@@ -11,14 +11,14 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from harness.api.report import Reports
-from harness.cli.console import COMPLETE, HOLDS, UNKNOWN, WITH_FAILURES
-from harness.cli.tables import print_sentences, show
-from harness.names import printable
-from harness.reports._write import Written
-from harness.reports.best import answer
-from harness.reports.writing.tables import headed, wide
-from harness.stats.cells import cells
+from ropewalk.harness.api.report import Reports
+from ropewalk.harness.cli.console import COMPLETE, HOLDS, UNKNOWN, WITH_FAILURES
+from ropewalk.harness.cli.tables import print_sentences, show
+from ropewalk.harness.names import printable
+from ropewalk.harness.reports._write import Written
+from ropewalk.harness.reports.best import answer
+from ropewalk.harness.reports.writing.tables import headed, wide
+from ropewalk.harness.stats.cells import cells
 
 VERDICT = "best"  # the report that answers what a sweep is made for; its words are first
 MOST_MODELS, MOST_TASKS = 6, 3  # with what follows, eight lines

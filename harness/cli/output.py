@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from harness.cli.console import Done, Lines, given, notes, screen
-from harness.cli.settings import OUTPUT
-from harness.errors import UserError, why
+from ropewalk.harness.cli.console import Done, Lines, given, notes, screen
+from ropewalk.harness.cli.settings import OUTPUT
+from ropewalk.harness.errors import UserError, why
 
 FLAGS = {
     "json": (bool, False, "Print the result as one JSON object, and nothing else, on stdout."),

@@ -10,11 +10,11 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from harness.api.observer import Progress as Receiver
-from harness.cli.console import Lines
-from harness.sweep.measure import Answered, Event, Started
-from harness.sweep.operations import Cost, costs, duration
-from harness.sweep.plan import Batch, Key, Plan
+from ropewalk.harness.api.observer import Progress as Receiver
+from ropewalk.harness.cli.console import Lines
+from ropewalk.harness.sweep.measure import Answered, Event, Started
+from ropewalk.harness.sweep.operations import Cost, costs, duration
+from ropewalk.harness.sweep.plan import Batch, Key, Plan
 
 LOADING = "Loading the weights and checking the patch on them"
 QUIET = 60.0  # seconds without a line where no one watches

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, screen
-from harness.cli.output import command
-from harness.cli.settings import DryRun, MaybeModel, with_settings
-from harness.errors import UserError
+from ropewalk.harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, screen
+from ropewalk.harness.cli.output import command
+from ropewalk.harness.cli.settings import DryRun, MaybeModel, with_settings
+from ropewalk.harness.errors import UserError
 
 
 @command
@@ -46,13 +46,13 @@ def recommend(
             [default: a third of all forwards, and at least all methods on 6 documents]
         dry_run: Say what it may cost; read no weights, write nothing.
     """
-    from harness.plugins import check_name
+    from ropewalk.harness.plugins import check_name
 
     if to is not None:
         check_name("engine", to.replace("-", "_"))  # before anything that takes long to import
-    from harness.api.select import race
-    from harness.cli.tables import print_sentences
-    from harness.reports.plots.style import wrapped
+    from ropewalk.harness.api.select import race
+    from ropewalk.harness.cli.tables import print_sentences
+    from ropewalk.harness.reports.plots.style import wrapped
 
     if model is None:
         raise UserError(

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from harness.cli.console import TERMINAL, Done, err, screen
-from harness.cli.output import command
-from harness.cli.settings import OUTPUT, FailIf, Out
+from ropewalk.harness.cli.console import TERMINAL, Done, err, screen
+from ropewalk.harness.cli.output import command
+from ropewalk.harness.cli.settings import OUTPUT, FailIf, Out
 
 
 @command
@@ -45,9 +45,9 @@ def report(
         style: A style of Matplotlib, or its file.
         fail_if: As for `ropewalk run`.
     """
-    from harness.api.report import report as make_reports
-    from harness.cli.outcome import print_conditions, print_files, print_tables, status_of
-    from harness.reports._write import ALL
+    from ropewalk.harness.api.report import report as make_reports
+    from ropewalk.harness.cli.outcome import print_conditions, print_files, print_tables, status_of
+    from ropewalk.harness.reports._write import ALL
 
     reports = make_reports(
         runs,

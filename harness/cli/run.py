@@ -8,10 +8,18 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, err, note_demo, screen
-from harness.cli.output import command
-from harness.cli.settings import EXECUTION, DryRun, FailIf, with_settings
-from harness.errors import UserError
+from ropewalk.harness.cli.console import (
+    COMPLETE,
+    TERMINAL,
+    WITH_FAILURES,
+    Done,
+    err,
+    note_demo,
+    screen,
+)
+from ropewalk.harness.cli.output import command
+from ropewalk.harness.cli.settings import EXECUTION, DryRun, FailIf, with_settings
+from ropewalk.harness.errors import UserError
 
 
 @command
@@ -36,22 +44,22 @@ def run(
             evaluated.
         dry_run: Print the plan and its cost; read no weights and write nothing.
     """
-    from harness.api.settings import read_specs, settings_of
-    from harness.sweep.spec import Spec
+    from ropewalk.harness.api.settings import read_specs, settings_of
+    from ropewalk.harness.sweep.spec import Spec
 
     if from_ is not None:
         settings = settings_of(from_, sweep, settings)
     specs = read_specs(sweep, settings)  # before anything that takes long to import
     if settings.get("model") is None and specs[0].model == Spec.model_fields["model"].default:
         note_demo()
-    from harness.api.gate import check, known_of
-    from harness.api.report import write
-    from harness.api.run import MeasuredRun, PlanSummary, keeping, planned, summarize
-    from harness.cli.outcome import brief, print_brief, print_conditions, status_of
-    from harness.cli.show import print_failures, print_plan
-    from harness.inspection.notes import doc_warnings
-    from harness.runs.store import reports_of
-    from harness.sweep.plan import Plan
+    from ropewalk.harness.api.gate import check, known_of
+    from ropewalk.harness.api.report import write
+    from ropewalk.harness.api.run import MeasuredRun, PlanSummary, keeping, planned, summarize
+    from ropewalk.harness.cli.outcome import brief, print_brief, print_conditions, status_of
+    from ropewalk.harness.cli.show import print_failures, print_plan
+    from ropewalk.harness.inspection.notes import doc_warnings
+    from ropewalk.harness.runs.store import reports_of
+    from ropewalk.harness.sweep.plan import Plan
 
     with planned(specs, TERMINAL) as planning:
         for plan, _ in planning.pairs:

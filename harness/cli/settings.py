@@ -1,6 +1,6 @@
 """The flags of a command that sets up a sweep, with the help and the default of each.
 
-``harness.sweep.spec.Spec`` checks their values. It is not imported here: that takes longer than to
+``harness/sweep/spec.py`` checks their values. It is not imported here: that takes longer than to
 print the help.
 """
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter, Token
 
-from harness.cli.console import Done
+from ropewalk.harness.cli.console import Done
 
 Command = Callable[..., Done]
 Many = tuple[str, ...]

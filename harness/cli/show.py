@@ -9,10 +9,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness.api.run import PlanSummary
-from harness.names import printable
-from harness.sweep.measure import Failure
-from harness.sweep.plan import Plan
+from ropewalk.harness.api.run import PlanSummary
+from ropewalk.harness.names import printable
+from ropewalk.harness.sweep.measure import Failure
+from ropewalk.harness.sweep.plan import Plan
 
 MOST = 20  # lines about failures; a sweep can have thousands
 

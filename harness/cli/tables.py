@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from harness.reports.plots.style import wrapped
-from harness.reports.writing.tables import parted, without_missing
+from ropewalk.harness.reports.plots.style import wrapped
+from ropewalk.harness.reports.writing.tables import parted, without_missing
 
 UNBROKEN = re.compile(r"(?<=\d)(,?) (?=[\d%])")  # "5 %", "[8.2, 15.5]"
 MOST_NAME = 24  # letters in a line of a name in a narrow terminal

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.cli.console import TERMINAL, Done, note_demo, screen
-from harness.cli.output import command
-from harness.cli.settings import DryRun, MaybeModel, Whole, with_settings
+from ropewalk.harness.cli.console import TERMINAL, Done, note_demo, screen
+from ropewalk.harness.cli.output import command
+from ropewalk.harness.cli.settings import DryRun, MaybeModel, Whole, with_settings
 
 
 @command
@@ -38,12 +38,12 @@ def tune(
         trials: How many points are tried.
         dry_run: Print what is searched and its cost; measure nothing.
     """
-    from harness.sweep.spec import methods_of
+    from ropewalk.harness.sweep.spec import methods_of
 
     named = methods_of(against or ())  # before anything that takes long to import
-    from harness.api.tune import AGAINST
-    from harness.api.tune import tune as search
-    from harness.cli.tables import grids
+    from ropewalk.harness.api.tune import AGAINST
+    from ropewalk.harness.api.tune import tune as search
+    from ropewalk.harness.cli.tables import grids
 
     if model is None:
         note_demo()

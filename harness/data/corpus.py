@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from harness.data.documents import Documents, open_documents, recorded_documents
-from harness.data.tokenize import chat_of, make_reader, tokenize
-from harness.errors import UserError, foreign
-from harness.names import nearest, printable
-from harness.plugins import Plugin
-from tasks._tokens import Tokens
-from tasks.types import Document, TaskContext
+from ropewalk.harness.data.documents import Documents, open_documents, recorded_documents
+from ropewalk.harness.data.tokenize import chat_of, make_reader, tokenize
+from ropewalk.harness.errors import UserError, foreign
+from ropewalk.harness.names import nearest, printable
+from ropewalk.harness.plugins import Plugin
+from ropewalk.tasks._tokens import Tokens
+from ropewalk.tasks.types import Document, TaskContext
 
 Entry = dict[str, Any]  # what the record says of one document
 SHORT = 500  # characters of a text, of which many are remembered

@@ -10,11 +10,11 @@ from glob import has_magic
 from itertools import islice
 from typing import Any
 
-from harness.data import readers
-from harness.data.readers import RawDocument, Selection, kind, matching, read_rows
-from harness.errors import UserError, foreign
-from harness.names import is_path, nearest, place, recorded
-from harness.plugins import IN_PYTHON, split_options
+from ropewalk.harness.data import readers
+from ropewalk.harness.data.readers import RawDocument, Selection, kind, matching, read_rows
+from ropewalk.harness.errors import UserError, foreign
+from ropewalk.harness.names import is_path, nearest, place, recorded
+from ropewalk.harness.plugins import IN_PYTHON, split_options
 
 SET_OPTIONS = ("split", "field", "config", "revision")
 NUMBERS = ("limit", "count", "min_tokens", "max_chars", "seed")

@@ -21,10 +21,10 @@ from fsspec import open as open_file
 from fsspec.compression import register_compression
 from huggingface_hub import constants
 
-from harness.data import embedded
-from harness.errors import UserError, foreign, reason
-from harness.hub import check_answers, refusal
-from harness.names import is_path, nearest, place
+from ropewalk.harness.data import embedded
+from ropewalk.harness.errors import UserError, foreign, reason
+from ropewalk.harness.hub import check_answers, refusal
+from ropewalk.harness.names import is_path, nearest, place
 
 logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # an error says it
 TEXT = (".html", ".md", ".py", ".rst", ".tex", ".txt")

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from huggingface_hub import constants
 
-from harness.errors import UserError, reason
-from harness.files import make_folder, replacing
-from harness.hub import attempt
-from tasks._tokens import Tokens
-from tasks.types import no_template
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.files import make_folder, replacing
+from ropewalk.harness.hub import attempt
+from ropewalk.tasks._tokens import Tokens
+from ropewalk.tasks.types import no_template
 
 LEAST = 1 << 11  # characters; tokenizing a shorter text is about as fast as reading the cache
 

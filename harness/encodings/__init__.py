@@ -1,5 +1,5 @@
 """The laboratory: one small language model with any position encoding, one file an encoding."""
 
-from harness.encodings.types import Places, Shape
+from ropewalk.harness.encodings.types import Places, Shape
 
 __all__ = ["Places", "Shape"]

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
-from harness.encodings.types import Shape
-from harness.errors import UserError
-from harness.names import is_dotted, nearest
-from harness.plugins import Plugin, all_names, call, load, names_code
+from ropewalk.harness.encodings.types import Shape
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.names import is_dotted, nearest
+from ropewalk.harness.plugins import Plugin, all_names, call, load, names_code
 
 COPIES = 4  # most encodings: the scores, the masked scores, their softmax and a temporary
 # Scores that are computed at once: as many as fit a processor's cache, on a GPU 64 MiB. With fewer

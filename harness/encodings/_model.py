@@ -21,8 +21,14 @@ from transformers.models.llama.modeling_llama import (
     eager_attention_forward,
 )
 
-from harness.encodings._config import EncodingConfig, built, check_rotary, has_scores, plugin_of
-from harness.encodings.types import Angles, Places, check_cached, check_rows
+from ropewalk.harness.encodings._config import (
+    EncodingConfig,
+    built,
+    check_rotary,
+    has_scores,
+    plugin_of,
+)
+from ropewalk.harness.encodings.types import Angles, Places, check_cached, check_rows
 
 States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries, keys and values
 

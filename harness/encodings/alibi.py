@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.encodings.types import Places, Shape
+from ropewalk.harness.encodings.types import Places, Shape
 
 
 def slopes(heads: int) -> list[float]:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from harness.encodings.types import Places, Shape
+from ropewalk.harness.encodings.types import Places, Shape
 
 
 class Encoding(nn.Module):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from harness.encodings.types import Places, Shape
+from ropewalk.harness.encodings.types import Places, Shape
 
 LEAST, MOST = 1e-2, 2.0  # of r1 and r2 in the authors' code, and of r2 as a power
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from harness.encodings.types import Shape
+from ropewalk.harness.encodings.types import Shape
 
 
 class Encoding(nn.Module):

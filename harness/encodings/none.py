@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from harness.encodings.types import Shape
+from ropewalk.harness.encodings.types import Shape
 
 
 class Encoding(nn.Module):

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.encodings.types import Angles, Places, Shape, rotated
+from ropewalk.harness.encodings.types import Angles, Places, Shape, rotated
 
 
 class Encoding(nn.Module):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from harness.encodings.types import Shape, sinusoids
+from ropewalk.harness.encodings.types import Shape, sinusoids
 
 
 class Encoding(nn.Module):

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.encodings.types import Places, Shape, bucket, check_buckets
+from ropewalk.harness.encodings.types import Places, Shape, bucket, check_buckets
 
 
 class Encoding(nn.Module):

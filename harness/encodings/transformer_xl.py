@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.encodings.types import Places, Shape, by_distance, sinusoids
+from ropewalk.harness.encodings.types import Places, Shape, by_distance, sinusoids
 
 
 class Encoding(nn.Module):

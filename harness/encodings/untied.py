@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import layer_norm
 
-from harness.encodings.types import Places, Shape, bucket, check_buckets
+from ropewalk.harness.encodings.types import Places, Shape, bucket, check_buckets
 
 
 class Encoding(nn.Module):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from harness.encodings.types import Angles, Shape, rotated
+from ropewalk.harness.encodings.types import Angles, Shape, rotated
 
 
 class Encoding(nn.Module):

@@ -16,22 +16,22 @@ from typing import Any, TypeVar
 
 import torch
 
-from harness.engine.forward import Forward, ResultCollector
-from harness.engine.forward import compared as compared
-from harness.engine.forward import hidden_states as hidden_states
-from harness.engine.forward import shareable as shareable
-from harness.engine.generation import Decode as Decode
-from harness.engine.generation import Generation, together, write
-from harness.engine.generation import alone as alone
-from harness.engine.memory import Sizes as Sizes
-from harness.engine.packed_attention import PLAIN as PLAIN
-from harness.engine.packed_attention import NotShareableError as NotShareableError
-from harness.engine.prefix_tree import build_tree
-from harness.engine.sdpa import Kernel as Kernel
-from harness.engine.sdpa import blocked as blocked
-from harness.engine.trunk import layers_of as layers_of
-from harness.engine.trunk import trunk_name as trunk_name
-from tasks.types import Generate, ModelRequest, ModelResponse
+from ropewalk.harness.engine.forward import Forward, ResultCollector
+from ropewalk.harness.engine.forward import compared as compared
+from ropewalk.harness.engine.forward import hidden_states as hidden_states
+from ropewalk.harness.engine.forward import shareable as shareable
+from ropewalk.harness.engine.generation import Decode as Decode
+from ropewalk.harness.engine.generation import Generation, together, write
+from ropewalk.harness.engine.generation import alone as alone
+from ropewalk.harness.engine.memory import Sizes as Sizes
+from ropewalk.harness.engine.packed_attention import PLAIN as PLAIN
+from ropewalk.harness.engine.packed_attention import NotShareableError as NotShareableError
+from ropewalk.harness.engine.prefix_tree import build_tree
+from ropewalk.harness.engine.sdpa import Kernel as Kernel
+from ropewalk.harness.engine.sdpa import blocked as blocked
+from ropewalk.harness.engine.trunk import layers_of as layers_of
+from ropewalk.harness.engine.trunk import trunk_name as trunk_name
+from ropewalk.tasks.types import Generate, ModelRequest, ModelResponse
 
 T = TypeVar("T")
 log = logging.getLogger("ropewalk")

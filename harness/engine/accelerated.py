@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.nn import attention
 
-from harness.engine.packed_attention import NotShareableError
-from harness.engine.trunk import layers_of, trunk_name
-from harness.errors import UserError
+from ropewalk.harness.engine.packed_attention import NotShareableError
+from ropewalk.harness.engine.trunk import layers_of, trunk_name
+from ropewalk.harness.errors import UserError
 
 COMPILERS = ("c++", "g++", "clang++")
 NAME = "FA3"  # in PyTorch's registry

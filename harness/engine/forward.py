@@ -12,14 +12,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.engine import loss
-from harness.engine.memory import ROWS, Shape, Sizes, of_a_row
-from harness.engine.packed_attention import PLAIN, KVCache, NotShareableError, installed, kernel_of
-from harness.engine.prefix_tree import NodePath, PrefixTree, build_tree, last_reads, packs
-from harness.engine.sdpa import Causal, on_gpu
-from harness.engine.trunk import run_pack, trunk_name
-from tasks._tokens import kept
-from tasks.types import DivergenceResponse, Generate, LoglikelihoodResponse, ModelRequest
+from ropewalk.harness.engine import loss
+from ropewalk.harness.engine.memory import ROWS, Shape, Sizes, of_a_row
+from ropewalk.harness.engine.packed_attention import (
+    PLAIN,
+    KVCache,
+    NotShareableError,
+    installed,
+    kernel_of,
+)
+from ropewalk.harness.engine.prefix_tree import NodePath, PrefixTree, build_tree, last_reads, packs
+from ropewalk.harness.engine.sdpa import Causal, on_gpu
+from ropewalk.harness.engine.trunk import run_pack, trunk_name
+from ropewalk.tasks._tokens import kept
+from ropewalk.tasks.types import DivergenceResponse, Generate, LoglikelihoodResponse, ModelRequest
 
 PROMPT = 48  # tokens of the longest prompt of the check
 EXACT, COARSE = 1e-4, 5e-2  # mean difference that rounding may make, in float32 and in 16 bits

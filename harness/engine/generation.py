@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.engine.loss import LIKELIEST, most_likely, nll_of, target_losses
-from harness.engine.memory import ROWS, Sizes
-from harness.engine.packed_attention import KVCache, Pair, installed, kernel_of, running
-from harness.engine.prefix_tree import Node
-from harness.engine.sdpa import Kernel, blocked, on_gpu, padded_length
-from harness.engine.trunk import trunk_name
-from tasks.types import Generate, Generated
+from ropewalk.harness.engine.loss import LIKELIEST, most_likely, nll_of, target_losses
+from ropewalk.harness.engine.memory import ROWS, Sizes
+from ropewalk.harness.engine.packed_attention import KVCache, Pair, installed, kernel_of, running
+from ropewalk.harness.engine.prefix_tree import Node
+from ropewalk.harness.engine.sdpa import Kernel, blocked, on_gpu, padded_length
+from ropewalk.harness.engine.trunk import trunk_name
+from ropewalk.tasks.types import Generate, Generated
 
 Decode = Callable[[Sequence[int]], str]
 PROBES = 8  # texts of the check whether texts may be continued together

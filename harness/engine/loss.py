@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from harness.engine.memory import BLOCK
-from harness.engine.sdpa import LEAST_ROWS
-from harness.engine.trunk import trunk_name
+from ropewalk.harness.engine.memory import BLOCK
+from ropewalk.harness.engine.sdpa import LEAST_ROWS
+from ropewalk.harness.engine.trunk import trunk_name
 
 LIKELIEST = -1  # a target: whatever token is the most likely
 Floats = NDArray[np.float32]

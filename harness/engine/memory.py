@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from harness.engine.prefix_tree import NodePath, PrefixTree, last_reads, packs
-from harness.engine.sdpa import KEY_BLOCK, TILE, on_gpu
+from ropewalk.harness.engine.prefix_tree import NodePath, PrefixTree, last_reads, packs
+from ropewalk.harness.engine.sdpa import KEY_BLOCK, TILE, on_gpu
 
 FLOAT32, INT64 = 4, 8
 BLOCK = 64  # logits whose maximum the head computes first

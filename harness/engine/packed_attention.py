@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.engine.prefix_tree import Node, NodePath
-from harness.engine.sdpa import Causal, Kernel, padded_length
+from ropewalk.harness.engine.prefix_tree import Node, NodePath
+from ropewalk.harness.engine.sdpa import Causal, Kernel, padded_length
 
 NAME, PLAIN = "ropewalk_runs", "sdpa"
 BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")

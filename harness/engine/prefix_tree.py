@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tasks._tokens import Tokens, kept
+from ropewalk.tasks._tokens import Tokens, kept
 
 NodePath = tuple[int, ...]
 LEAST_SHARED = (

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from harness.engine.memory import ROWS
-from harness.engine.packed_attention import NotShareableError, Run, SkipAttention, running
-from harness.engine.prefix_tree import Node, NodePath, PrefixTree
-from harness.engine.sdpa import blocked, on_gpu
-from harness.errors import UserError
+from ropewalk.harness.engine.memory import ROWS
+from ropewalk.harness.engine.packed_attention import NotShareableError, Run, SkipAttention, running
+from ropewalk.harness.engine.prefix_tree import Node, NodePath, PrefixTree
+from ropewalk.harness.engine.sdpa import blocked, on_gpu
+from ropewalk.harness.errors import UserError
 
 Ranges = list[tuple[int, int, bool]]  # first row, end, and whether its output is needed
 Carried = dict[int | str, tuple[Any, Any]]  # what a layer is given, and its copy on the last GPU

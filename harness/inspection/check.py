@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from harness.encodings._config import config_of
-from harness.encodings._model import EncodingForCausalLM
-from scaling.types import Frequencies, Rope, Rotation
+from ropewalk.harness.encodings._config import config_of
+from ropewalk.harness.encodings._model import EncodingForCausalLM
+from ropewalk.scaling.types import Frequencies, Rope, Rotation
 
 SMALL = {  # a model around an encoding
     "hidden_size": 32,

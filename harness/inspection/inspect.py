@@ -12,22 +12,22 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.errors import UserError
-from harness.files import make_folder
-from harness.inspection.notes import notes
-from harness.methods.channels import Channel, channels, shown
-from harness.methods.resolve import resolve
-from harness.models.checkpoint import check_rope
-from harness.models.config import read_config
-from harness.patching.config import rope_of
-from harness.plugins import load
-from harness.reports._write import save_csv, save_figure
-from harness.reports.plots import style
-from harness.reports.plots.methods import methods
-from harness.reports.plots.panel import by_length
-from harness.sweep.plan import distinct
-from harness.sweep.spec import Spec
-from scaling.types import Rope, Rotation
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.files import make_folder
+from ropewalk.harness.inspection.notes import notes
+from ropewalk.harness.methods.channels import Channel, channels, shown
+from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.models.checkpoint import check_rope
+from ropewalk.harness.models.config import read_config
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.plugins import load
+from ropewalk.harness.reports._write import save_csv, save_figure
+from ropewalk.harness.reports.plots import style
+from ropewalk.harness.reports.plots.methods import methods
+from ropewalk.harness.reports.plots.panel import by_length
+from ropewalk.harness.sweep.plan import distinct
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.scaling.types import Rope, Rotation
 
 CONTENTS = 64  # random contents of a score curve
 DISTANCES = 400  # at most, of a curve

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UserError
-from harness.models.structure import layers_of
-from harness.patching.config import is_rotary, rope_of
-from harness.plugins import Plugin, call
-from harness.reports.writing.sentences import counted
-from harness.sweep.measure import records
-from harness.sweep.plan import Plan, calibrations
-from scaling import native
-from scaling.types import Frequencies, Rope
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.models.structure import layers_of
+from ropewalk.harness.patching.config import is_rotary, rope_of
+from ropewalk.harness.plugins import Plugin, call
+from ropewalk.harness.reports.writing.sentences import counted
+from ropewalk.harness.sweep.measure import records
+from ropewalk.harness.sweep.plan import Plan, calibrations
+from ropewalk.scaling import native
+from ropewalk.scaling.types import Frequencies, Rope
 
 LEFT_OUT = {  # by the record's word; other words are kinds of files
     "repeated": "documents with the same text as another one",

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from scaling.types import Rope, Rotation
+from ropewalk.scaling.types import Rope, Rotation
 
 Change = Literal["unchanged", "in part", "in full", "beyond", "faster"]
 # Two float32 frequencies that differ by less, relatively, are one: an exponent that is rounded to

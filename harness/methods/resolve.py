@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from harness.errors import UserError
-from harness.plugins import Plugin, call, entry, load
-from scaling.types import Rope, Rotation
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.plugins import Plugin, call, entry, load
+from ropewalk.scaling.types import Rope, Rotation
 
 
 def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:

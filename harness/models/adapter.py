@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from harness.errors import UserError, reason
-from harness.hub import attempt, attempting
-from harness.models.files import ONLY_SAFE, download, file_hash
-from harness.models.gguf import is_gguf
-from harness.models.structure import without_weights
-from harness.names import place, printable, recorded, tensors
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.hub import attempt, attempting
+from ropewalk.harness.models.files import ONLY_SAFE, download, file_hash
+from ropewalk.harness.models.gguf import is_gguf
+from ropewalk.harness.models.structure import without_weights
+from ropewalk.harness.names import place, printable, recorded, tensors
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 OTHER_BASE = ("corda", "loftq", "lora_ga", "olora", "pissa")  # initial values that change the base

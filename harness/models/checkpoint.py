@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, GenerationConfig
 
-from harness.encodings._config import EncodingConfig
-from harness.engine.accelerated import check_compiler, check_flash3
-from harness.errors import UserError, reason
-from harness.hub import attempt, attempting
-from harness.models.adapter import Adapter, open_adapter
-from harness.models.config import label, open_config, packed
-from harness.models.files import (
+from ropewalk.harness.encodings._config import EncodingConfig
+from ropewalk.harness.engine.accelerated import check_compiler, check_flash3
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.hub import attempt, attempting
+from ropewalk.harness.models.adapter import Adapter, open_adapter
+from ropewalk.harness.models.config import label, open_config, packed
+from ropewalk.harness.models.files import (
     exists,
     fetch_tokenizer,
     file_hash,
@@ -25,20 +25,20 @@ from harness.models.files import (
     tokenizer_hash,
     weight_files,
 )
-from harness.models.gguf import configure_tokenizer, is_gguf, pretrained, quantization
-from harness.models.structure import (
+from ropewalk.harness.models.gguf import configure_tokenizer, is_gguf, pretrained, quantization
+from ropewalk.harness.models.structure import (
     own_frequencies,
     position_limit,
     quantizer_of,
     weight_bytes,
     without_weights,
 )
-from harness.names import printable
-from harness.patching.config import geometry_of, is_rotary, rescaled, sliding_window
-from harness.patching.frequencies import check_described
-from harness.plugins import call
-from scaling import native
-from scaling.types import Rope
+from ropewalk.harness.names import printable
+from ropewalk.harness.patching.config import geometry_of, is_rotary, rescaled, sliding_window
+from ropewalk.harness.patching.frequencies import check_described
+from ropewalk.harness.plugins import call
+from ropewalk.scaling import native
+from ropewalk.scaling.types import Rope
 
 QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
 # Keys with which generate(do_sample=False) does more than process scores, and their neutral values.

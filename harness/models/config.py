@@ -10,13 +10,13 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
-from harness.encodings._config import EncodingConfig, check_code
-from harness.errors import UserError
-from harness.hub import attempt, say_waits
-from harness.models.files import ADAPTER, GGUF, exists, fetch, fetch_gguf
-from harness.models.gguf import gguf_config, is_gguf, only_gguf, quantization
-from harness.models.structure import check_numbers
-from harness.names import is_path, place, printable
+from ropewalk.harness.encodings._config import EncodingConfig, check_code
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.hub import attempt, say_waits
+from ropewalk.harness.models.files import ADAPTER, GGUF, exists, fetch, fetch_gguf
+from ropewalk.harness.models.gguf import gguf_config, is_gguf, only_gguf, quantization
+from ropewalk.harness.models.structure import check_numbers
+from ropewalk.harness.names import is_path, place, printable
 
 HUB_GGUF = re.compile(r"[^./~@][^/@]*/[^/@]+/.+\.gguf", re.IGNORECASE)  # owner/name/file.gguf
 MOVED = "MovedForCausalLM"  # without its code it would be the plain model, and named as that

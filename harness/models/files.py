@@ -29,8 +29,8 @@ from transformers.utils import (
     WEIGHTS_NAME,
 )
 
-from harness.errors import UserError, reason, why
-from harness.hub import tell
+from ropewalk.harness.errors import UserError, reason, why
+from ropewalk.harness.hub import tell
 
 TOKENIZER = ["*token*", "vocab*", "merges*", "*.model", "*.tiktoken", "*.jinja"]
 

@@ -22,12 +22,12 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from harness.errors import UserError, reason
-from harness.files import new_folder
-from harness.hub import tell
-from harness.models.files import GGUF, file_hash
-from harness.models.structure import check_numbers, without_weights
-from harness.patching.config import is_rotary, rope_of, sliding_window
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.files import new_folder
+from ropewalk.harness.hub import tell
+from ropewalk.harness.models.files import GGUF, file_hash
+from ropewalk.harness.models.structure import check_numbers, without_weights
+from ropewalk.harness.patching.config import is_rotary, rope_of, sliding_window
 
 T = TypeVar("T")
 ALONE = f"model{GGUF}"

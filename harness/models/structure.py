@@ -13,11 +13,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from harness.errors import UserError, reason
-from harness.hub import attempt, attempting
-from harness.patching.config import WINDOWS, rescaled
-from harness.patching.frequencies import as_is, rotary_name
-from scaling.types import Frequencies
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.hub import attempt, attempting
+from ropewalk.harness.patching.config import WINDOWS, rescaled
+from ropewalk.harness.patching.frequencies import as_is, rotary_name
+from ropewalk.scaling.types import Frequencies
 
 MOST_LAYERS = 1_000
 
@@ -29,7 +29,7 @@ def auto_model() -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    import harness.encodings._model  # noqa: F401  # registers its classes
+    import ropewalk.harness.encodings._model  # noqa: F401  # registers its classes
 
     return AutoModelForCausalLM
 

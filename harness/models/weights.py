@@ -17,16 +17,16 @@ import torch
 from torch import nn
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from harness.engine.accelerated import compile_layers
-from harness.errors import UserError
-from harness.hub import attempt, attempting
-from harness.models.adapter import adapted
-from harness.models.checkpoint import DTYPES, Checkpoint
-from harness.models.files import ONLY_SAFE, absent, fetch_weights, weight_files
-from harness.models.gguf import dequantized, is_gguf, keep, pretrained
-from harness.models.structure import auto_model
-from harness.names import tensors
-from harness.patching.frequencies import check_geometry
+from ropewalk.harness.engine.accelerated import compile_layers
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.hub import attempt, attempting
+from ropewalk.harness.models.adapter import adapted
+from ropewalk.harness.models.checkpoint import DTYPES, Checkpoint
+from ropewalk.harness.models.files import ONLY_SAFE, absent, fetch_weights, weight_files
+from ropewalk.harness.models.gguf import dequantized, is_gguf, keep, pretrained
+from ropewalk.harness.models.structure import auto_model
+from ropewalk.harness.names import tensors
+from ropewalk.harness.patching.frequencies import check_geometry
 
 # Buffers that older versions saved, and that a model computes itself.
 BUFFERS = re.compile(

@@ -9,11 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.engine import Kernel, blocked
-from harness.engine.memory import Moved
-from harness.patching.layout import Layout, no_mask
-from harness.patching.tiles import FLASH, Merged, Rows, attend, attend_tiles, pieces, within
-from scaling.types import Band, Bands, by_distance
+from ropewalk.harness.engine import Kernel, blocked
+from ropewalk.harness.engine.memory import Moved
+from ropewalk.harness.patching.layout import Layout, no_mask
+from ropewalk.harness.patching.tiles import (
+    FLASH,
+    Merged,
+    Rows,
+    attend,
+    attend_tiles,
+    pieces,
+    within,
+)
+from ropewalk.scaling.types import Band, Bands, by_distance
 
 Cache = dict[Band, tuple[Tensor, int, int]]  # rotated keys, and from where to where they are
 KEPT_BANDS = 8  # rotated keys of a text are kept up to so many bands

@@ -11,12 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.engine import PLAIN
-from harness.errors import UserError
-from harness.patching.banded_attention import BandedAttention
-from harness.patching.frequencies import as_is, check_angles, once, placed, probe, rotary_name
-from harness.patching.layout import Attention, Layout, attending, layouts_of, no_mask, runs
-from scaling.types import Bands, Frequencies, by_distance
+from ropewalk.harness.engine import PLAIN
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.patching.banded_attention import BandedAttention
+from ropewalk.harness.patching.frequencies import (
+    as_is,
+    check_angles,
+    once,
+    placed,
+    probe,
+    rotary_name,
+)
+from ropewalk.harness.patching.layout import Attention, Layout, attending, layouts_of, no_mask, runs
+from ropewalk.scaling.types import Bands, Frequencies, by_distance
 
 CHECKED = 24  # tokens of the prompt
 EXACT = 1e-4  # of the largest number: the rounding of float32

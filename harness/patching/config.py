@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from harness.errors import UserError
-from harness.hub import attempting
-from scaling import native
-from scaling.types import Rope
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.hub import attempting
+from ropewalk.scaling import native
+from ropewalk.scaling.types import Rope
 
 LONGEST, WIDEST = 2**31, 2**16  # a trained length in tokens, and channels of a head
 WINDOWS = (  # names of the trained length in configs

@@ -13,12 +13,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from harness.engine import NotShareableError, layers_of, trunk_name
-from harness.errors import UserError, reason
-from harness.patching.config import FULL
-from harness.plugins import call
-from scaling import native
-from scaling.types import Frequencies, PerLayerFrequencies, Rope
+from ropewalk.harness.engine import NotShareableError, layers_of, trunk_name
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.patching.config import FULL
+from ropewalk.harness.plugins import call
+from ropewalk.scaling import native
+from ropewalk.scaling.types import Frequencies, PerLayerFrequencies, Rope
 
 T = TypeVar("T")
 VERIFIED: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()

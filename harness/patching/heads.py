@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.patching.banded_attention import BandedAttention
-from harness.patching.bands import verified_layouts
-from harness.patching.frequencies import as_is, placed, rotary_name
-from harness.patching.layout import Layout, attending
-from scaling.types import Bands, Frequencies, by_distance
+from ropewalk.harness.patching.banded_attention import BandedAttention
+from ropewalk.harness.patching.bands import verified_layouts
+from ropewalk.harness.patching.frequencies import as_is, placed, rotary_name
+from ropewalk.harness.patching.layout import Layout, attending
+from ropewalk.scaling.types import Bands, Frequencies, by_distance
 
 OUTLIER = 3.0  # times the mean attention: a key with more is one (Ms-PoE, section 3.2)
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.errors import UserError
-from harness.patching.frequencies import as_is, placed, rotary_name
-from scaling.types import Frequencies
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.patching.frequencies import as_is, placed, rotary_name
+from ropewalk.scaling.types import Frequencies
 
 NAME = "ropewalk"  # of the attention in transformers' registries; no kernel's name may be in it
 TOLERANCE = 1e-2  # of the largest value: a quarter turn in bfloat16 is exact to 4e-3

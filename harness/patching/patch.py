@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.engine import (
+from ropewalk.harness.engine import (
     DEFAULT,
     Answered,
     Decode,
@@ -23,12 +23,12 @@ from harness.engine import (
     no_tokenizer,
     within_memory,
 )
-from harness.errors import UserError
-from harness.patching.bands import banded
-from harness.patching.config import is_rotary, rescaled
-from harness.patching.frequencies import layered, rotary_name, with_frequencies
-from scaling.types import Bands, Frequencies, PerLayerFrequencies, Rotation, StatefulRope
-from tasks.types import Generate, LoglikelihoodResponse, ModelRequest, ModelResponse
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.patching.bands import banded
+from ropewalk.harness.patching.config import is_rotary, rescaled
+from ropewalk.harness.patching.frequencies import layered, rotary_name, with_frequencies
+from ropewalk.scaling.types import Bands, Frequencies, PerLayerFrequencies, Rotation, StatefulRope
+from ropewalk.tasks.types import Generate, LoglikelihoodResponse, ModelRequest, ModelResponse
 
 
 def patched(model: Any, rotation: Rotation) -> AbstractContextManager[None]:

@@ -19,9 +19,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from harness.engine import sdpa
-from harness.engine.memory import ROWS
-from scaling.types import Band
+from ropewalk.harness.engine import sdpa
+from ropewalk.harness.engine.memory import ROWS
+from ropewalk.scaling.types import Band
 
 TILE = 256  # rows of a tile, from a multiple of it; its mask has so many rows of all keys
 SCORES = 1024  # rows and keys of the scores in memory at once, without a fused kernel

@@ -30,9 +30,9 @@ from typing import Any
 
 import pandas as pd
 
-from harness.errors import UserError, reason
-from harness.names import nearest
-from harness.plugins import load, names
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.names import nearest
+from ropewalk.harness.plugins import load, names
 
 FILE = Path(__file__).with_name("published.csv")
 

@@ -14,13 +14,21 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image
 
-from harness.errors import UserError
-from harness.files import make_folder, replacing
-from harness.plugins import Plugin, call, load, names
-from harness.reports.plots.style import Paper, drawing, lay_out
-from harness.reports.writing.sentences import without_backticks
-from harness.reports.writing.tables import Part, RenderedTable, csv, headed, joined, latex, page
-from harness.stats.cells import shared
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.files import make_folder, replacing
+from ropewalk.harness.plugins import Plugin, call, load, names
+from ropewalk.harness.reports.plots.style import Paper, drawing, lay_out
+from ropewalk.harness.reports.writing.sentences import without_backticks
+from ropewalk.harness.reports.writing.tables import (
+    Part,
+    RenderedTable,
+    csv,
+    headed,
+    joined,
+    latex,
+    page,
+)
+from ropewalk.harness.stats.cells import shared
 
 DOTS_PER_INCH = 200
 FIGURES = (".png", ".svg", ".pdf")

@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from scipy.special import ndtri
 
-from harness.reports.plots import style
-from harness.reports.plots.methods import Methods, methods
-from harness.reports.plots.panel import LOG_FROM, plain_log
-from harness.reports.writing.sentences import titles
-from harness.stats.cells import CELL, cells
-from harness.stats.key_tokens import measured
-from harness.stats.measure import LOWER, SHARES
-from tasks._intervals import CONFIDENCE
+from ropewalk.harness.reports.plots import style
+from ropewalk.harness.reports.plots.methods import Methods, methods
+from ropewalk.harness.reports.plots.panel import LOG_FROM, plain_log
+from ropewalk.harness.reports.writing.sentences import titles
+from ropewalk.harness.stats.cells import CELL, cells
+from ropewalk.harness.stats.key_tokens import measured
+from ropewalk.harness.stats.measure import LOWER, SHARES
+from ropewalk.tasks._intervals import CONFIDENCE
 
 METHODS = 5  # the fewest of which a rank correlation says anything
 NONE = (

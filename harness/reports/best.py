@@ -8,14 +8,14 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.reports.plots.answer import draw_answer, longest
-from harness.reports.writing import sentences
-from harness.reports.writing.tables import heading
-from harness.stats.cells import records
-from harness.stats.checkpoints import together
-from harness.stats.decision import MARGIN, Decision, Place, decide, decisions, overall
-from harness.stats.measure import SHARES
-from tasks._intervals import MIN_DOCUMENTS
+from ropewalk.harness.reports.plots.answer import draw_answer, longest
+from ropewalk.harness.reports.writing import sentences
+from ropewalk.harness.reports.writing.tables import heading
+from ropewalk.harness.stats.cells import records
+from ropewalk.harness.stats.checkpoints import together
+from ropewalk.harness.stats.decision import MARGIN, Decision, Place, decide, decisions, overall
+from ropewalk.harness.stats.measure import SHARES
+from ropewalk.tasks._intervals import MIN_DOCUMENTS
 
 TERMS = (
     "A winner is better than every other method by its paired 95 % interval, or the only method "

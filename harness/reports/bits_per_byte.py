@@ -7,10 +7,10 @@ from functools import partial
 
 import pandas as pd
 
-from harness.reports.writing.sentences import text
-from harness.reports.writing.tables import across
-from harness.stats.cells import CELL, cells
-from tasks._intervals import ratio
+from ropewalk.harness.reports.writing.sentences import text
+from ropewalk.harness.reports.writing.tables import across
+from ropewalk.harness.stats.cells import CELL, cells
+from ropewalk.tasks._intervals import ratio
 
 SCORES = ["perplexity", "bits_per_byte", "low", "high"]
 DIGITS = 3  # a hundredth would hide what methods differ by

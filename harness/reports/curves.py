@@ -9,15 +9,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.reports.plots import style
-from harness.reports.plots.methods import methods
-from harness.reports.plots.panel import LINE, End, draw_panel, label_ends, lost
-from harness.reports.writing.sentences import titles
-from harness.stats.cells import CELL, cells
-from harness.stats.checkpoints import alike, group_name, labels
-from harness.stats.decision import truncations
-from harness.stats.measure import LOWER, SHARES
-from harness.stats.seeds import ENDING, of_seeds, over_seeds
+from ropewalk.harness.reports.plots import style
+from ropewalk.harness.reports.plots.methods import methods
+from ropewalk.harness.reports.plots.panel import LINE, End, draw_panel, label_ends, lost
+from ropewalk.harness.reports.writing.sentences import titles
+from ropewalk.harness.stats.cells import CELL, cells
+from ropewalk.harness.stats.checkpoints import alike, group_name, labels
+from ropewalk.harness.stats.decision import truncations
+from ropewalk.harness.stats.measure import LOWER, SHARES
+from ropewalk.harness.stats.seeds import ENDING, of_seeds, over_seeds
 
 NOTE = (
     "Intervals are in the table of scores, and the differences between methods, which are paired, "

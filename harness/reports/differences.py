@@ -9,18 +9,18 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.reports.plots import style
-from harness.reports.plots.forest import ROW, Row, draw_rows, on_scale
-from harness.reports.plots.methods import methods
-from harness.reports.writing import sentences
-from harness.reports.writing.sentences import titles
-from harness.reports.writing.tables import across
-from harness.stats.cells import cells, in_option, records
-from harness.stats.checkpoints import labels, lengths
-from harness.stats.decision import Family, families, family
-from harness.stats.measure import SHARES, differences, measure, values_of, weights_of
-from harness.stats.paired import ALPHA, NO_DIFFERENCE, Difference, adjusted, holm_once
-from harness.stats.seeds import ENDING, over_seeds, paired_seeds
+from ropewalk.harness.reports.plots import style
+from ropewalk.harness.reports.plots.forest import ROW, Row, draw_rows, on_scale
+from ropewalk.harness.reports.plots.methods import methods
+from ropewalk.harness.reports.writing import sentences
+from ropewalk.harness.reports.writing.sentences import titles
+from ropewalk.harness.reports.writing.tables import across
+from ropewalk.harness.stats.cells import cells, in_option, records
+from ropewalk.harness.stats.checkpoints import labels, lengths
+from ropewalk.harness.stats.decision import Family, families, family
+from ropewalk.harness.stats.measure import SHARES, differences, measure, values_of, weights_of
+from ropewalk.harness.stats.paired import ALPHA, NO_DIFFERENCE, Difference, adjusted, holm_once
+from ropewalk.harness.stats.seeds import ENDING, over_seeds, paired_seeds
 
 PLAIN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
 COPIED = ("model", "task", "metric", "trained_length", "length", "relative_length", "scaling")

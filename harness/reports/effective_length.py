@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.writing.tables import heading
-from harness.stats.cells import cells, records
-from harness.stats.checkpoints import renamed, separated
-from harness.stats.decision import FAILED, needed_of, requested_units
-from harness.stats.decision import KEPT as KEPT_UNITS
-from harness.stats.measure import Measure, Units, difference, measure, units
+from ropewalk.harness.reports.writing.tables import heading
+from ropewalk.harness.stats.cells import cells, records
+from ropewalk.harness.stats.checkpoints import renamed, separated
+from ropewalk.harness.stats.decision import FAILED, needed_of, requested_units
+from ropewalk.harness.stats.decision import KEPT as KEPT_UNITS
+from ropewalk.harness.stats.measure import Measure, Units, difference, measure, units
 
 KEPT = 0.85  # of the model's own score inside the window (NoLiMa, arXiv:2502.05167)
 ROUNDING = 1e-12  # 119 of 250 are 85 % of 140, and in floats less

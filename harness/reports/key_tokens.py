@@ -6,10 +6,10 @@ from functools import partial
 
 import pandas as pd
 
-from harness.reports.writing.sentences import counted, text
-from harness.reports.writing.tables import across
-from harness.stats.cells import CELL, cells
-from harness.stats.key_tokens import DROP, MOST, RULE, measured
+from ropewalk.harness.reports.writing.sentences import counted, text
+from ropewalk.harness.reports.writing.tables import across
+from ropewalk.harness.stats.cells import CELL, cells
+from ropewalk.harness.stats.key_tokens import DROP, MOST, RULE, measured
 
 FOUND = ["score", "low", "high", "n", "keys", "tokens", "gain", "gain_low", "gain_high", "large"]
 

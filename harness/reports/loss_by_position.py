@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from harness.reports.plots import style
-from harness.reports.plots.methods import methods
-from harness.reports.plots.panel import shade_window
-from harness.reports.writing.sentences import titles
-from tasks._intervals import ratio
+from ropewalk.harness.reports.plots import style
+from ropewalk.harness.reports.plots.methods import methods
+from ropewalk.harness.reports.plots.panel import shade_window
+from ropewalk.harness.reports.writing.sentences import titles
+from ropewalk.tasks._intervals import ratio
 
 MOST_PANELS = 4
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.writing import sentences
-from harness.reports.writing.tables import across
-from harness.stats.decision import MARGIN, decide, decisions
+from ropewalk.harness.reports.writing import sentences
+from ropewalk.harness.reports.writing.tables import across
+from ropewalk.harness.stats.decision import MARGIN, decide, decisions
 
 MARKS = {"best": " (best)", "as good as the best": " (as good)", "worse than another method": " ×"}
 

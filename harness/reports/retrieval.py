@@ -17,13 +17,13 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from harness.reports.plots import style
-from harness.reports.plots.methods import methods
-from harness.reports.writing.sentences import percent, text, titles
-from harness.reports.writing.tables import across, heading
-from harness.stats.cells import CELL
-from harness.stats.measure import SHARES
-from tasks._intervals import draws, macro_average, proportion
+from ropewalk.harness.reports.plots import style
+from ropewalk.harness.reports.plots.methods import methods
+from ropewalk.harness.reports.writing.sentences import percent, text, titles
+from ropewalk.harness.reports.writing.tables import across, heading
+from ropewalk.harness.stats.cells import CELL
+from ropewalk.harness.stats.measure import SHARES
+from ropewalk.tasks._intervals import draws, macro_average, proportion
 
 THRESHOLD = 0.856  # of Llama 2 7B at 4k tokens in RULER's thirteen tasks (arXiv:2404.06654)
 MEAN = "mean"

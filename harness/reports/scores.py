@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.reports.writing.sentences import percent
-from harness.reports.writing.tables import wide
-from harness.stats.cells import CELL, cells
+from ropewalk.harness.reports.writing.sentences import percent
+from ropewalk.harness.reports.writing.tables import wide
+from ropewalk.harness.stats.cells import CELL, cells
 
 LENIENT = ("exact", "format")  # kinds of answers with the number right
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.writing import sentences
-from harness.reports.writing.sentences import text
-from harness.reports.writing.tables import across
-from harness.stats.cells import records
-from harness.stats.measure import SHARES
-from harness.stats.seeds import ENDING, of_seeds
+from ropewalk.harness.reports.writing import sentences
+from ropewalk.harness.reports.writing.sentences import text
+from ropewalk.harness.reports.writing.tables import across
+from ropewalk.harness.stats.cells import records
+from ropewalk.harness.stats.measure import SHARES
+from ropewalk.harness.stats.seeds import ENDING, of_seeds
 
 OTHER = "Models with other questions, as other tokens are, cannot be compared with each other."
 CHANGE = "mean change from the trained window"

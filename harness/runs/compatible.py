@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from harness.names import printable
+from ropewalk.harness.names import printable
 
 Run = Mapping[str, Any]
 

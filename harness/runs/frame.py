@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from harness.errors import UserError, reason
-from harness.names import printable, resolved
-from harness.plugins import Plugin, call, load, names
-from harness.runs.compatible import reasons
-from harness.runs.record import are_of, wrong_facts
-from harness.runs.store import checked_run, each_checked
-from tasks.types import Sample, Score
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.names import printable, resolved
+from ropewalk.harness.plugins import Plugin, call, load, names
+from ropewalk.harness.runs.compatible import reasons
+from ropewalk.harness.runs.record import are_of, wrong_facts
+from ropewalk.harness.runs.store import checked_run, each_checked
+from ropewalk.tasks.types import Sample, Score
 
 SAMPLE = ("unit", "status", "reason", "value", "weight", "seconds", "peak_mib")
 

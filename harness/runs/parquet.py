@@ -14,8 +14,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UserError, foreign
-from harness.files import replacing
+from ropewalk.harness.errors import UserError, foreign
+from ropewalk.harness.files import replacing
 
 TEXTS = ("run", "record", "cell", "question", "task", "frequencies", "unit", "status", "reason")
 WHOLE = ("length", "weight", "session")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from harness.plugins import FUNCTION, IN_PYTHON
-from harness.runs.record import honoured
+from ropewalk.harness.plugins import FUNCTION, IN_PYTHON
+from ropewalk.harness.runs.record import honoured
 
 Run = Mapping[str, Any]
 NOT_ASKED = (None, False, 0, "auto")  # settings that a command line leaves out

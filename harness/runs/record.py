@@ -16,11 +16,11 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from harness.errors import UserError
-from harness.files import MIB
-from harness.names import printable
-from tasks._tokens import kept
-from tasks.types import Request
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.files import MIB
+from ropewalk.harness.names import printable
+from ropewalk.tasks._tokens import kept
+from ropewalk.tasks.types import Request
 
 LINE = 2**24  # bytes of a line of samples, which has about 1k
 LONGEST = 4096  # characters of a name, which tables and figures show whole

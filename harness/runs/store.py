@@ -22,8 +22,8 @@ from typing import Any, BinaryIO, cast
 
 from pydantic_core import from_json
 
-from harness.errors import UserError, foreign, reason, why
-from harness.files import (
+from ropewalk.harness.errors import UserError, foreign, reason, why
+from ropewalk.harness.files import (
     MIB,
     finite,
     make_folder,
@@ -32,9 +32,9 @@ from harness.files import (
     replacing,
     sync_names,
 )
-from harness.runs import parquet
-from harness.runs.compatible import NAMES, PROTOCOLS, SEEDS, differing
-from harness.runs.record import LINE, check_run, check_sample
+from ropewalk.harness.runs import parquet
+from ropewalk.harness.runs.compatible import NAMES, PROTOCOLS, SEEDS, differing
+from ropewalk.harness.runs.record import LINE, check_run, check_sample
 
 RUN, SAMPLES, COMPRESSED = "run.json", "samples.jsonl", "samples.jsonl.gz"
 LARGEST = 2**33  # bytes of a samples file

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.errors import UserError
-from harness.methods.resolve import depends_on_length
-from harness.plugins import module_of, names, parameters
-from harness.runs.store import checked_samples, measured
-from harness.serve._export import export
-from harness.stats.paired import Array
-from harness.stats.selection import plainness
-from harness.sweep.operations import costs, duration
-from harness.sweep.plan import Batch, Item, Key, Plan
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.methods.resolve import depends_on_length
+from ropewalk.harness.plugins import module_of, names, parameters
+from ropewalk.harness.runs.store import checked_samples, measured
+from ropewalk.harness.serve._export import export
+from ropewalk.harness.stats.paired import Array
+from ropewalk.harness.stats.selection import plainness
+from ropewalk.harness.sweep.operations import costs, duration
+from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan
 
 OWN = "none"  # the model without scaling, against which in-window costs are measured
 SHIPPED = "native"  # the checkpoint's own scaling

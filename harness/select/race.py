@@ -1,7 +1,7 @@
 """A race of methods: who is measured on more documents, when it ends, what its answer may claim.
 
 After each round the candidates are compared on the documents so far by Hsu's multiple comparisons
-with the best (``harness.stats.selection``). For each candidate k this gives upper bounds of how
+with the best (``harness/stats/selection.py``). For each candidate k this gives upper bounds of how
 much worse every other candidate is than k; if k is truly the best, all of them hold. Everything
 that a race claims needs only this one event, for the method that is truly the best:
 
@@ -29,11 +29,11 @@ from functools import partial
 
 import numpy as np
 
-from harness.errors import UserError
-from harness.select.measuring import CUT, FAR, NEAR, OWN, Need, RaceData
-from harness.stats.paired import Array, Difference, of_means
-from harness.stats.selection import preferred, select_means
-from tasks._intervals import ratios
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.select.measuring import CUT, FAR, NEAR, OWN, Need, RaceData
+from ropewalk.harness.stats.paired import Array, Difference, of_means
+from ropewalk.harness.stats.selection import preferred, select_means
+from ropewalk.tasks._intervals import ratios
 
 FIRST, SECOND, GROWTH = 4, 6, 1.5  # documents of the first rounds, and how fast they grow
 SHARE = 3  # the default budget is one part in so many of what measuring everything takes

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.files import make_folder
-from harness.plugins import FUNCTION
-from harness.reports._write import save_table
-from harness.reports.writing.sentences import at_most, counted, listed, signed, text
-from harness.runs.store import reports_of
-from harness.select.measuring import CUT, FAR, OWN
-from harness.select.race import BUDGET, WINNER, Race, Standing, difference
-from harness.serve._export import serving_command
-from harness.stats.paired import Array, Difference, share
-from harness.sweep.operations import duration
-from tasks._intervals import MIN_DOCUMENTS, ratios
+from ropewalk.harness.files import make_folder
+from ropewalk.harness.plugins import FUNCTION
+from ropewalk.harness.reports._write import save_table
+from ropewalk.harness.reports.writing.sentences import at_most, counted, listed, signed, text
+from ropewalk.harness.runs.store import reports_of
+from ropewalk.harness.select.measuring import CUT, FAR, OWN
+from ropewalk.harness.select.race import BUDGET, WINNER, Race, Standing, difference
+from ropewalk.harness.serve._export import serving_command
+from ropewalk.harness.stats.paired import Array, Difference, share
+from ropewalk.harness.sweep.operations import duration
+from ropewalk.tasks._intervals import MIN_DOCUMENTS, ratios
 
 USE, BEST, ALIKE, OPEN, WORSE = "use", "best scaling", "as good", "may be best", "worse"
 CODED, COSTLY, UNREACHED, FAILED = "needs code", "too costly", "not measured", "failed"

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator
 
-from harness.errors import UserError
-from harness.files import make_folder, replacing
-from harness.names import nearest
-from harness.plugins import entry, load, module_of, parameters, split_options
-from scaling.types import Frequencies, Range, Rope
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.files import make_folder, replacing
+from ropewalk.harness.names import nearest
+from ropewalk.harness.plugins import entry, load, module_of, parameters, split_options
+from ropewalk.scaling.types import Frequencies, Range, Rope
 
 RANGE = re.compile(r"([-+.\de]+?)\.\.([-+.\de]+)")
 WIDE = 10.0  # from this ratio on, a range that declares no scale has a logarithmic one
@@ -82,8 +82,8 @@ def closed_form(given: str) -> str:
 def of_options(given: str, rope: Rope, length: int) -> Space:
     """Return the space of a method's options: ``yarn``, or ``yarn:beta_fast=8..64,factor=4``.
 
-    Options given as LOW..HIGH are searched, else all that declare a range (``scaling.types.Range``
-    in their annotation); one that is given a value keeps it. Raises UserError where nothing is left
+    Options given as LOW..HIGH are searched, else all that declare a range (``Range`` in
+    their annotation); one that is given a value keeps it. Raises UserError where nothing is left
     to search.
     """
     name, _, listed = given.partition(":")

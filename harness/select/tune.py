@@ -13,18 +13,18 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from harness.errors import UserError
-from harness.files import replacing
-from harness.methods.resolve import resolve
-from harness.plugins import load
-from harness.reports.writing.sentences import at_most, counted, signed
-from harness.reports.writing.tables import page
-from harness.select.measuring import Measure, Measurements
-from harness.select.space import Space
-from harness.stats.paired import Difference, of_means, share
-from harness.stats.selection import select_means
-from harness.sweep.plan import Cell, Item, Key, Plan, with_methods
-from tasks.types import Generate
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.files import replacing
+from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.plugins import load
+from ropewalk.harness.reports.writing.sentences import at_most, counted, signed
+from ropewalk.harness.reports.writing.tables import page
+from ropewalk.harness.select.measuring import Measure, Measurements
+from ropewalk.harness.select.space import Space
+from ropewalk.harness.stats.paired import Difference, of_means, share
+from ropewalk.harness.stats.selection import select_means
+from ropewalk.harness.sweep.plan import Cell, Item, Key, Plan, with_methods
+from ropewalk.tasks.types import Generate
 
 SIGMA = 0.2  # of the first draws, in widths of the cube
 Kind = Literal["targets", "answers"]

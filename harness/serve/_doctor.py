@@ -11,27 +11,27 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from harness.data.documents import open_documents
-from harness.data.tokenize import tokenize
-from harness.errors import UserError
-from harness.hub import attempting
-from harness.methods import Finding
-from harness.methods.resolve import resolve
-from harness.models.checkpoint import Checkpoint
-from harness.models.config import read_raw
-from harness.models.gguf import is_gguf
-from harness.models.structure import Layers, built, layers_of
-from harness.models.weights import load_weights
-from harness.patching.config import rope_of
-from harness.patching.patch import answering, patched
-from harness.plugins import Plugin, load
-from harness.serve._parameters import full_attention
-from harness.serve._server import OTHER_START, Say, Server, server_finding
-from harness.sweep.plan import check_rotary, open_model
-from harness.sweep.spec import Spec
-from scaling import native
-from scaling.types import Frequencies, Rotation
-from tasks.types import Loglikelihood
+from ropewalk.harness.data.documents import open_documents
+from ropewalk.harness.data.tokenize import tokenize
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.hub import attempting
+from ropewalk.harness.methods import Finding
+from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.models.checkpoint import Checkpoint
+from ropewalk.harness.models.config import read_raw
+from ropewalk.harness.models.gguf import is_gguf
+from ropewalk.harness.models.structure import Layers, built, layers_of
+from ropewalk.harness.models.weights import load_weights
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.patching.patch import answering, patched
+from ropewalk.harness.plugins import Plugin, load
+from ropewalk.harness.serve._parameters import full_attention
+from ropewalk.harness.serve._server import OTHER_START, Say, Server, server_finding
+from ropewalk.harness.sweep.plan import check_rotary, open_model
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.scaling import native
+from ropewalk.scaling.types import Frequencies, Rotation
+from ropewalk.tasks.types import Loglikelihood
 
 COMPARED = 256  # tokens of the document that a server is asked about
 CHARACTERS = 8 * COMPARED  # the longest words of real tokenizers have so many per token

@@ -12,20 +12,20 @@ from typing import Any
 
 import torch
 
-from harness.encodings._config import EncodingConfig
-from harness.errors import UserError, foreign
-from harness.files import is_free, make_folder, new_folder, replacing
-from harness.methods.resolve import resolve
-from harness.models.checkpoint import check_rope, open_checkpoint
-from harness.models.config import open_config
-from harness.models.files import GGUF, fetch, fetch_tokenizer, fetch_weights, weight_files
-from harness.models.gguf import is_gguf
-from harness.models.weights import load_weights
-from harness.names import resolved
-from harness.patching.config import is_rotary, rope_of
-from harness.plugins import Plugin, load
-from harness.serve import gguf, hf_code, transformers
-from harness.serve._parameters import (
+from ropewalk.harness.encodings._config import EncodingConfig
+from ropewalk.harness.errors import UserError, foreign
+from ropewalk.harness.files import is_free, make_folder, new_folder, replacing
+from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.models.checkpoint import check_rope, open_checkpoint
+from ropewalk.harness.models.config import open_config
+from ropewalk.harness.models.files import GGUF, fetch, fetch_tokenizer, fetch_weights, weight_files
+from ropewalk.harness.models.gguf import is_gguf
+from ropewalk.harness.models.weights import load_weights
+from ropewalk.harness.names import resolved
+from ropewalk.harness.patching.config import is_rotary, rope_of
+from ropewalk.harness.plugins import Plugin, load
+from ropewalk.harness.serve import gguf, hf_code, transformers
+from ropewalk.harness.serve._parameters import (
     AT_THE_TOP,
     Distance,
     RopeParameters,
@@ -33,8 +33,8 @@ from harness.serve._parameters import (
     longrope_form,
     plain_forms,
 )
-from harness.sweep.spec import Spec
-from scaling.types import Rotation
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.scaling.types import Rotation
 
 FORMS = {
     "default": "the plain embedding at another base",

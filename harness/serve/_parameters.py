@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from harness.errors import reason
-from harness.patching.config import DUAL_CHUNK, FULL
-from scaling import native
-from scaling.types import Frequencies, Rope, Rotation
+from ropewalk.harness.errors import reason
+from ropewalk.harness.patching.config import DUAL_CHUNK, FULL
+from ropewalk.scaling import native
+from ropewalk.scaling.types import Frequencies, Rope, Rotation
 
 RopeParameters = dict[str, Any]  # a scaling as Hugging Face writes it: rope_type and its parameters
 NEGLIGIBLE = 1e-12  # radians at the last token: a pair that turns less counts as not turning

@@ -14,8 +14,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import torch
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
-from harness.errors import UserError, reason
-from harness.methods import Finding
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.methods import Finding
 
 SECONDS, QUICK_SECONDS = 600.0, 60.0  # for all requests to a server together
 MAX_BYTES = 64 * 2**20  # of a reply

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.files import replacing
-from harness.models.gguf import architecture, is_gguf
-from harness.serve._parameters import RopeParameters, Target, check_one_embedding
-from scaling.types import Frequencies
+from ropewalk.harness.files import replacing
+from ropewalk.harness.models.gguf import architecture, is_gguf
+from ropewalk.harness.serve._parameters import RopeParameters, Target, check_one_embedding
+from ropewalk.scaling.types import Frequencies
 
 NAMED = ("default", "linear", "yarn")
 READ = ("exaone", "granite", "llama", "mistral", "mistral3")  # these load the tensor of factors

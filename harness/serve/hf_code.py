@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from transformers import AutoModelForCausalLM
 
-from harness.files import replacing
-from harness.models.structure import layers_of
-from harness.serve._parameters import RopeParameters, Target, changes
+from ropewalk.harness.files import replacing
+from ropewalk.harness.models.structure import layers_of
+from ropewalk.harness.serve._parameters import RopeParameters, Target, changes
 
 NAMED = ("bands",)
 # Families for which the losses of the file were compared with the measured ones.

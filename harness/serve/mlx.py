@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.serve._parameters import RopeParameters, Target, changes, check_one_embedding
-from scaling import _ramp
-from scaling.types import Frequencies, Rope
+from ropewalk.harness.serve._parameters import RopeParameters, Target, changes, check_one_embedding
+from ropewalk.scaling import _ramp
+from ropewalk.scaling.types import Frequencies, Rope
 
 NAMED = ("default", "linear", "llama3", "yarn")
 # Model types whose files in mlx-lm 0.32 hand rope_scaling, and the whole head, to initialize_rope.

@@ -6,8 +6,8 @@ import math
 import shlex
 from typing import Any
 
-from harness.patching.config import ORIGINAL
-from harness.serve._parameters import (
+from ropewalk.harness.patching.config import ORIGINAL
+from ropewalk.harness.serve._parameters import (
     AT_THE_TOP,
     RopeParameters,
     Target,
@@ -17,7 +17,7 @@ from harness.serve._parameters import (
     server_changes,
     torch_frequencies,
 )
-from scaling.types import Frequencies
+from ropewalk.scaling.types import Frequencies
 
 NAMED = ("default", "linear", "llama3", "yarn")
 # Model types whose class in SGLang 0.5.23 passes no scaling to its rotary embedding (DeepSeek's

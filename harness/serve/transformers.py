@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from harness.encodings._config import EncodingConfig
-from harness.models.structure import built
-from harness.serve._parameters import RopeParameters, Target, changed_config, changes
-from scaling.types import Frequencies
+from ropewalk.harness.encodings._config import EncodingConfig
+from ropewalk.harness.models.structure import built
+from ropewalk.harness.serve._parameters import RopeParameters, Target, changed_config, changes
+from ropewalk.scaling.types import Frequencies
 
 NAMED = ("default", "linear", "llama3", "yarn", "dynamic")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from harness.serve._parameters import (
+from ropewalk.harness.serve._parameters import (
     RopeParameters,
     Target,
     check_one_embedding,
@@ -14,7 +14,7 @@ from harness.serve._parameters import (
     server_changes,
     torch_frequencies,
 )
-from scaling.types import Frequencies
+from ropewalk.scaling.types import Frequencies
 
 NAMED = ("default", "linear", "llama3", "yarn")
 # Model types whose class in vLLM 0.33 reads one rope type: DeepSeek's turn every scaling into

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import pandas as pd
 
-from harness.stats.measure import LOWER
+from ropewalk.harness.stats.measure import LOWER
 
 CELL = ["model", "task", "scaling", "length"]
 SCORE = ["score", "low", "high", "n"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from harness.stats.measure import Measure, measure
+from ropewalk.harness.stats.measure import Measure, measure
 
 Key = tuple[str, int]  # task and length
 MOST_NAMED = 3  # models, in the name of all of them

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from harness.stats.cells import cells, once, records
-from harness.stats.measure import (
+from ropewalk.harness.stats.cells import cells, once, records
+from ropewalk.harness.stats.measure import (
     Measure,
     Score,
     Units,
@@ -24,8 +24,14 @@ from harness.stats.measure import (
     values_of,
     weights_of,
 )
-from harness.stats.paired import Difference
-from harness.stats.selection import Selection, plainness, preferred, select_means, select_shares
+from ropewalk.harness.stats.paired import Difference
+from ropewalk.harness.stats.selection import (
+    Selection,
+    plainness,
+    preferred,
+    select_means,
+    select_shares,
+)
 
 FAILED = ("not_finite", "failed")  # statuses that are a method's own, not of the machine
 NEEDED = (

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from harness.stats.cells import CELL, in_option
-from tasks._intervals import ratio
+from ropewalk.harness.stats.cells import CELL, in_option
+from ropewalk.tasks._intervals import ratio
 
 DROP, MOST = 2.0, 2.0  # nats, of the rule as its authors have it
 NONE = (

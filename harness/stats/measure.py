@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from harness.stats.paired import Array, Difference, of_means, of_shares, share
-from tasks._intervals import proportion, ratio
+from ropewalk.harness.stats.paired import Array, Difference, of_means, of_shares, share
+from ropewalk.tasks._intervals import proportion, ratio
 
 Units = dict[str, tuple[float, float]]  # value and weight by the name of a document or trial
 Form = Literal["share", "parts", "mean", "exp", "unknown"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from tasks._intervals import (
+from ropewalk.tasks._intervals import (
     CONFIDENCE,
     MIN_DOCUMENTS,
     MOST_RESAMPLED,

@@ -13,12 +13,12 @@ from typing import Any
 import pandas as pd
 from scipy.special import stdtr, stdtrit
 
-from harness.stats.cells import CELL, in_option
-from harness.stats.checkpoints import labels, separated
-from harness.stats.decision import FAILED, requested_units
-from harness.stats.measure import Measure, Units, differences, measure, scored, units
-from harness.stats.paired import ALPHA, NO_DIFFERENCE, holm_once
-from tasks._intervals import CONFIDENCE
+from ropewalk.harness.stats.cells import CELL, in_option
+from ropewalk.harness.stats.checkpoints import labels, separated
+from ropewalk.harness.stats.decision import FAILED, requested_units
+from ropewalk.harness.stats.measure import Measure, Units, differences, measure, scored, units
+from ropewalk.harness.stats.paired import ALPHA, NO_DIFFERENCE, holm_once
+from ropewalk.tasks._intervals import CONFIDENCE
 
 Interval = tuple[float | None, float | None]  # lower and upper end; None where there is none
 COPIED = ("metric", "trained_length", "length", "protocol")

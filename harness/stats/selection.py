@@ -27,8 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-from harness.stats.paired import ALPHA, Array, Difference, of_means, of_shares, shares_of
-from tasks._intervals import CONFIDENCE, MIN_DOCUMENTS, MOST_RESAMPLED, ordered, ratios, studentised
+from ropewalk.harness.stats.paired import ALPHA, Array, Difference, of_means, of_shares, shares_of
+from ropewalk.tasks._intervals import (
+    CONFIDENCE,
+    MIN_DOCUMENTS,
+    MOST_RESAMPLED,
+    ordered,
+    ratios,
+    studentised,
+)
 
 WIDEST = 2.0  # times the critical value by Student's t and Bonferroni, at most
 

@@ -13,18 +13,18 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.engine import Answered, Decode, OutOfMemory, Sizes, out_of_memory, shareable
-from harness.engine.accelerated import flash3
-from harness.engine.memory import ROWS
-from harness.errors import UserError, reason
-from harness.models.checkpoint import Checkpoint
-from harness.models.weights import load_weights
-from harness.patching.patch import answering, comparing, patched
-from harness.sweep.plan import Batch, Item, Key, Plan
-from harness.sweep.record import machine
-from scaling import native
-from scaling.types import Rotation
-from tasks.types import Divergence, ModelRequest, Response
+from ropewalk.harness.engine import Answered, Decode, OutOfMemory, Sizes, out_of_memory, shareable
+from ropewalk.harness.engine.accelerated import flash3
+from ropewalk.harness.engine.memory import ROWS
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.models.checkpoint import Checkpoint
+from ropewalk.harness.models.weights import load_weights
+from ropewalk.harness.patching.patch import answering, comparing, patched
+from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan
+from ropewalk.harness.sweep.record import machine
+from ropewalk.scaling import native
+from ropewalk.scaling.types import Rotation
+from ropewalk.tasks.types import Divergence, ModelRequest, Response
 
 # What torch and a model raise over one input: a shape, a kernel, too little memory, a refusal.
 OF_AN_INPUT = (RuntimeError, MemoryError, UserError)

@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.engine import OutOfMemory
-from harness.errors import UserError
-from harness.names import printable
-from harness.plugins import call
-from harness.runs.record import check_graded
-from harness.runs.store import (
+from ropewalk.harness.engine import OutOfMemory
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.names import printable
+from ropewalk.harness.plugins import call
+from ropewalk.harness.runs.record import check_graded
+from ropewalk.harness.runs.store import (
     Outcome,
     Samples,
     append,
@@ -27,11 +27,11 @@ from harness.runs.store import (
     write_run,
     writing,
 )
-from harness.sweep.backend import Backend, Failed, Reply
-from harness.sweep.memory import fitted, needed
-from harness.sweep.plan import Batch, Item, Key, Plan
-from harness.sweep.record import describe
-from tasks.types import (
+from ropewalk.harness.sweep.backend import Backend, Failed, Reply
+from ropewalk.harness.sweep.memory import fitted, needed
+from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan
+from ropewalk.harness.sweep.record import describe
+from ropewalk.tasks.types import (
     DivergenceResponse,
     Fact,
     Group,

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.engine import DEFAULT, Sizes, memory
-from harness.errors import UserError
-from harness.models.checkpoint import DTYPES, Checkpoint
-from harness.patching.banded_attention import kept_of
-from harness.sweep.operations import costs, shared_tree
-from harness.sweep.plan import Batch, Item, Key, Plan
-from scaling.types import Bands
-from tasks.types import Divergence, Generate
+from ropewalk.harness.engine import DEFAULT, Sizes, memory
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.models.checkpoint import DTYPES, Checkpoint
+from ropewalk.harness.patching.banded_attention import kept_of
+from ropewalk.harness.sweep.operations import costs, shared_tree
+from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan
+from ropewalk.scaling.types import Bands
+from ropewalk.tasks.types import Divergence, Generate
 
 
 @dataclass(frozen=True)

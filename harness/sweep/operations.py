@@ -7,11 +7,11 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
-from harness.engine.prefix_tree import PrefixTree, build_tree
-from harness.models.checkpoint import Checkpoint
-from harness.sweep.plan import Batch
-from tasks._tokens import kept
-from tasks.types import Divergence, Generate
+from ropewalk.harness.engine.prefix_tree import PrefixTree, build_tree
+from ropewalk.harness.models.checkpoint import Checkpoint
+from ropewalk.harness.sweep.plan import Batch
+from ropewalk.tasks._tokens import kept
+from ropewalk.tasks.types import Divergence, Generate
 
 MOST_LENGTHS = 32  # whose trees are kept
 # What is slower than the operations of a prompt's tokens weighs more: a forward as such, in

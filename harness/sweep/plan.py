@@ -12,22 +12,27 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from harness.data.corpus import Corpus, entries_of, open_all
-from harness.data.documents import Documents
-from harness.errors import Collector, UserError
-from harness.methods.resolve import over_lengths, supersets
-from harness.models.checkpoint import Checkpoint, check_generation, check_rope, open_checkpoint
-from harness.models.weights import parts_left_out
-from harness.names import printable
-from harness.plugins import Plugin, call, load
-from harness.runs.compatible import deciding
-from harness.runs.record import check_question
-from harness.sweep.spec import CELLS, Spec
-from scaling import native, none
-from scaling._files import read_table
-from scaling.types import Rotation
-from tasks._tokens import kept
-from tasks.types import Generate, ModelRequest, Request, TaskContext
+from ropewalk.harness.data.corpus import Corpus, entries_of, open_all
+from ropewalk.harness.data.documents import Documents
+from ropewalk.harness.errors import Collector, UserError
+from ropewalk.harness.methods.resolve import over_lengths, supersets
+from ropewalk.harness.models.checkpoint import (
+    Checkpoint,
+    check_generation,
+    check_rope,
+    open_checkpoint,
+)
+from ropewalk.harness.models.weights import parts_left_out
+from ropewalk.harness.names import printable
+from ropewalk.harness.plugins import Plugin, call, load
+from ropewalk.harness.runs.compatible import deciding
+from ropewalk.harness.runs.record import check_question
+from ropewalk.harness.sweep.spec import CELLS, Spec
+from ropewalk.scaling import native, none
+from ropewalk.scaling._files import read_table
+from ropewalk.scaling.types import Rotation
+from ropewalk.tasks._tokens import kept
+from ropewalk.tasks.types import Generate, ModelRequest, Request, TaskContext
 
 QUESTIONS = 300_000
 TOKENS = 2**29  # tokens that the questions keep in memory, four bytes each
@@ -238,7 +243,7 @@ def calibrations(methods: Iterable[Plugin]) -> dict[str, Mapping[str, Any]]:
         for name, value in options.items():
             if isinstance(value, partial):  # the method of an option, such as ``on``
                 yield from files(value.func.__module__, value.keywords)
-            elif name == "heads" and value and module.startswith("scaling."):
+            elif name == "heads" and value and module.startswith("ropewalk.scaling."):
                 yield value  # an option of a user's own method may mean anything
 
     tables: dict[str, Mapping[str, Any]] = {}

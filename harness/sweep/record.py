@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from harness.errors import UserError
-from harness.names import recorded, recorded_entry
-from harness.plugins import ROOT, Plugin, call
-from harness.runs.store import SCHEMA, other_model
-from harness.sweep.plan import Plan
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.names import recorded, recorded_entry
+from ropewalk.harness.plugins import ROOT, Plugin, call
+from ropewalk.harness.runs.store import SCHEMA, other_model
+from ropewalk.harness.sweep.plan import Plan
 
 CELL = ("scaling", "task", "length", "frequencies", "key", "failed")
 PACKAGES = (

@@ -24,10 +24,10 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from harness.data.documents import Documents, limited, open_documents, recorded_documents
-from harness.errors import Collector, Problems, UserError, foreign, why
-from harness.names import is_path, nearest, recorded, recorded_entry
-from harness.plugins import function_name, load, split_options
+from ropewalk.harness.data.documents import Documents, limited, open_documents, recorded_documents
+from ropewalk.harness.errors import Collector, Problems, UserError, foreign, why
+from ropewalk.harness.names import is_path, nearest, recorded, recorded_entry
+from ropewalk.harness.plugins import function_name, load, split_options
 
 # A factor that is unset follows the length; what is served is one fixed factor.
 SCALING = (
@@ -439,7 +439,7 @@ def _check_names(settings: Mapping[str, Any], found: Collector) -> None:
         with found.collecting():
             open_documents(name)
     if settings.get("published") is not None:
-        from harness.published import read_table  # with pandas, which --help must not load
+        from ropewalk.harness.published import read_table  # with pandas, which --help must not load
 
         with found.collecting():
             read_table(settings["published"])

@@ -29,7 +29,7 @@ done
 python -c 'import ropewalk as rw; rw.to_parquet("measured", "measured/samples.parquet")'
 python - <<'FIGURE'
 import ropewalk as rw
-from harness.reports import curves
+from ropewalk.harness.reports import curves
 
 frame = rw.frame("measured/samples.parquet/encodings")
 shown = ["rope", "alibi", "kerple", "t5", "fire", "fire-held=true", "transformer_xl"]

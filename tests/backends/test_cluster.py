@@ -17,22 +17,22 @@ import psutil
 import pytest
 import torch
 
-from harness.backends.connect import SETTINGS, connected, gpus_each
-from harness.backends.workers import (
+from ropewalk.harness.backends.connect import SETTINGS, connected, gpus_each
+from ropewalk.harness.backends.workers import (
     LOSSES,
     Loaded,
     Watch,
     Workers,
 )
-from harness.engine import DEFAULT, OutOfMemory, Sizes
-from harness.errors import UserError
-from harness.runs.store import RUN, append
-from harness.select import race
-from harness.sweep.backend import Failed
-from harness.sweep.plan import Batch, Cell, Item
-from harness.sweep.spec import Spec
-from scaling.types import Frequencies
-from tasks.types import Loglikelihood, Request
+from ropewalk.harness.engine import DEFAULT, OutOfMemory, Sizes
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.runs.store import RUN, append
+from ropewalk.harness.select import race
+from ropewalk.harness.sweep.backend import Failed
+from ropewalk.harness.sweep.plan import Batch, Cell, Item
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.scaling.types import Frequencies
+from ropewalk.tasks.types import Loglikelihood, Request
 from tests.command_line import MANY, samples, sweep
 
 os.environ.update(SETTINGS)  # which Ray reads when it is imported
@@ -143,7 +143,7 @@ def lose(patch: pytest.MonkeyPatch, kill: Callable[[list[int]], None]) -> None:
             wait(lambda: not all(map(psutil.pid_exists, first)))
 
     patch.setattr(Workers, "start", noted)
-    patch.setattr("harness.sweep.measure.append", losing)
+    patch.setattr("ropewalk.harness.sweep.measure.append", losing)
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +175,7 @@ def test_a_lost_worker_costs_nothing(many, tiny, docs, tmp_path, ropewalk, monke
     assert not ray.is_initialized()
     assert list(place.iterdir()) == []
     monkeypatch.setattr(
-        "harness.sweep.backend.load_weights", lambda _: pytest.fail("weights were read")
+        "ropewalk.harness.sweep.backend.load_weights", lambda _: pytest.fail("weights were read")
     )
     assert ropewalk(*words[:-2]).status == 0  # nothing is left to measure
     assert len(json.loads((tmp_path / RUN).read_text())["sessions"]) == 1

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.api.settings import read_specs
-from harness.cli.app import app
-from harness.data.documents import open_documents
-from harness.errors import UserError
-from harness.sweep.spec import TASKS, Spec, expand, parse
+from ropewalk.harness.api.settings import read_specs
+from ropewalk.harness.cli.app import app
+from ropewalk.harness.data.documents import open_documents
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.sweep.spec import TASKS, Spec, expand, parse
 
 
 @pytest.mark.parametrize(

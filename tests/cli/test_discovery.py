@@ -6,11 +6,11 @@ from typing import Any, get_args
 import pandas as pd
 import pytest
 
-from harness.api.describe import describe
-from harness.cli.settings import FLAGS, KINDS, Whole
-from harness.errors import UserError
-from harness.plugins import FOLDERS, load, names
-from harness.sweep.spec import Spec
+from ropewalk.harness.api.describe import describe
+from ropewalk.harness.cli.settings import FLAGS, KINDS, Whole
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.plugins import FOLDERS, load, names
+from ropewalk.harness.sweep.spec import Spec
 from tests.command_line import sweep
 
 EVERY = [(kind, name) for kind in FOLDERS for name in names(kind)]

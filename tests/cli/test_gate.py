@@ -7,15 +7,15 @@ import pandas as pd
 import pytest
 import yaml
 
-from harness.api.gate import Verdict, check, evaluate, table_of
-from harness.cli.app import app
-from harness.errors import UserError
-from harness.reports import effective_length, regret
+from ropewalk.harness.api.gate import Verdict, check, evaluate, table_of
+from ropewalk.harness.cli.app import app
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.reports import effective_length, regret
 from tests import ROOT, frames
 from tests.command_line import sweep
 
 RAISES = """
-from scaling.types import Frequencies
+from ropewalk.scaling.types import Frequencies
 
 def frequencies(rope, length):
     if length > 300:

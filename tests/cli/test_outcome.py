@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from harness.api.report import Reports
-from harness.cli import outcome
-from harness.reports._write import write_reports
+from ropewalk.harness.api.report import Reports
+from ropewalk.harness.cli import outcome
+from ropewalk.harness.reports._write import write_reports
 from tests.frames import asked, sweep
 
 pytestmark = pytest.mark.usefixtures("scored")

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.cli import COMMANDS
-from harness.cli.output import plain
+from ropewalk.harness.cli import COMMANDS
+from ropewalk.harness.cli.output import plain
 from tests.command_line import Outcome
 from tests.small_runs import changed
 

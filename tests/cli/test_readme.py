@@ -8,10 +8,10 @@ from random import Random
 import datasets
 import pytest
 
-from harness.cli.app import app, main
-from harness.plugins import FOLDERS, catalogue
-from harness.runs.store import read_run, runs_in
-from harness.sweep.spec import bundled
+from ropewalk.harness.cli.app import app, main
+from ropewalk.harness.plugins import FOLDERS, catalogue
+from ropewalk.harness.runs.store import read_run, runs_in
+from ropewalk.harness.sweep.spec import bundled
 from tests import ROOT
 from tests.conftest import WORDS
 from tests.tiny import save_tiny

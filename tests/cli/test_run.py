@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from harness.cli import COMMANDS
-from harness.plugins import names
-from harness.runs.store import RUN, SAMPLES
+from ropewalk.harness.cli import COMMANDS
+from ropewalk.harness.plugins import names
+from ropewalk.harness.runs.store import RUN, SAMPLES
 from tests import ROOT
 from tests.command_line import CELLS, MINE, QUESTIONS, Ropewalk, lines_of, samples, status, sweep
 from tests.tiny import save_tiny, tiny_tokenizer
@@ -343,15 +343,16 @@ class TestReport:
 class TestProcess:
     LOADED = """
 import sys
-from harness.cli import COMMANDS
-from harness.cli.app import main
+from ropewalk.harness.cli import COMMANDS
+from ropewalk.harness.cli.app import main
 for line in sys.argv[1:]:
     try:
         main(line.split("|"))
     except SystemExit as ended:
         assert not ended.code, line
 heavy = {"torch", "transformers", "datasets", "scipy", "pandas", "matplotlib", "numpy"}
-heavy |= {"pydantic", "huggingface_hub", "harness.sweep.spec"} if "list" not in sys.argv else set()
+if "list" not in sys.argv:
+    heavy |= {"pydantic", "huggingface_hub", "ropewalk.harness.sweep.spec"}
 print("loaded:", *sorted(heavy & set(sys.modules)))
 """
 

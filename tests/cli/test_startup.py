@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.app import main
+from ropewalk.harness.cli.app import main
 from tests import ROOT
 from tests.child import in_child
 
 NOTED = """
 from pathlib import Path
-from tasks import passkey
-from tasks.passkey import *
+from ropewalk.tasks import passkey
+from ropewalk.tasks.passkey import *
 
 def ask(source, lengths, *, seed: int):
     for question in passkey.ask(source, lengths, seed=seed, trials=1000, depths=5):
@@ -40,7 +40,10 @@ def test_every_file_names_the_same_version():
 @pytest.mark.slow
 def test_the_version_is_that_of_the_installed_package():
     done = subprocess.run(
-        [sys.executable, "-m", "harness", "--version"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "ropewalk.harness", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == version("ropewalk")
 
@@ -55,7 +58,7 @@ def test_the_current_directory_is_no_source_of_code_or_settings(many, tmp_path):
     (tmp_path / "matplotlibrc").write_bytes(b"\xff")
     words = ["report", str(many), "--report", "retrieval", "--out"]
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "harness", *words, "out"],
+        [sys.executable, "-X", "importtime", "-m", "ropewalk.harness", *words, "out"],
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
     told = done.stderr.splitlines()

@@ -9,10 +9,10 @@ import datasets
 import pytest
 
 import ropewalk as rw
-from harness.data import embedded
-from harness.data.documents import of_python, open_documents
-from harness.errors import UserError
-from harness.runs.provenance import command
+from ropewalk.harness.data import embedded
+from ropewalk.harness.data.documents import of_python, open_documents
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.runs.provenance import command
 from tests.reading import read, refused
 
 SHORTEST = 12_000  # characters; about 3000 tokens of the reference model

@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from harness.data.corpus import Corpus
-from harness.data.documents import open_documents
-from harness.errors import UserError
-from harness.inspection.notes import doc_notes, doc_warnings
+from ropewalk.harness.data.corpus import Corpus
+from ropewalk.harness.data.documents import open_documents
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.inspection.notes import doc_notes, doc_warnings
 from tests.reading import read, refused
 from tests.tiny import tiny_tokenizer
 

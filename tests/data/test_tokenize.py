@@ -7,8 +7,8 @@ from random import Random
 import pytest
 from huggingface_hub import constants
 
-from harness.data import tokenize as tokenizing
-from harness.data.tokenize import make_reader, tokenize
+from ropewalk.harness.data import tokenize as tokenizing
+from ropewalk.harness.data.tokenize import make_reader, tokenize
 from tests.tiny import tiny_tokenizer
 
 

@@ -8,21 +8,21 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from harness.api.new import new as new_file
-from harness.encodings._config import config_of
-from harness.encodings._model import EncodingAttention, EncodingForCausalLM
-from harness.encodings.types import Places, bucket
-from harness.engine import Sizes, answers, shareable
-from harness.errors import UserError
-from harness.methods.resolve import resolve
-from harness.models.checkpoint import open_checkpoint
-from harness.patching.config import rope_of
-from harness.patching.patch import answering, patched
-from harness.plugins import load, names
-from harness.runs.provenance import facts
-from harness.runs.store import read_run, read_samples
-from scaling import Frequencies
-from tasks import Generate, Loglikelihood
+from ropewalk.harness.api.new import new as new_file
+from ropewalk.harness.encodings._config import config_of
+from ropewalk.harness.encodings._model import EncodingAttention, EncodingForCausalLM
+from ropewalk.harness.encodings.types import Places, bucket
+from ropewalk.harness.engine import Sizes, answers, shareable
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.models.checkpoint import open_checkpoint
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.patching.patch import answering, patched
+from ropewalk.harness.plugins import load, names
+from ropewalk.harness.runs.provenance import facts
+from ropewalk.harness.runs.store import read_run, read_samples
+from ropewalk.scaling import Frequencies
+from ropewalk.tasks import Generate, Loglikelihood
 from tests import naive_encodings as naive
 from tests.asking import own_losses
 from tests.tiny import tiny_tokenizer
@@ -209,8 +209,8 @@ def test_scores_in_parts_are_those_of_a_whole_forward(encoding, monkeypatch):
         return own(self, *given)
 
     monkeypatch.setattr(EncodingAttention, "part", counted)
-    monkeypatch.setattr("harness.encodings._config.SCORES", 2 * 50 * 7)
-    monkeypatch.setattr("harness.encodings._config.LEAST_QUERIES", 1)
+    monkeypatch.setattr("ropewalk.harness.encodings._config.SCORES", 2 * 50 * 7)
+    monkeypatch.setattr("ropewalk.harness.encodings._config.LEAST_QUERIES", 1)
     with torch.enable_grad():
         whole = model(input_ids=tokens, attention_mask=padded, use_cache=False).logits[:, :45]
     assert parts == [slice(0, 50)] * 2

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from harness.engine import OutOfMemory, Sizes, answers, memory, trunk_name
-from harness.errors import UserError
-from tasks.types import Loglikelihood, Request
+from ropewalk.harness.engine import OutOfMemory, Sizes, answers, memory, trunk_name
+from ropewalk.harness.errors import UserError
+from ropewalk.tasks.types import Loglikelihood, Request
 from tests import families
 from tests.asking import own_losses
 from tests.tiny import FAMILIES, tiny_config

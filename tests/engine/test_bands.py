@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.engine import Sizes, answers, shareable
-from harness.patching.patch import patched
-from harness.patching.tiles import TILE, Rows
-from scaling.types import Band, Frequencies
-from tasks.types import Generate, Loglikelihood, Request
+from ropewalk.harness.engine import Sizes, answers, shareable
+from ropewalk.harness.patching.patch import patched
+from ropewalk.harness.patching.tiles import TILE, Rows
+from ropewalk.scaling.types import Band, Frequencies
+from ropewalk.tasks.types import Generate, Loglikelihood, Request
 from tests.banded import METHODS, TOKEN, bands_of, likelihoods, model_of
 from tests.naive import naively
 
@@ -74,7 +74,7 @@ def test_sharing_chunks_and_order_change_no_bit(family, method):
 )
 def test_losses_are_those_of_the_matrix_of_positions(family, method, monkeypatch):
     """Of a text in chunks, with forks, in small tiles: the naive float64 attention's to 1e-5."""
-    monkeypatch.setattr("harness.patching.tiles.TILE", 32)
+    monkeypatch.setattr("ropewalk.harness.patching.tiles.TILE", 32)
     model, bands = model_of(family), bands_of(family, method)
     tokens = tuple(TOKEN[0].tolist())
     with naively(model, bands) as wide:

@@ -5,13 +5,13 @@ from copy import deepcopy
 import pytest
 import torch
 
-from harness.engine import Sizes
-from harness.engine.accelerated import check_compiler, compile_layers
-from harness.errors import UserError
-from harness.patching.patch import answering
-from scaling import dual_chunk, yarn
-from scaling.types import Rope
-from tasks.types import Loglikelihood, LoglikelihoodResponse
+from ropewalk.harness.engine import Sizes
+from ropewalk.harness.engine.accelerated import check_compiler, compile_layers
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.patching.patch import answering
+from ropewalk.scaling import dual_chunk, yarn
+from ropewalk.scaling.types import Rope
+from ropewalk.tasks.types import Loglikelihood, LoglikelihoodResponse
 from tests.families import build
 from tests.tiny import WINDOW, tiny_config
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from harness.engine import Sizes, sdpa, trunk
-from harness.patching import banded_attention
-from harness.patching.patch import patched
-from harness.patching.tiles import Merged, Piece, attend
+from ropewalk.harness.engine import Sizes, sdpa, trunk
+from ropewalk.harness.patching import banded_attention
+from ropewalk.harness.patching.patch import patched
+from ropewalk.harness.patching.tiles import Merged, Piece, attend
 from tests.asking import asked, own_losses, together
 from tests.banded import bands_of, likelihoods, model_of
 from tests.cuda_operators import Operators

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from harness.engine import Sizes, answers
-from harness.engine.forward import shareable
-from harness.engine.packed_attention import NAME
-from harness.engine.prefix_tree import build_tree
-from harness.engine.sdpa import causal, padded_length, tile_mask
-from harness.models.checkpoint import Checkpoint
-from tasks.types import Loglikelihood, Request, Response
+from ropewalk.harness.engine import Sizes, answers
+from ropewalk.harness.engine.forward import shareable
+from ropewalk.harness.engine.packed_attention import NAME
+from ropewalk.harness.engine.prefix_tree import build_tree
+from ropewalk.harness.engine.sdpa import causal, padded_length, tile_mask
+from ropewalk.harness.models.checkpoint import Checkpoint
+from ropewalk.tasks.types import Loglikelihood, Request, Response
 from tests.asking import asked, forwarded, together
 from tests.families import SUPPORTED, build, each, tiny
 from tests.tiny import tiny_config

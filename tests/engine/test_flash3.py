@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 import pytest
 from torch.nn.attention import _registry, current_flash_attention_impl
 
-from harness.engine import DEFAULT
-from harness.engine.accelerated import NAME
-from harness.runs.store import other_model
-from harness.sweep.backend import replies
-from harness.sweep.plan import make_plan
-from harness.sweep.record import describe
-from harness.sweep.spec import Spec
-from scaling import native
-from tasks.types import Loglikelihood
+from ropewalk.harness.engine import DEFAULT
+from ropewalk.harness.engine.accelerated import NAME
+from ropewalk.harness.runs.store import other_model
+from ropewalk.harness.sweep.backend import replies
+from ropewalk.harness.sweep.plan import make_plan
+from ropewalk.harness.sweep.record import describe
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.scaling import native
+from ropewalk.tasks.types import Loglikelihood
 
 
 @dataclass

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from harness.engine import DEFAULT, OutOfMemory, Sizes, answers
-from harness.patching.config import rope_of
-from harness.patching.patch import patched
-from scaling import dpe, dual_chunk, gali, lm_infinite, ms_poe, self_extend, yarn
-from scaling.types import Frequencies, Rope
-from tasks.types import Generate, Loglikelihood, Request, Response
+from ropewalk.harness.engine import DEFAULT, OutOfMemory, Sizes, answers
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.patching.patch import patched
+from ropewalk.scaling import dpe, dual_chunk, gali, lm_infinite, ms_poe, self_extend, yarn
+from ropewalk.scaling.types import Frequencies, Rope
+from ropewalk.tasks.types import Generate, Loglikelihood, Request, Response
 from tests.asking import generated
 from tests.banded import heads_of, model_of
 from tests.families import build, each, plainly, tiny

@@ -4,9 +4,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from harness.engine import DEFAULT, answers, forward, memory, sdpa
-from harness.engine.prefix_tree import build_tree
-from tasks.types import Loglikelihood
+from ropewalk.harness.engine import DEFAULT, answers, forward, memory, sdpa
+from ropewalk.harness.engine.prefix_tree import build_tree
+from ropewalk.tasks.types import Loglikelihood
 from tests.cuda_operators import Counted
 
 

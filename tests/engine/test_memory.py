@@ -12,15 +12,15 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MistralConfig
 
-from harness.engine import Sizes, answers, memory, sdpa
-from harness.engine.prefix_tree import build_tree
-from harness.patching.banded_attention import kept_of
-from harness.patching.patch import patched
-from harness.sweep import memory as sweep_memory
-from harness.sweep.plan import Batch, Cell, Item
-from scaling import dual_chunk
-from scaling.types import Bands, Rope
-from tasks.types import Divergence, Generate, Loglikelihood
+from ropewalk.harness.engine import Sizes, answers, memory, sdpa
+from ropewalk.harness.engine.prefix_tree import build_tree
+from ropewalk.harness.patching.banded_attention import kept_of
+from ropewalk.harness.patching.patch import patched
+from ropewalk.harness.sweep import memory as sweep_memory
+from ropewalk.harness.sweep.plan import Batch, Cell, Item
+from ropewalk.scaling import dual_chunk
+from ropewalk.scaling.types import Bands, Rope
+from ropewalk.tasks.types import Divergence, Generate, Loglikelihood
 from tests.cuda_operators import Operators
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from harness.engine import Sizes, answers, trunk
-from harness.patching.patch import patched
-from tasks.types import Loglikelihood
+from ropewalk.harness.engine import Sizes, answers, trunk
+from ropewalk.harness.patching.patch import patched
+from ropewalk.tasks.types import Loglikelihood
 from tests.asking import asked, together
 from tests.banded import bands_of, model_of
 from tests.families import build, tiny

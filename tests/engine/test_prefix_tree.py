@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.engine.prefix_tree import PrefixTree, build_tree
+from ropewalk.harness.engine.prefix_tree import PrefixTree, build_tree
 
 sequences = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple), min_size=1)
 

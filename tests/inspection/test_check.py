@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import ropewalk as rw
-from harness.plugins import load
-from scaling import abf, dual_chunk, none, pi, rerope
-from scaling.types import Bands, Frequencies, Rope, by_distance
+from ropewalk.harness.plugins import load
+from ropewalk.scaling import abf, dual_chunk, none, pi, rerope
+from ropewalk.scaling.types import Bands, Frequencies, Rope, by_distance
 
 ROPE = Rope(rotary_dim=4, base=100.0, trained_length=32)
 

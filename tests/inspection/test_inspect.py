@@ -7,15 +7,15 @@ import pandas as pd
 import pytest
 import torch
 
-from harness.inspection.inspect import (
+from ropewalk.harness.inspection.inspect import (
     Inspection,
     inspect,
     score_frame,
 )
-from harness.methods.channels import channels
-from harness.sweep.spec import parse
-from scaling import jet_long, ntk, p_rope, pi
-from scaling.types import Frequencies, Rope
+from ropewalk.harness.methods.channels import channels
+from ropewalk.harness.sweep.spec import parse
+from ropewalk.scaling import jet_long, ntk, p_rope, pi
+from ropewalk.scaling.types import Frequencies, Rope
 
 # Frequencies 1 and 1/10: 32 / 2π = 5.09 and 0.509 turns in the trained window.
 SMALL = Rope(rotary_dim=4, base=100.0, trained_length=32)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from harness.inspection.notes import notes, plan_notes
-from harness.patching.config import geometry_of
-from harness.plugins import catalogue, load
-from harness.sweep.plan import make_plan
-from harness.sweep.spec import parse
+from ropewalk.harness.inspection.notes import notes, plan_notes
+from ropewalk.harness.patching.config import geometry_of
+from ropewalk.harness.plugins import catalogue, load
+from ropewalk.harness.sweep.plan import make_plan
+from ropewalk.harness.sweep.spec import parse
 from tests import ROOT
 from tests.tiny import WINDOW, YARN, save_tiny
 

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropewalk as rw
-from harness.engine import answers, shareable
-from harness.errors import UserError
-from harness.models.weights import load_weights
-from tasks.types import Loglikelihood
+from ropewalk.harness.engine import answers, shareable
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.models.weights import load_weights
+from ropewalk.tasks.types import Loglikelihood
 from tests.adapters import opened, save
 from tests.asking import own_losses
 from tests.command_line import sweep

@@ -13,15 +13,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import ropewalk as rw
-from harness.errors import UserError
-from harness.inspection.notes import plan_notes
-from harness.models.checkpoint import Checkpoint, check_rope, open_checkpoint
-from harness.patching.config import rope_of
-from harness.patching.frequencies import check_geometry
-from harness.patching.patch import patched
-from harness.sweep.plan import make_plan
-from harness.sweep.spec import Spec
-from scaling import native
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.inspection.notes import plan_notes
+from ropewalk.harness.models.checkpoint import Checkpoint, check_rope, open_checkpoint
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.patching.frequencies import check_geometry
+from ropewalk.harness.patching.patch import patched
+from ropewalk.harness.sweep.plan import make_plan
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.scaling import native
 from tests import families
 from tests.tiny import SHAPE, WINDOW, YARN, save_tiny, tiny_config, tiny_tokenizer
 
@@ -193,8 +193,8 @@ def sentencepiece() -> Callable[[str], list[str]]:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", unk_token="<unk>")
 
     def read(text: str) -> list[str]:
-        from harness.data.corpus import make_context
-        from tasks._prompt import continued
+        from ropewalk.harness.data.corpus import make_context
+        from ropewalk.tasks._prompt import continued
 
         source = make_context(fast, list, WINDOW)
         return fast.convert_ids_to_tokens(continued(source, text))
@@ -210,7 +210,7 @@ def test_text_that_goes_on_has_no_stray_space(sentencepiece):
 
 
 def test_control_tokens_in_a_text_are_letters():
-    from harness.data.corpus import make_context
+    from ropewalk.harness.data.corpus import make_context
 
     source = make_context(tiny_tokenizer(), list, WINDOW)
     assert source.bos not in source.encode("a <s> b")

@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from harness.data.tokenize import tokenize
-from harness.errors import UserError
-from harness.models.checkpoint import Checkpoint, open_checkpoint
-from harness.models.weights import load_weights
-from harness.sweep.plan import open_model
-from harness.sweep.spec import Spec
+from ropewalk.harness.data.tokenize import tokenize
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.models.checkpoint import Checkpoint, open_checkpoint
+from ropewalk.harness.models.weights import load_weights
+from ropewalk.harness.sweep.plan import open_model
+from ropewalk.harness.sweep.spec import Spec
 
 Weights = dict[str, torch.Tensor]
 

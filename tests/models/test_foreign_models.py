@@ -13,9 +13,9 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.errors import UserError
-from harness.serve._doctor import examine
-from harness.sweep.spec import parse
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.serve._doctor import examine
+from ropewalk.harness.sweep.spec import parse
 from tests.child import bounded
 from tests.quantized import save_gguf
 

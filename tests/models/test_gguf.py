@@ -11,13 +11,13 @@ import torch
 from huggingface_hub import constants
 from transformers import LlamaTokenizer
 
-from harness.engine import answers
-from harness.errors import UserError
-from harness.models import weights
-from harness.models.checkpoint import Checkpoint, open_checkpoint
-from harness.models.gguf import SPACE, configure_tokenizer
-from harness.models.weights import load_weights
-from tasks.types import Loglikelihood
+from ropewalk.harness.engine import answers
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.models import weights
+from ropewalk.harness.models.checkpoint import Checkpoint, open_checkpoint
+from ropewalk.harness.models.gguf import SPACE, configure_tokenizer
+from ropewalk.harness.models.weights import load_weights
+from ropewalk.tasks.types import Loglikelihood
 from tests.asking import own_losses
 from tests.quantized import BASE, save_gguf
 from tests.tiny import WINDOW
@@ -162,7 +162,7 @@ def test_a_text_is_split_as_the_file_says(tmp_path):
 def test_a_space_is_put_before_a_text_unless_the_file_says_not(prefix, first, monkeypatch):
     """By tokenizer.ggml.add_space_prefix of a SentencePiece file; the text comes back as it was."""
     facts = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.add_space_prefix": prefix}
-    monkeypatch.setattr("harness.models.gguf._header", lambda _: (facts, ()))
+    monkeypatch.setattr("ropewalk.harness.models.gguf._header", lambda _: (facts, ()))
     words = ["<unk>", "<s>", "</s>", SPACE, "a", "b", f"{SPACE}a"]
     plain = LlamaTokenizer({word: index for index, word in enumerate(words)}, merges=[("▁", "a")])
     tokenizer = configure_tokenizer("m.gguf", plain)
@@ -178,7 +178,7 @@ def test_a_space_is_put_before_a_text_unless_the_file_says_not(prefix, first, mo
 def test_a_text_of_qwen_has_no_begin_token(way, add, begin, monkeypatch):
     """As in its folder on the hub; that of others with the same flag, as SmolLM2, names one."""
     facts = {"tokenizer.ggml.add_bos_token": add, "tokenizer.ggml.pre": way}
-    monkeypatch.setattr("harness.models.gguf._header", lambda _: (facts, ()))
+    monkeypatch.setattr("ropewalk.harness.models.gguf._header", lambda _: (facts, ()))
     plain = LlamaTokenizer({"<unk>": 0, "<s>": 1, "</s>": 2}, merges=[], bos_token="<s>")
     assert configure_tokenizer("m.gguf", plain).bos_token == begin
 

@@ -13,8 +13,8 @@ import torch
 from huggingface_hub import close_session, constants
 from transformers import AutoModelForCausalLM
 
-from harness.models.checkpoint import open_checkpoint
-from harness.models.weights import load_weights
+from ropewalk.harness.models.checkpoint import open_checkpoint
+from ropewalk.harness.models.weights import load_weights
 from tests.command_line import Outcome, Ropewalk
 from tests.hub_server import TOKEN, Fault, Hub, serve
 from tests.quantized import save_gguf

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.models.structure import Layers, layers_of
+from ropewalk.harness.models.structure import Layers, layers_of
 from tests.families import INDEXING, SUPPORTED, TOKENS, build, each, tiny
 
 

@@ -17,12 +17,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness import hub
-from harness.data import documents
-from harness.errors import UserError
-from harness.models.checkpoint import open_checkpoint
-from harness.sweep.spec import Spec, parse_all
-from scaling import pi
+from ropewalk.harness import hub
+from ropewalk.harness.data import documents
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.models.checkpoint import open_checkpoint
+from ropewalk.harness.sweep.spec import Spec, parse_all
+from ropewalk.scaling import pi
 from tests.child import in_child
 from tests.command_line import status
 from tests.tiny import save_tiny
@@ -87,7 +87,7 @@ class TestNoCode:
     @pytest.mark.slow
     def test_a_record_runs_no_code(self, run, marker, tmp_path, capsys):
         own = tmp_path / "mine.py"
-        own.write_text(LOUD.format(marker=marker) + "from tasks.perplexity import *\n")
+        own.write_text(LOUD.format(marker=marker) + "from ropewalk.tasks.perplexity import *\n")
         record = json.loads((run / "run.json").read_text())
         (task,) = record["tasks"].values()
         for given_as, file in ((str(own), "0" * 16), (str(own), None), ("tests.absent", None)):

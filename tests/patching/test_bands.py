@@ -12,14 +12,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, DynamicCache
 
-from harness.errors import UserError
-from harness.patching import layout
-from harness.patching.banded_attention import BandedAttention
-from harness.patching.config import rope_of
-from harness.patching.layout import NAME
-from harness.patching.patch import patched
-from scaling import pi, self_extend
-from scaling.types import Bands, Rotation
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.patching import layout
+from ropewalk.harness.patching.banded_attention import BandedAttention
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.patching.layout import NAME
+from ropewalk.harness.patching.patch import patched
+from ropewalk.scaling import pi, self_extend
+from ropewalk.scaling.types import Bands, Rotation
 from tests.banded import LENGTH, METHODS, TOKEN, bands_of, inside, likelihoods, model_of
 from tests.families import EXPERTS, INDEXED, TOKENS, build, each
 from tests.naive import naively

@@ -10,12 +10,12 @@ import torch
 import transformers
 from transformers import AutoConfig
 
-from harness.errors import UserError
-from harness.models.checkpoint import check_rope, open_checkpoint
-from harness.patching.config import FULL, geometry_of, rope_of
-from harness.patching.frequencies import check_geometry, rotary_name
-from harness.patching.patch import patched
-from scaling import native, pi, yarn
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.models.checkpoint import check_rope, open_checkpoint
+from ropewalk.harness.patching.config import FULL, geometry_of, rope_of
+from ropewalk.harness.patching.frequencies import check_geometry, rotary_name
+from ropewalk.harness.patching.patch import patched
+from ropewalk.scaling import native, pi, yarn
 from tests import ROOT
 from tests.families import (
     FACTOR,

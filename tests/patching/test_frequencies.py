@@ -11,12 +11,12 @@ from transformers import (
     Qwen2Config,
 )
 
-from harness.errors import UserError
-from harness.patching.config import rope_of
-from harness.patching.frequencies import PatchedRotary, check_geometry, rotary_name
-from harness.patching.patch import patched
-from scaling import dynamic_ntk, llama3, native, none, ntk, pi, yarn
-from scaling.types import Frequencies, Rope
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.patching.frequencies import PatchedRotary, check_geometry, rotary_name
+from ropewalk.harness.patching.patch import patched
+from ropewalk.scaling import dynamic_ntk, llama3, native, none, ntk, pi, yarn
+from ropewalk.scaling.types import Frequencies, Rope
 from tests.families import build
 from tests.tiny import FAMILIES, WINDOW, YARN, tiny_config
 

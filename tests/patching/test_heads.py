@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import ropewalk as rw
-from harness.patching.config import rope_of
-from harness.patching.heads import measure_heads
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.patching.heads import measure_heads
 from tests import naive_methods as naive
 from tests.banded import TOKEN, model_of
 from tests.tiny import save_tiny

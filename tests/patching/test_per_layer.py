@@ -11,18 +11,18 @@ import pytest
 import torch
 
 import ropewalk as rw
-from harness.engine import DEFAULT, Sizes
-from harness.errors import UserError
-from harness.inspection.inspect import inspect
-from harness.methods.resolve import resolve
-from harness.patching.config import rope_of
-from harness.patching.frequencies import rotary_name
-from harness.patching.patch import answering, patched
-from harness.plugins import load
-from harness.sweep.spec import Spec
-from scaling import layerwise, longrope, none, ntk, pi, yarn
-from scaling.types import Frequencies, PerLayerFrequencies, Rope
-from tasks.types import Generate
+from ropewalk.harness.engine import DEFAULT, Sizes
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.inspection.inspect import inspect
+from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.patching.frequencies import rotary_name
+from ropewalk.harness.patching.patch import answering, patched
+from ropewalk.harness.plugins import load
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.scaling import layerwise, longrope, none, ntk, pi, yarn
+from ropewalk.scaling.types import Frequencies, PerLayerFrequencies, Rope
+from ropewalk.tasks.types import Generate
 from tests import families
 from tests.asking import asked, own_losses, together
 from tests.command_line import sweep
@@ -33,7 +33,7 @@ FAMILIES = ("llama", "gemma2", "gpt_neox", "cohere", "gemma3_text", "qwen3_moe",
 FEW = ("llama", "gemma3_text")
 CURVED = "layerwise:first=0.2,last=1.7,kind=yarn"
 FIXED = """
-from scaling import Frequencies, PerLayerFrequencies
+from ropewalk.scaling import Frequencies, PerLayerFrequencies
 
 def frequencies(rope, length, *, layers: int = 0):
     own = rope.inv_freq()

@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from harness.engine import Sizes
-from harness.patching.config import rope_of
-from harness.patching.patch import answering
-from scaling import dynamic_ntk
-from scaling.types import StatefulRope
-from tasks.types import Loglikelihood, Request, Response
+from ropewalk.harness.engine import Sizes
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.patching.patch import answering
+from ropewalk.scaling import dynamic_ntk
+from ropewalk.scaling.types import StatefulRope
+from ropewalk.tasks.types import Loglikelihood, Request, Response
 from tests.families import TOKENS, build, tiny
 from tests.tiny import WINDOW
 

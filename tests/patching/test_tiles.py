@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.patching import tiles
-from harness.patching.tiles import NOTHING, Merged, Piece, attend, pieces
+from ropewalk.harness.patching import tiles
+from ropewalk.harness.patching.tiles import NOTHING, Merged, Piece, attend, pieces
 
 
 def covered(found: list[Piece], rows: int, keys: int) -> torch.Tensor:

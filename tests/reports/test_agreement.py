@@ -6,9 +6,9 @@ import re
 import pandas as pd
 import pytest
 
-from harness.reports import agreement
-from harness.reports.agreement import agreement as correlation
-from harness.reports.agreement import interval
+from ropewalk.harness.reports import agreement
+from ropewalk.harness.reports.agreement import agreement as correlation
+from ropewalk.harness.reports.agreement import interval
 
 METHODS = ("none", "a", "b", "c", "d", "e")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pandas as pd
 import pytest
 
-from harness.reports import best, curves, differences, effective_length, regret
-from tasks._intervals import proportion, ratio
+from ropewalk.harness.reports import best, curves, differences, effective_length, regret
+from ropewalk.tasks._intervals import proportion, ratio
 from tests.frames import Row
 
 TOKENS = 100

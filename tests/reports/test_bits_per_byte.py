@@ -5,8 +5,8 @@ import math
 import pandas as pd
 import pytest
 
-from harness.reports import bits_per_byte
-from tasks._intervals import ratio
+from ropewalk.harness.reports import bits_per_byte
+from ropewalk.tasks._intervals import ratio
 from tests.frames import sweep
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pandas as pd
 import pytest
 
-from harness.api.report import compared
-from harness.errors import UserError
-from harness.reports import best, differences, effective_length
-from harness.stats.cells import shared
-from harness.stats.checkpoints import alike, together
+from ropewalk.harness.api.report import compared
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.reports import best, differences, effective_length
+from ropewalk.harness.stats.cells import shared
+from ropewalk.harness.stats.checkpoints import alike, together
 from tests.frames import PERPLEXITY, sweep
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.reports import key_tokens
+from ropewalk.harness.reports import key_tokens
 
 LENGTHS = (64, 256, 512)
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from harness.reports import best, differences, regret
-from harness.reports.differences import against
-from harness.reports.plots.methods import methods
+from ropewalk.harness.reports import best, differences, regret
+from ropewalk.harness.reports.differences import against
+from ropewalk.harness.reports.plots.methods import methods
 from tests.frames import PERPLEXITY, sweep
 
 FRAME = sweep(lengths=(256, 512, 1024))

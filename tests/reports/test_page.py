@@ -17,17 +17,17 @@ import torch
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from harness.patching.config import rope_of
-from harness.reports import best, scores
-from harness.reports._write import write_reports
-from harness.reports.page import page
-from harness.reports.page.serving import INSIDE, serving
-from harness.reports.writing.tables import RenderedTable, csv
-from harness.runs.frame import make_frame
-from harness.runs.provenance import command, documents, facts
-from harness.runs.store import read_run
-from scaling import native, yarn
-from scaling.types import Frequencies, Rope
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.reports import best, scores
+from ropewalk.harness.reports._write import write_reports
+from ropewalk.harness.reports.page import page
+from ropewalk.harness.reports.page.serving import INSIDE, serving
+from ropewalk.harness.reports.writing.tables import RenderedTable, csv
+from ropewalk.harness.runs.frame import make_frame
+from ropewalk.harness.runs.provenance import command, documents, facts
+from ropewalk.harness.runs.store import read_run
+from ropewalk.scaling import native, yarn
+from ropewalk.scaling.types import Frequencies, Rope
 from tests import ROOT
 from tests.frames import PERPLEXITY, sweep
 

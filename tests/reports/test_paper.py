@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.reports import _write as write
-from harness.reports import curves
-from harness.reports.plots.style import COLUMN, Paper, drawing
-from harness.reports.writing.tables import latex
+from ropewalk.harness.reports import _write as write
+from ropewalk.harness.reports import curves
+from ropewalk.harness.reports.plots.style import COLUMN, Paper, drawing
+from ropewalk.harness.reports.writing.tables import latex
 from tests.frames import PERPLEXITY, sweep
 
 FRAME = sweep(lengths=(256, 2048))

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.reports import loss_by_position
-from harness.reports.loss_by_position import positions
-from harness.runs.frame import make_frame
-from tasks.perplexity import by_position
+from ropewalk.harness.reports import loss_by_position
+from ropewalk.harness.reports.loss_by_position import positions
+from ropewalk.harness.runs.frame import make_frame
+from ropewalk.tasks.perplexity import by_position
 from tests.frames import Row
 from tests.small_runs import sweep as run_sweep
 

@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
-from harness.errors import UserError
-from harness.methods.resolve import resolve
-from harness.plugins import load, names
-from harness.published import (
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.plugins import load, names
+from ropewalk.harness.published import (
     match_values,
     read_table,
     read_tables,
@@ -15,8 +15,8 @@ from harness.published import (
     tasks_of,
     unlike,
 )
-from harness.runs.frame import make_frame
-from scaling import Rope, ntk, pi, yarn
+from ropewalk.harness.runs.frame import make_frame
+from ropewalk.scaling import Rope, ntk, pi, yarn
 from tests.command_line import status
 
 
@@ -144,7 +144,7 @@ def test_the_command_prints_and_writes_the_comparison(run, tmp_path, monkeypatch
     own = read_table("dca").iloc[[0]].assign(**cell, **read)
     for factor, wanted in ((1.0, 0), (2.0, 1)):
         held = own.assign(value=factor * score)
-        monkeypatch.setattr("harness.api.compare.read_table", lambda _, held=held: held)
+        monkeypatch.setattr("ropewalk.harness.api.compare.read_table", lambda _, held=held: held)
         assert status("compare", run, "--published", "dca", "--out", tmp_path / "out") == wanted
     page = (tmp_path / "out" / "compare-dca.md").read_text()
     assert "0 of 1 values" in page

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from harness.reports import effective_length
+from ropewalk.harness.reports import effective_length
 from tests.frames import Row, asked
 
 

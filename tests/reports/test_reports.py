@@ -13,15 +13,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-import harness.reports
-from harness.plugins import load, names
-from harness.reports import curves, retrieval, scores
-from harness.reports.writing.sentences import titles
-from harness.reports.writing.tables import markdown, wide
-from harness.stats.cells import shared
+import ropewalk.harness.reports
+from ropewalk.harness.plugins import load, names
+from ropewalk.harness.reports import curves, retrieval, scores
+from ropewalk.harness.reports.writing.sentences import titles
+from ropewalk.harness.reports.writing.tables import markdown, wide
+from ropewalk.harness.stats.cells import shared
 from tests.frames import PASSKEY, PERPLEXITY, TWELVE, Row, sweep
 
-FOLDER = Path(harness.reports.__path__[0])
+FOLDER = Path(ropewalk.harness.reports.__path__[0])
 NAMES = names("report")
 FRAME = sweep()
 MERGED = "ntk = dynamic_ntk"

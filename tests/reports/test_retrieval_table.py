@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.reports import retrieval
-from tasks._intervals import macro_average, proportion
+from ropewalk.harness.reports import retrieval
+from ropewalk.tasks._intervals import macro_average, proportion
 from tests.frames import Row, asked
 
 

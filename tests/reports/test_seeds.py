@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from scipy.stats import t, ttest_1samp
 
-from harness.reports import curves, differences, seeds
-from harness.stats.measure import Measure
-from harness.stats.seeds import combined, mean_over_seeds
-from tasks._intervals import ratio
+from ropewalk.harness.reports import curves, differences, seeds
+from ropewalk.harness.stats.measure import Measure
+from ropewalk.harness.stats.seeds import combined, mean_over_seeds
+from ropewalk.tasks._intervals import ratio
 from tests.frames import PERPLEXITY, asked, sweep
 
 MODELS = ("rope-seed1", "rope-seed2", "rope-seed3", "alibi-seed1", "alibi-seed2", "alibi-seed3")

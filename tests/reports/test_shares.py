@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.reports import best, differences, seeds
-from harness.reports.writing.sentences import bound, rounded_up
-from tasks._intervals import proportion
+from ropewalk.harness.reports import best, differences, seeds
+from ropewalk.harness.reports.writing.sentences import bound, rounded_up
+from ropewalk.tasks._intervals import proportion
 from tests.frames import Row, asked
 
 

@@ -6,13 +6,13 @@ import re
 import pytest
 from rich.console import Console
 
-from harness import plugins
-from harness.cli.tables import show
-from harness.reports import _write
-from harness.reports._write import write_reports
-from harness.reports.writing.sentences import text
-from harness.reports.writing.tables import wide
-from harness.stats.cells import cells
+from ropewalk.harness import plugins
+from ropewalk.harness.cli.tables import show
+from ropewalk.harness.reports import _write
+from ropewalk.harness.reports._write import write_reports
+from ropewalk.harness.reports.writing.sentences import text
+from ropewalk.harness.reports.writing.tables import wide
+from ropewalk.harness.stats.cells import cells
 from tests import small_runs
 from tests.frames import sweep
 

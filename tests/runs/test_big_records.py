@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.errors import UserError
-from harness.runs.frame import NUMBERS, SAMPLE, make_frame
-from harness.runs.record import check_sample
-from harness.runs.store import each_sample
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.runs.frame import NUMBERS, SAMPLE, make_frame
+from ropewalk.harness.runs.record import check_sample
+from ropewalk.harness.runs.store import each_sample
 
 REFERENCE = Path(__file__).parent.parent.parent / "results" / "reference"
 OWN = {  # of the frame, beside the facts

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
-from harness.runs.store import (
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.runs.store import (
     RUN,
     SAMPLES,
     check_same_question,
@@ -118,7 +118,8 @@ def test_runs_in_a_folder_are_found(record, tmp_path):
 
 def test_a_run_names_no_folder(tiny, docs, tmp_path, ropewalk):
     """Model, documents, files of code and paths in options; a failure that names its file, too."""
-    mine = "from scaling import pi\n\ndef frequencies(rope, length):\n    1 // (length < 300)\n"
+    mine = "from ropewalk.scaling import pi\n\ndef frequencies(rope, length):\n"
+    mine += "    1 // (length < 300)\n"
     (tmp_path / "mine.py").write_text(f"{mine}    return pi.frequencies(rope, length)\n")
     factors = json.dumps({name: [1.0] * 8 for name in ("short_factor", "long_factor")})
     (tmp_path / "factors.json").write_text(factors)

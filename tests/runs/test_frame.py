@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
-from harness.runs.frame import make_frame
-from harness.runs.store import RUN, SAMPLES
-from harness.stats.cells import cells
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.runs.frame import make_frame
+from ropewalk.harness.runs.store import RUN, SAMPLES
+from ropewalk.harness.stats.cells import cells
 from tests.command_line import lines_of, put_lines
 from tests.small_runs import changed, sweep
 
@@ -87,7 +87,7 @@ def test_one_label_for_two_settings_is_refused(run, tiny, docs, tmp_path):
     with pytest.raises(UserError, match="have different seeds; report them separately"):
         make_frame([first, second])
     (tmp_path / "pi.py").write_text(
-        "from scaling.ntk import frequencies  # another method under a known name\n"
+        "from ropewalk.scaling.ntk import frequencies  # another method under a known name\n"
     )
     mine = sweep(tiny, docs, tmp_path / "mine", "--scaling", str(tmp_path / "pi.py"))
     with pytest.raises(UserError, match="with other settings or on other documents; report"):

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from transformers import AutoTokenizer
 
-from harness.runs.compatible import reasons, unpaired
-from harness.runs.frame import make_frame
+from ropewalk.harness.runs.compatible import reasons, unpaired
+from ropewalk.harness.runs.frame import make_frame
 from tests.small_runs import changed
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import ropewalk as rw
-from harness.runs.store import RUN, SAMPLES, checked_run, checked_samples
+from ropewalk.harness.runs.store import RUN, SAMPLES, checked_run, checked_samples
 from tests import ROOT
 
 REFERENCE = ROOT / "results" / "reference"

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
-from harness.runs.store import (
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.runs.store import (
     LINE,
     RUN,
     SAMPLES,
@@ -124,7 +124,7 @@ def test_no_file_holds_what_is_no_number(tmp_path, value):
 
 
 def test_a_second_writer_is_refused(tmp_path):
-    code = "import sys; from pathlib import Path; from harness.runs.store import writing\n"
+    code = "import sys; from pathlib import Path; from ropewalk.harness.runs.store import writing\n"
     code += "with writing(Path(sys.argv[1])): print('written', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)],

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from harness.errors import UserError
-from harness.plugins import load, names_code
-from scaling import (
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.plugins import load, names_code
+from ropewalk.scaling import (
     dpe,
     dual_chunk,
     dynamic_ntk,
@@ -36,7 +36,7 @@ from scaling import (
     temperature,
     yarn,
 )  # fmt: skip
-from scaling.types import Band, Bands, Frequencies, Rope, by_distance
+from ropewalk.scaling.types import Band, Bands, Frequencies, Rope, by_distance
 from tests import naive_methods as naive
 from tests.banded import heads_of
 from tests.naive import positions
@@ -346,7 +346,7 @@ def test_a_method_builds_on_a_users_file(tmp_path):
     """A path takes options as any method does; its content is in the digest, its text recorded."""
     mine = tmp_path / "mine.py"
     mine.write_text(
-        "from scaling import Frequencies\n\n\n"
+        "from ropewalk.scaling import Frequencies\n\n\n"
         "def frequencies(rope, length, *, by: float = 2.0, less: float = 0.0):\n"
         "    return Frequencies(rope.inv_freq() / (by - less))\n"
     )

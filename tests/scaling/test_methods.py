@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ropewalk as rw
-import scaling
-from scaling import (
+import ropewalk.scaling
+from ropewalk.scaling import (
     giraffe_power,
     giraffe_truncated,
     llama3,
@@ -28,11 +28,11 @@ from scaling import (
     pi,
     yarn,
 )
-from scaling.types import Frequencies, Rope
+from ropewalk.scaling.types import Frequencies, Rope
 
-FOLDER = Path(scaling.__file__).parent
+FOLDER = Path(ropewalk.scaling.__file__).parent
 MODULES = {
-    path.stem: importlib.import_module(f"scaling.{path.stem}")
+    path.stem: importlib.import_module(f"ropewalk.scaling.{path.stem}")
     for path in sorted(FOLDER.glob("*.py"))
     if not path.stem.startswith("_")
 }

@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 import torch
 
-from scaling import (
+from ropewalk.scaling import (
     abf,
     critical_ntk,
     dynamic_ntk,
@@ -26,7 +26,7 @@ from scaling import (
     resonance,
     yarn,
 )
-from scaling.types import Frequencies, Rope
+from ropewalk.scaling.types import Frequencies, Rope
 
 ROTARY_DIMS = (16, 20, 128)
 BASES = (1e3, 123456.7, 1e7)

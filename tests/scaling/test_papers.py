@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from scaling import (
+from ropewalk.scaling import (
     abf,
     cope,
     critical_ntk,
@@ -30,7 +30,7 @@ from scaling import (
     resonance,
     yarn,
 )
-from scaling.types import Bands, Frequencies, Rope
+from ropewalk.scaling.types import Bands, Frequencies, Rope
 
 LLAMA2 = Rope(128, 10000.0, 4096)
 LLAMA3 = Rope(128, 500000.0, 8192)

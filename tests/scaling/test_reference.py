@@ -10,8 +10,8 @@ import torch
 from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from scaling import dynamic_ntk, llama3, longrope, native, p_rope, pi, yarn
-from scaling.types import Frequencies, Rope
+from ropewalk.scaling import dynamic_ntk, llama3, longrope, native, p_rope, pi, yarn
+from ropewalk.scaling.types import Frequencies, Rope
 
 ROTARY_DIMS = (16, 20, 128)
 BASES = (1e3, 123456.7, 1e7)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
-from harness.runs.store import read_run
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.runs.store import read_run
 from tests import ROOT
 
 LIST = ROOT / "results/smollm2/corpus.csv"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.plugins import names
+from ropewalk.harness.plugins import names
 from scripts.site import method_table, methods
 from tests import ROOT
 

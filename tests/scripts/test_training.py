@@ -15,10 +15,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from harness.api.new import new
-from harness.data.embedded import held_out
-from harness.errors import UserError
-from harness.runs.store import runs_in
+from ropewalk.harness.api.new import new
+from ropewalk.harness.data.embedded import held_out
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.runs.store import runs_in
 from tests import ROOT
 from tests.tiny import tiny_tokenizer
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.errors import UserError
-from harness.select.measuring import CUT, FAR, NEAR, OWN, Budget, Need
-from harness.select.race import BUDGET, DOCUMENTS, MARGIN, WINNER, Race, Standing, rounds
-from harness.select.recommend import Answer
-from harness.stats.paired import Array
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.select.measuring import CUT, FAR, NEAR, OWN, Budget, Need
+from ropewalk.harness.select.race import BUDGET, DOCUMENTS, MARGIN, WINNER, Race, Standing, rounds
+from ropewalk.harness.select.recommend import Answer
+from ropewalk.harness.stats.paired import Array
 from scripts.simulate import RACE_SHAPES, Known, race
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.errors import UserError
-from harness.methods.resolve import as_served
-from harness.runs.store import RUN, SAMPLES, read_samples
-from harness.select import race
-from harness.select.measuring import (
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.methods.resolve import as_served
+from ropewalk.harness.runs.store import RUN, SAMPLES, read_samples
+from ropewalk.harness.select import race
+from ropewalk.harness.select.measuring import (
     FAR,
     ORDER,
     SLOWER,
@@ -24,9 +24,9 @@ from harness.select.measuring import (
     tasks,
     unserved,
 )
-from harness.sweep.plan import Plan, make_plan
-from harness.sweep.spec import parse
-from scaling.types import Rope
+from ropewalk.harness.sweep.plan import Plan, make_plan
+from ropewalk.harness.sweep.spec import parse
+from ropewalk.scaling.types import Rope
 from tests.command_line import Outcome, Ropewalk
 from tests.tiny import YARN, save_tiny
 

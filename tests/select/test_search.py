@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.errors import UserError
-from harness.plugins import entry, load
-from harness.select.space import (
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.plugins import entry, load
+from ropewalk.harness.select.space import (
     Space,
     closed_form,
     independent,
@@ -18,9 +18,9 @@ from harness.select.space import (
     of_options,
     rising,
 )
-from harness.select.tune import Trial, search
-from scaling import yarn
-from scaling.types import Frequencies, Rope
+from ropewalk.harness.select.tune import Trial, search
+from ropewalk.scaling import yarn
+from ropewalk.scaling.types import Frequencies, Rope
 
 ROPE = Rope(32, 10_000.0, 256)
 

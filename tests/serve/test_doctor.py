@@ -16,13 +16,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import ropewalk as rw
-from harness.errors import UserError
-from harness.methods.resolve import resolve
-from harness.patching.patch import patched
-from harness.plugins import load
-from harness.serve._doctor import config_findings, losses_of
-from harness.serve._server import Server, server_finding
-from scaling import Frequencies
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.patching.patch import patched
+from ropewalk.harness.plugins import load
+from ropewalk.harness.serve._doctor import config_findings, losses_of
+from ropewalk.harness.serve._server import Server, server_finding
+from ropewalk.scaling import Frequencies
 from tests.command_line import Outcome, Ropewalk
 from tests.tiny import WINDOW, YARN, save_tiny, tiny_tokenizer
 
@@ -331,7 +331,7 @@ OK = b"HTTP/1.1 200 OK\r\n\r\n"
 )  # fmt: skip
 def test_what_is_no_server_of_a_model_is_one_sentence(reply, words, monkeypatch):
     if "0.5 seconds" in words:
-        monkeypatch.setattr("harness.serve._server.SECONDS", 0.5)
+        monkeypatch.setattr("ropewalk.harness.serve._server.SECONDS", 0.5)
     with replying(reply) as url, pytest.raises(UserError) as refused:
         Server(url)
     assert words in str(refused.value)

@@ -16,17 +16,17 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import ropewalk as rw
-from harness.errors import UserError
-from harness.methods.resolve import resolve
-from harness.patching.config import rope_of
-from harness.patching.patch import patched
-from harness.plugins import load
-from harness.serve import hf_code
-from harness.serve._export import serving_command
-from harness.serve._parameters import Target
-from harness.serve._server import Server
-from harness.sweep.spec import parse
-from scaling.types import Rope
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.patching.patch import patched
+from ropewalk.harness.plugins import load
+from ropewalk.harness.serve import hf_code
+from ropewalk.harness.serve._export import serving_command
+from ropewalk.harness.serve._parameters import Target
+from ropewalk.harness.serve._server import Server
+from ropewalk.harness.sweep.spec import parse
+from ropewalk.scaling.types import Rope
 from tests import ROOT, families
 from tests.banded import heads_of
 from tests.quantized import save_gguf
@@ -42,7 +42,7 @@ METHODS = [
 LAYERS = "layerwise:first=0.3,kind=yarn"
 MINE = """
 import torch
-from scaling import Frequencies
+from ropewalk.scaling import Frequencies
 
 def frequencies(rope, length):
     inv_freq = rope.inv_freq()
@@ -368,7 +368,7 @@ def test_the_command_prints_config_distance_and_line(tiny, ropewalk):
 def test_the_command_serves_the_revision_that_was_asked_for(to, monkeypatch):
     """Without it a server takes the newest weights, not those of the branch, tag or commit."""
     opened = ("owner/name", "c0ffee", tiny_config())
-    monkeypatch.setattr("harness.serve._export.open_config", lambda *_: opened)
+    monkeypatch.setattr("ropewalk.harness.serve._export.open_config", lambda *_: opened)
     given = {"scaling": "yarn:factor=4", "length": LENGTH, "to": to}
     assert "v2" not in rw.export("owner/name", **given).text()
     command = rw.export("owner/name", revision="v2", **given).text().splitlines()[-1]

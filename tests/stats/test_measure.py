@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from harness.stats.measure import measure
+from ropewalk.harness.stats.measure import measure
 from tests.frames import asked
 
 

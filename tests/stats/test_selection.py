@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.stats.paired import Array, Difference, adjusted, of_means, of_shares
-from harness.stats.selection import Selection, select_means, select_shares
+from ropewalk.harness.stats.paired import Array, Difference, adjusted, of_means, of_shares
+from ropewalk.harness.stats.selection import Selection, select_means, select_shares
 from scripts.simulate import EXTREME, LEAD, METHODS, MODERATE, RARE, many
 from tests.simulations import committed
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
-from harness.runs.store import read_samples
-from harness.sweep import plan
-from harness.sweep.memory import estimate
-from harness.sweep.plan import make_plan
-from harness.sweep.spec import LONGEST, parse
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.runs.store import read_samples
+from ropewalk.harness.sweep import plan
+from ropewalk.harness.sweep.memory import estimate
+from ropewalk.harness.sweep.plan import make_plan
+from ropewalk.harness.sweep.spec import LONGEST, parse
 
 
 def refused(**given: Any) -> str:

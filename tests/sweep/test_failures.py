@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.patching import patch as machine
-from harness.runs.store import RUN, SAMPLES
+from ropewalk.harness.patching import patch as machine
+from ropewalk.harness.runs.store import RUN, SAMPLES
 from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("scored")]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.runs.frame import make_frame
-from harness.runs.store import RUN
+from ropewalk.harness.runs.frame import make_frame
+from ropewalk.harness.runs.store import RUN
 from tests.command_line import status
 from tests.tiny import WINDOW
 
@@ -55,8 +55,8 @@ def test_half_the_distance_is_interpolation(tiny, docs, tmp_path):
     file.write_text(
         '"""Half: every distance halved."""\n'
         "import torch\n"
-        "from scaling.types import Bands, by_distance\n"
-        "from scaling.types import Frequencies, Rope\n"
+        "from ropewalk.scaling.types import Bands, by_distance\n"
+        "from ropewalk.scaling.types import Frequencies, Rope\n"
         "def bands(rope: Rope, length: int) -> Bands:\n"
         "    half, plain = torch.arange(length) / 2, Frequencies(rope.inv_freq())\n"
         "    return Bands(length, (by_distance(length, plain, 0, query=half, key=half),))\n"

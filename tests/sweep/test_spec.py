@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import ropewalk as rw
-from harness.data.documents import Documents
-from harness.errors import UserError
-from harness.sweep.spec import LENGTHS, SCALING, TASKS, Spec, parse
+from ropewalk.harness.data.documents import Documents
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.sweep.spec import LENGTHS, SCALING, TASKS, Spec, parse
 
 
 def refused(file: Path | None, flags: dict[str, Any]) -> str:

@@ -18,11 +18,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.cli.app import main
-from harness.engine import Sizes
-from harness.reports import _write as write
-from harness.runs.store import SAMPLES, append, read_samples
-from harness.sweep import backend, measure
+from ropewalk.harness.cli.app import main
+from ropewalk.harness.engine import Sizes
+from ropewalk.harness.reports import _write as write
+from ropewalk.harness.runs.store import SAMPLES, append, read_samples
+from ropewalk.harness.sweep import backend, measure
 from tests.child import in_child, mapped
 from tests.command_line import MANY, samples, sweep
 from tests.tiny import save_tiny
@@ -107,7 +107,7 @@ def disturbed(place: str, words: list[str], error: OSError | None) -> None:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("harness.serve._export._changed_file",
+        ("ropewalk.harness.serve._export._changed_file",
          ("export", "MODEL", "--scaling", "pi", "--length", "2x", "--to", "vllm", "--copy")),
         ("numpy.savez_compressed",
          ("export", "MODEL", "--scaling", "rerope", "--length", "2x", "--to", "hf-code")),
@@ -164,7 +164,7 @@ class TestDisk:
 
         words = sweep(tiny, docs, tmp_path, **MANY)
         with monkeypatch.context() as patch:
-            patch.setattr("harness.sweep.measure.append", limited)
+            patch.setattr("ropewalk.harness.sweep.measure.append", limited)
             done = ropewalk(*words)
         assert done.status == 2
         assert done.err.splitlines()[-1] == (
@@ -187,7 +187,7 @@ def test_a_batch_systems_end_is_an_interrupt(tiny, docs, tmp_path, ropewalk, mon
         append(file, record)
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr("harness.sweep.measure.append", ended)
+    monkeypatch.setattr("ropewalk.harness.sweep.measure.append", ended)
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         done = ropewalk(*sweep(tiny, docs, tmp_path))

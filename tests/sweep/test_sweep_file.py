@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.errors import UserError
-from harness.sweep.spec import bundled, expand, parse, parse_all
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.sweep.spec import bundled, expand, parse, parse_all
 from tests.command_line import lines_of, status
 from tests.tiny import save_tiny
 

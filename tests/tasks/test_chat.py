@@ -9,9 +9,9 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from harness.data.corpus import make_context
-from tasks import passkey
-from tasks.types import Request, TaskContext
+from ropewalk.harness.data.corpus import make_context
+from ropewalk.tasks import passkey
+from ropewalk.tasks.types import Request, TaskContext
 from tests.tiny import save_tiny, tiny_tokenizer
 
 TEMPLATE = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.data.corpus import make_context
-from harness.plugins import load
-from tasks.types import Divergence, Generate, Group, Loglikelihood, Request
+from ropewalk.harness.data.corpus import make_context
+from ropewalk.harness.plugins import load
+from ropewalk.tasks.types import Divergence, Generate, Group, Loglikelihood, Request
 from tests.tiny import tiny_tokenizer
 
 TOKENS = tuple(range(1, 41))

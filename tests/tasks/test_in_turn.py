@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 from transformers import AutoModelForCausalLM
 
-from harness.data.corpus import make_context
-from harness.engine import answers
-from harness.engine.memory import ROWS
-from harness.runs.store import read_samples
-from tasks import niah
-from tasks._intervals import proportion
-from tasks._tokens import kept
-from tasks.types import (
+from ropewalk.harness.data.corpus import make_context
+from ropewalk.harness.engine import answers
+from ropewalk.harness.engine.memory import ROWS
+from ropewalk.harness.runs.store import read_samples
+from ropewalk.tasks import niah
+from ropewalk.tasks._intervals import proportion
+from ropewalk.tasks._tokens import kept
+from ropewalk.tasks.types import (
     Generate,
     Generated,
     Group,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.stats.paired import Difference, holm, of_means, of_shares
+from ropewalk.harness.stats.paired import Difference, holm, of_means, of_shares
+from ropewalk.tasks._intervals import proportion, ratio
 from scripts.simulate import CASES, single
-from tasks._intervals import proportion, ratio
 from tests.simulations import committed
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import ropewalk as rw
-from harness.reports import retrieval
-from harness.stats.measure import LOWER
-from tasks import lm_eval as lm_eval_task
+from ropewalk.harness.reports import retrieval
+from ropewalk.harness.stats.measure import LOWER
+from ropewalk.tasks import lm_eval as lm_eval_task
 from tests import ROOT
 from tests.command_line import lines_of
 from tests.conftest import WORDS

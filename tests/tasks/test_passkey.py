@@ -9,12 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from harness.data.corpus import make_context
-from harness.engine import answers
-from harness.reports import scores
-from tasks import passkey
-from tasks.passkey import INTRODUCTION, NEEDLE, QUESTION, REPLY, prompt
-from tasks.types import Loglikelihood, LoglikelihoodResponse, Request, Response, TaskContext
+from ropewalk.harness.data.corpus import make_context
+from ropewalk.harness.engine import answers
+from ropewalk.harness.reports import scores
+from ropewalk.tasks import passkey
+from ropewalk.tasks.passkey import INTRODUCTION, NEEDLE, QUESTION, REPLY, prompt
+from ropewalk.tasks.types import (
+    Loglikelihood,
+    LoglikelihoodResponse,
+    Request,
+    Response,
+    TaskContext,
+)
 from tests.asking import generated
 from tests.tiny import tiny_config, tiny_tokenizer
 

@@ -13,14 +13,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from harness.data.corpus import make_context
-from harness.data.tokenize import tokenize
-from harness.engine import answers
-from harness.runs.frame import make_frame
-from tasks import perplexity
-from tasks._intervals import per_weight
-from tasks._protocols import PROTOCOLS, Layout
-from tasks.types import Document, Sample, TaskContext
+from ropewalk.harness.data.corpus import make_context
+from ropewalk.harness.data.tokenize import tokenize
+from ropewalk.harness.engine import answers
+from ropewalk.harness.runs.frame import make_frame
+from ropewalk.tasks import perplexity
+from ropewalk.tasks._intervals import per_weight
+from ropewalk.tasks._protocols import PROTOCOLS, Layout
+from ropewalk.tasks.types import Document, Sample, TaskContext
 from tests.command_line import status
 from tests.tiny import tiny_tokenizer
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness.data.corpus import make_context
-from harness.runs.frame import make_frame
-from tasks import Generate, Generated, TaskContext, qa, ruler
-from tasks._prompt import around, continued
-from tasks.qa import END, listed, others, read
+from ropewalk.harness.data.corpus import make_context
+from ropewalk.harness.runs.frame import make_frame
+from ropewalk.tasks import Generate, Generated, TaskContext, qa, ruler
+from ropewalk.tasks._prompt import around, continued
+from ropewalk.tasks.qa import END, listed, others, read
 from tests.tiny import tiny_tokenizer
 
 RULER: dict[str, Any] = json.loads((Path(__file__).parent / "ruler_texts.json").read_text())

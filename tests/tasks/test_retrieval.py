@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from harness.data.corpus import make_context
-from harness.engine import answers
-from tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
-from tasks._intervals import proportion
-from tasks._prompt import FILLER, around, continued, inserted
-from tasks.niah import PRESETS, Hidden, Setting, framed, needles
-from tasks.types import Generate, Generated, Loglikelihood, Sample, TaskContext
+from ropewalk.harness.data.corpus import make_context
+from ropewalk.harness.engine import answers
+from ropewalk.tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
+from ropewalk.tasks._intervals import proportion
+from ropewalk.tasks._prompt import FILLER, around, continued, inserted
+from ropewalk.tasks.niah import PRESETS, Hidden, Setting, framed, needles
+from ropewalk.tasks.types import Generate, Generated, Loglikelihood, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
 
 TEXT = "".join(f"This is sentence {n} of a tale. Was there  one\nbefore it? " for n in range(300))

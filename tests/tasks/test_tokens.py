@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.data.corpus import make_context
-from harness.engine.forward import ResultCollector
-from harness.engine.prefix_tree import build_tree, in_order
-from tasks import perplexity
-from tasks._tokens import Tokens
+from ropewalk.harness.data.corpus import make_context
+from ropewalk.harness.engine.forward import ResultCollector
+from ropewalk.harness.engine.prefix_tree import build_tree, in_order
+from ropewalk.tasks import perplexity
+from ropewalk.tasks._tokens import Tokens
 from tests.tiny import tiny_tokenizer
 
 token = st.integers(0, 3)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness.sweep.plan import make_plan
-from harness.sweep.spec import Spec
+from ropewalk.harness.sweep.plan import make_plan
+from ropewalk.harness.sweep.spec import Spec
 from tests import ROOT
 from tests.tiny import save_tiny
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import ropewalk as rw
-from harness.engine import Sizes
-from harness.errors import UserError
-from harness.patching.patch import comparing
-from harness.reports import differences
-from harness.runs.frame import make_frame
-from harness.stats.measure import measure
-from scaling.types import StatefulRope
-from tasks import Divergence, Request
+from ropewalk.harness.engine import Sizes
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.patching.patch import comparing
+from ropewalk.harness.reports import differences
+from ropewalk.harness.runs.frame import make_frame
+from ropewalk.harness.stats.measure import measure
+from ropewalk.scaling.types import StatefulRope
+from ropewalk.tasks import Divergence, Request
 from tests.families import build
 from tests.tiny import FAMILIES, tiny_config
 

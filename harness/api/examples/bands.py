@@ -2,7 +2,7 @@
 
 import torch
 
-from scaling import Bands, Frequencies, Rope, by_distance
+from ropewalk.scaling import Bands, Frequencies, Rope, by_distance
 
 
 def bands(rope: Rope, length: int, *, window: int = 64) -> Bands:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.encodings import Places, Shape
+from ropewalk.harness.encodings import Places, Shape
 
 
 class Encoding(nn.Module):

@@ -1,6 +1,6 @@
 """method: what it does and where it comes from, in one line."""
 
-from scaling import Frequencies, Rope
+from ropewalk.scaling import Frequencies, Rope
 
 
 def frequencies(rope: Rope, length: int, *, strength: float = 1.0) -> Frequencies:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from tasks import Loglikelihood, LoglikelihoodResponse, Sample, Score, TaskContext
+from ropewalk.tasks import Loglikelihood, LoglikelihoodResponse, Sample, Score, TaskContext
 
 VERSION = 1  # raise it when the same answer would get another number
 METRIC = "accuracy"

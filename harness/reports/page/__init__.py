@@ -21,18 +21,18 @@ from matplotlib import rcParams
 from matplotlib.figure import Figure
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from harness.files import make_folder, replacing
-from harness.reports import curves, loss_by_position, retrieval
-from harness.reports._write import Written
-from harness.reports.best import answer
-from harness.reports.page.serving import Serving, serving
-from harness.reports.plots.answer import draw_answer, longest
-from harness.reports.plots.style import COLUMN, Paper, drawing, lay_out
-from harness.reports.writing.tables import RenderedTable, csv, headed, wide
-from harness.runs.provenance import documents, facts
-from harness.stats.cells import CELL, cells
-from harness.stats.checkpoints import MOST_NAMED
-from harness.stats.decision import decisions
+from ropewalk.harness.files import make_folder, replacing
+from ropewalk.harness.reports import curves, loss_by_position, retrieval
+from ropewalk.harness.reports._write import Written
+from ropewalk.harness.reports.best import answer
+from ropewalk.harness.reports.page.serving import Serving, serving
+from ropewalk.harness.reports.plots.answer import draw_answer, longest
+from ropewalk.harness.reports.plots.style import COLUMN, Paper, drawing, lay_out
+from ropewalk.harness.reports.writing.tables import RenderedTable, csv, headed, wide
+from ropewalk.harness.runs.provenance import documents, facts
+from ropewalk.harness.stats.cells import CELL, cells
+from ropewalk.harness.stats.checkpoints import MOST_NAMED
+from ropewalk.harness.stats.decision import decisions
 
 HERE = Path(__file__).parent
 FINER = re.compile(r"(\d\.\d\d)\d+")  # than a hundredth of a point, which no screen shows

@@ -10,12 +10,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.reports.plots import style
-from harness.reports.plots.forest import ROW, Row, draw_rows
-from harness.reports.plots.methods import Methods, methods
-from harness.reports.writing import sentences
-from harness.reports.writing.sentences import titles
-from harness.stats.decision import Decision
+from ropewalk.harness.reports.plots import style
+from ropewalk.harness.reports.plots.forest import ROW, Row, draw_rows
+from ropewalk.harness.reports.plots.methods import Methods, methods
+from ropewalk.harness.reports.writing import sentences
+from ropewalk.harness.reports.writing.sentences import titles
+from ropewalk.harness.stats.decision import Decision
 
 MOST_METHODS = 24
 LOW_ROW = 0.14  # inches, in a column

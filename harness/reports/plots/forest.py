@@ -9,7 +9,7 @@ from statistics import median
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from harness.reports.plots.style import GREY, SIZE
+from ropewalk.harness.reports.plots.style import GREY, SIZE
 
 ROW = 0.17  # inches
 OFF_SCALE = 3.0  # times as far as the middle row: such a row is text at the edge

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.reports.plots.style import LOOKS, REST, SIZE, Look, letter, looks
-from harness.stats.cells import coinciding, once, ranked
+from ropewalk.harness.reports.plots.style import LOOKS, REST, SIZE, Look, letter, looks
+from ropewalk.harness.stats.cells import coinciding, once, ranked
 
 FEW = 8  # of more methods beside ``none`` than there are looks these many, the best, have one
 RULE = (

@@ -20,8 +20,8 @@ from matplotlib.ticker import (
 )
 from matplotlib.transforms import ScaledTranslation
 
-from harness.reports.plots import style
-from harness.stats.measure import SHARES
+from ropewalk.harness.reports.plots import style
+from ropewalk.harness.stats.measure import SHARES
 
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
 MOST_TICKS = 9

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 from tabulate import LATEX_ESCAPE_RULES
 
-from harness.stats.cells import once
-from harness.stats.measure import SHARES
+from ropewalk.harness.stats.cells import once
+from ropewalk.harness.stats.measure import SHARES
 
 SMALL = 0.1  # scores below it, as divergences in nats, differ by less than a hundredth
 LARGE = 1_000_000  # bounds above it are written with a power of ten

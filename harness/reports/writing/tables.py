@@ -9,14 +9,14 @@ from typing import Any
 import pandas as pd
 from tabulate import tabulate
 
-from harness.reports.writing.sentences import (
+from ropewalk.harness.reports.writing.sentences import (
     LATEX_SIGNS,
     latex_sentence,
     markdown_sentence,
     markdown_text,
     text,
 )
-from harness.stats.cells import records
+from ropewalk.harness.stats.cells import records
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tasks import passkey
-from tasks.passkey import FACTS, METRIC, VERSION, grade, score
-from tasks.types import Loglikelihood, TaskContext
+from ropewalk.tasks import passkey
+from ropewalk.tasks.passkey import FACTS, METRIC, VERSION, grade, score
+from ropewalk.tasks.types import Loglikelihood, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tasks import ruler
-from tasks.ruler import FACTS, METRIC, VERSION, grade, score
-from tasks.types import Generate, TaskContext
+from ropewalk.tasks import ruler
+from ropewalk.tasks.ruler import FACTS, METRIC, VERSION, grade, score
+from ropewalk.tasks.types import Generate, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 
