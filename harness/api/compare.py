@@ -12,15 +12,7 @@ import pandas as pd
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder
 from ropewalk.harness.names import resolved
-from ropewalk.harness.published import (
-    display_of,
-    match_values,
-    read_table,
-    rows_of,
-    summarize,
-    tasks_of,
-    unlike,
-)
+from ropewalk.harness.reports import _published
 from ropewalk.harness.reports._write import save_table
 from ropewalk.harness.reports.differences import between, notes
 from ropewalk.harness.reports.differences import display as display_differences
@@ -224,19 +216,18 @@ def _with_table(
         raise UserError(
             f"{run} is compared with a second run, or with a table; name one with --published."
         )
-    rows = rows_of(read_table(name), options["model"], options["tuned"], label)
-    why = unlike(rows, record)
-    metric = rows["metric"].iloc[0]
-    same = metric in {task["metric"] for task in record["tasks"].values()}
-    if why and not (options["mixed"] and same):
-        hint = " With --mixed it is compared all the same." * same
-        raise UserError(f"{run} is not comparable with {name}: {'; '.join(why)}.{hint}")
+    rows = _published.rows_of(name, options["model"], options["tuned"], label)
+    labels, differs = _published.tasks_of(rows, record)
+    if differs and not options["mixed"]:
+        raise UserError(
+            f"{run} is not comparable with {name}: {'; '.join(differs)}. With --mixed it is "
+            "compared all the same."
+        )
     scores = cells(make_frame([run], tasks))
-    labels = tasks_of(rows, record)
-    scores = scores[scores["task"].isin(labels) if labels else scores["metric"] == metric]
-    table = match_values(rows, scores, tolerance / 100)
-    text = summarize(table, rows, scores, tolerance / 100, label)
-    text += [f"Not comparable: {reason}." for reason in why]
-    display = {f"{label} beside {name}": display_of(table)}
+    scores = scores[scores["task"].isin(labels)]
+    table = _published.match_values(rows, scores, tolerance / 100)
+    text = _published.summary(table, rows, label)
+    text += [f"Not comparable: {reason}." for reason in differs]
+    display = {f"{label} beside {name}": _published.display(table)}
     files = _saved(table, display, text, folder, f"compare-{name}")
     return PublishedComparison(table, display, tuple(text), files, name)

@@ -52,7 +52,7 @@ BRACKETS = re.compile(r"\[[^\[\]]*\]")
 SEVERAL = re.compile(r"\btasks=([^,\[\]]*\+[^,\[\]]*)")
 LISTED = re.compile(r"([^=\[\]]+)=\s*\[([^\[\]]*)\]\s*")
 # Sweeps of published settings, by name.
-BUNDLED = Path(__file__).parent.parent / "published" / "sweeps"
+BUNDLED = Path(__file__).parent / "sweeps"
 SHORT = reprlib.Repr()  # a file may nest lists within lists without end
 SHORT.maxstring = SHORT.maxother = 200
 SIZE = re.compile(r"([1-9][0-9]{0,17}(?:\.[0-9]{1,6})?) ?([KMGT]i?B|)")
@@ -438,11 +438,6 @@ def _check_names(settings: Mapping[str, Any], found: Collector) -> None:
     for name in docs.values() if isinstance(docs, dict) else [docs]:
         with found.collecting():
             open_documents(name)
-    if settings.get("published") is not None:
-        from ropewalk.harness.published import read_table  # with pandas, which --help must not load
-
-        with found.collecting():
-            read_table(settings["published"])
 
 
 def _models(given: dict[str, Any]) -> list[dict[str, Any]]:

@@ -6,14 +6,13 @@ import pytest
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.methods.resolve import resolve
 from ropewalk.harness.plugins import load, names
-from ropewalk.harness.published import (
+from ropewalk.harness.reports import _published
+from ropewalk.harness.reports._published import (
+    display,
     match_values,
-    read_table,
     read_tables,
     rows_of,
-    summarize,
     tasks_of,
-    unlike,
 )
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.scaling import Rope, ntk, pi, yarn
@@ -21,8 +20,9 @@ from tests.command_line import status
 
 
 def value(table: str, model: str, scaling: str, length: int, tuned: str = "no") -> float:
-    """Look one number up, which must stand there once."""
-    rows = read_table(table)
+    """Look one number up, which must be there once."""
+    frame = read_tables()
+    rows = frame[frame["table"] == table]
     chosen = (rows["model"] == model) & (rows["scaling"] == scaling) & (rows["length"] == length)
     [found] = rows.loc[chosen & (rows["tuned"] == tuned), "value"]
     return float(found)
@@ -39,17 +39,13 @@ def test_values_are_those_of_the_papers():
     assert value("yarn-table-2", "Mistral-7B-v0.1", "native", 16384, "as published") == 36.8
 
 
-def test_every_value_stands_once_and_has_its_source():
+def test_every_value_is_there_once_with_a_source_and_a_method_that_exists():
     frame = read_tables()
     cell = ["table", "model", "scaling", "tuned", "length", "metric"]
     assert not frame.duplicated(cell).any()
     assert frame["source"].str.match("arXiv:|https://").all()
-
-
-def test_a_method_is_one_that_can_be_asked_for():
-    """The column ``method`` can be given to ``--scaling`` as it stands."""
     known = {*names("method"), ""}
-    assert {text.partition(":")[0] for text in read_tables()["method"]} <= known
+    assert {text.partition(":")[0] for text in frame["method"]} <= known
 
 
 def test_the_methods_of_lceg_are_those_of_its_code():
@@ -79,17 +75,17 @@ CELLS = pd.DataFrame(
 
 def test_a_run_is_set_beside_its_table_value_by_value():
     """7.90 for 7.87 is within 2 %, 9.60 for 9.19 is not, 150 holds "more than 100"."""
-    rows = rows_of(read_table("dca"), None, None, "meta-llama/Llama-2-7b-hf")
-    table = match_values(rows, CELLS, 0.02).set_index(["scaling", "length"])
+    rows = rows_of("dca", None, None, "meta-llama/Llama-2-7b-hf")
+    matched = match_values(rows, CELLS, 0.02)
+    table = matched.set_index(["scaling", "length"])
     assert table.loc[("pi (dynamic)", 4096), "verdict"] == "within"
     assert table.loc[("pi (dynamic)", 8192), "verdict"] == "outside"
     assert table.loc[("pi (dynamic)", 8192), "difference"] == pytest.approx(9.6 / 9.19 - 1)
     assert table.loc[("none", 8192), "verdict"] == "within"
     assert table.loc[("dca", 4096), "verdict"] == "not measured"
-    matched = match_values(rows, CELLS, 0.02)
-    counts, in_part = summarize(matched, rows, CELLS, 0.02, "Llama-2-7b-hf")
-    assert in_part == "Measured in part: pi at 8192 tokens (9 of 10 ok, 1 failed)."
-    assert "are within 2 %, 1 outside, 29 not measured" in counts
+    shown = display(matched).set_index(["scaling", "length"])["measured [95 %]"]
+    assert shown["pi (dynamic)", "8192"] == "9.60 [9.00, 10.20] (9 of 10)"
+    assert shown["dca", "4096"] == ""
 
 
 def test_a_method_of_a_table_is_found_however_its_options_are_written():
@@ -99,7 +95,7 @@ def test_a_method_of_a_table_is_found_however_its_options_are_written():
         ("pi-pg19", "pi:factor=4", "pi:factor=4.0"),
         ("dca", "rerope", "rerope:on=none"),
     ):
-        rows = rows_of(read_table(table), None, None, "meta-llama/Llama-2-7b-hf")
+        rows = rows_of(table, None, None, "meta-llama/Llama-2-7b-hf")
         [value] = rows.loc[(rows["method"] == method) & (rows["length"] == 8192), "value"]
         cells = CELLS.iloc[:1].assign(scaling=same, length=8192, score=value)
         found = match_values(rows, cells, 0.02).set_index(["method", "length"])
@@ -109,7 +105,7 @@ def test_a_method_of_a_table_is_found_however_its_options_are_written():
 
 def test_only_the_task_of_the_tables_stride_is_compared():
     """Windows 2047 apart score other tokens than those 256 apart; two tasks are no one value."""
-    rows = rows_of(read_table("pi-pg19"), None, None, "any")
+    rows = rows_of("pi-pg19", None, None, "any")
     tasks = {
         f"perplexity:protocol=sliding,stride={stride}": {
             "metric": "perplexity", "options": {"protocol": "sliding", "stride": stride},
@@ -118,35 +114,39 @@ def test_only_the_task_of_the_tables_stride_is_compared():
     }  # fmt: skip
     far, near = tasks
     record = {"model": {"trained_length": 2048}, "tasks": tasks}
-    assert (tasks_of(rows, record), unlike(rows, record)) == ([near], [])
-    [reason] = unlike(rows, {**record, "tasks": {far: tasks[far]}})
+    assert tasks_of(rows, record) == ([near], [])
+    labels, [reason] = tasks_of(rows, {**record, "tasks": {far: tasks[far]}})
+    assert labels == [far]
     assert f"protocol=sliding,stride=256, the run with {far}" in reason
     both = pd.concat([CELLS.assign(task=task) for task in tasks])
     with pytest.raises(UserError, match="several tasks .*stride=2047, perplexity"):
         match_values(rows, both, 0.02)
 
 
-def test_rows_of_a_tuned_model_are_taken_only_when_asked_for():
+def test_rows_of_a_tuned_model_are_taken_only_on_request():
     """An untuned run of PI stands beside 16.1 at 8192 tokens, not beside the tuned 6.95."""
-    table = read_table("pi-pg19")
-    plain = rows_of(table, None, None, "anything")
+    plain = rows_of("pi-pg19", None, None, "anything")
     assert set(plain["tuned"]) == {"no"}
     [found] = plain.loc[plain["method"] == "pi:factor=4", "value"]
     assert found == 16.1
-    tuned = rows_of(table, None, "1000 steps at 8k", "anything")
+    tuned = rows_of("pi-pg19", None, "1000 steps at 8k", "anything")
     assert set(tuned["method"]) == {"pi:factor=4"}
+    with pytest.raises(UserError, match="published table is called 'pi_pg19'; did you mean"):
+        rows_of("pi_pg19", None, None, "anything")
 
 
-def test_the_command_prints_and_writes_the_comparison(run, tmp_path, monkeypatch):
+def test_the_command_writes_the_comparison_and_its_status_is_the_verdict(
+    run, tmp_path, monkeypatch
+):
     score = float(make_frame([run])["score"].iloc[0])
     cell = {"scaling": "pi", "method": "pi", "length": 128, "value": score}
-    read = {"protocol": "tail", "stride": pd.NA, "trained_length": 64}
-    own = read_table("dca").iloc[[0]].assign(**cell, **read)
+    own = read_tables().query("table == 'dca'").iloc[[0]]
+    own = own.assign(protocol="tail", stride=pd.NA, trained_length=64, **cell)
     for factor, wanted in ((1.0, 0), (2.0, 1)):
-        held = own.assign(value=factor * score)
-        monkeypatch.setattr("ropewalk.harness.api.compare.read_table", lambda _, held=held: held)
+        table = own.assign(value=factor * score)
+        monkeypatch.setattr(_published, "read_tables", lambda table=table: table)
         assert status("compare", run, "--published", "dca", "--out", tmp_path / "out") == wanted
     page = (tmp_path / "out" / "compare-dca.md").read_text()
     assert "0 of 1 values" in page
-    assert "-50.0 %" in page
+    assert "−50 %" in page
     assert "The run is of llama, not of Llama-2-7B." in page

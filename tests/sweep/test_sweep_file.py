@@ -13,7 +13,7 @@ from ropewalk.harness.sweep.spec import bundled, expand, parse, parse_all
 from tests.command_line import lines_of, status
 from tests.tiny import save_tiny
 
-SWEEPS = Path(__file__).parent.parent.parent / "harness" / "published" / "sweeps"
+SWEEPS = Path(__file__).parent.parent.parent / "harness" / "sweep" / "sweeps"
 
 
 @pytest.fixture
@@ -46,7 +46,6 @@ def refused(file: Path, **flags: Any) -> str:
         ("task:\n- perplexity\n- paskey", "no task is called 'paskey'; did you mean"),
         ("docs:\n  passkey: ./absent", "documents ./absent do not exist;"),
         ("length: 1x\ndocs: embedded:cout=3", "--docs embedded has no option 'cout'; did"),
-        ("published: lceg_pg19", "no published table is called 'lceg_pg19'; did you mean"),
     ],
 )
 def test_a_mistake_names_the_file_and_the_setting(sheet, text, message):
