@@ -18,8 +18,8 @@ from .harness.engine import OutOfMemory as OutOfMemory
 from .harness.engine import answers as answers
 from .harness.errors import UserError as UserError
 from .harness.patching.config import rope_of as rope_of
+from .harness.recommend.answer import Recommendation as Recommendation
 from .harness.runs.store import to_parquet as to_parquet
-from .harness.select.recommend import Recommendation as Recommendation
 from .scaling import Band as Band
 from .scaling import Bands as Bands
 from .scaling import Frequencies as Frequencies

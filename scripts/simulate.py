@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropewalk.harness.files import replacing
-from ropewalk.harness.select.measuring import CUT, FAR, NEAR, OWN, Budget, Need, RaceData
-from ropewalk.harness.select.race import WINNER, Race
+from ropewalk.harness.recommend.measuring import CUT, FAR, NEAR, OWN, Budget, Need, RaceData
+from ropewalk.harness.recommend.race import WINNER, Race
 from ropewalk.harness.stats.paired import of_means
 from ropewalk.harness.stats.selection import Selection, select_means, select_shares
 

@@ -16,8 +16,8 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.methods.resolve import as_served
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.plugins import load
-from ropewalk.harness.reports.writing.sentences import are, counted
-from ropewalk.harness.select.measuring import (
+from ropewalk.harness.recommend.answer import Answer, Recommendation, so_far, write
+from ropewalk.harness.recommend.measuring import (
     OWN,
     RaceData,
     coinciding,
@@ -26,8 +26,8 @@ from ropewalk.harness.select.measuring import (
     tasks,
     unserved,
 )
-from ropewalk.harness.select.race import Race
-from ropewalk.harness.select.recommend import Answer, Recommendation, so_far, write
+from ropewalk.harness.recommend.race import Race
+from ropewalk.harness.reports.writing.sentences import are, counted
 from ropewalk.harness.sweep.measure import records
 from ropewalk.harness.sweep.plan import Plan, make_plan, open_model
 from ropewalk.harness.sweep.spec import Spec

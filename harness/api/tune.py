@@ -20,10 +20,8 @@ from ropewalk.harness.data.documents import Documents
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.methods.resolve import as_served, resolve
 from ropewalk.harness.plugins import load
-from ropewalk.harness.reports.writing.sentences import counted
-from ropewalk.harness.runs.store import measured
-from ropewalk.harness.select.space import Space, closed_form, is_free, of_factors, of_options
-from ropewalk.harness.select.tune import (
+from ropewalk.harness.recommend.space import Space, closed_form, is_free, of_factors, of_options
+from ropewalk.harness.recommend.tune import (
     Row,
     Split,
     Trial,
@@ -37,6 +35,8 @@ from ropewalk.harness.select.tune import (
     to_use,
     write,
 )
+from ropewalk.harness.reports.writing.sentences import counted
+from ropewalk.harness.runs.store import measured
 from ropewalk.harness.serve._export import serving_command
 from ropewalk.harness.sweep.measure import records
 from ropewalk.harness.sweep.memory import estimate

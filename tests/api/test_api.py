@@ -19,8 +19,8 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.methods.resolve import resolve
 from ropewalk.harness.models.checkpoint import hold
 from ropewalk.harness.plugins import load, names
+from ropewalk.harness.recommend import race
 from ropewalk.harness.runs.provenance import command
-from ropewalk.harness.select import race
 from tests import ROOT
 from tests.child import in_child
 from tests.tiny import save_tiny

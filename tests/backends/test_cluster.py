@@ -26,8 +26,8 @@ from ropewalk.harness.backends.workers import (
 )
 from ropewalk.harness.engine import DEFAULT, OutOfMemory, Sizes
 from ropewalk.harness.errors import UserError
+from ropewalk.harness.recommend import race
 from ropewalk.harness.runs.store import RUN, append
-from ropewalk.harness.select import race
 from ropewalk.harness.sweep.backend import Failed
 from ropewalk.harness.sweep.plan import Batch, Cell, Item
 from ropewalk.harness.sweep.spec import Spec

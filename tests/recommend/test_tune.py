@@ -12,8 +12,8 @@ import pytest
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.plugins import ROOT, load
+from ropewalk.harness.recommend.tune import Row, Split, Trial, compare, kind_of, summary, to_use
 from ropewalk.harness.runs.store import read_run
-from ropewalk.harness.select.tune import Row, Split, Trial, compare, kind_of, summary, to_use
 from ropewalk.harness.stats.paired import Difference
 from ropewalk.harness.sweep import measure
 from ropewalk.harness.sweep.plan import Plan, make_plan

@@ -9,7 +9,7 @@ import pytest
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.plugins import entry, load
-from ropewalk.harness.select.space import (
+from ropewalk.harness.recommend.space import (
     Space,
     closed_form,
     independent,
@@ -18,7 +18,7 @@ from ropewalk.harness.select.space import (
     of_options,
     rising,
 )
-from ropewalk.harness.select.tune import Trial, search
+from ropewalk.harness.recommend.tune import Trial, search
 from ropewalk.scaling import yarn
 from ropewalk.scaling.types import Frequencies, Rope
 

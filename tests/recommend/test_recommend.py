@@ -10,9 +10,8 @@ import pytest
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.methods.resolve import as_served
-from ropewalk.harness.runs.store import RUN, SAMPLES, read_samples
-from ropewalk.harness.select import race
-from ropewalk.harness.select.measuring import (
+from ropewalk.harness.recommend import race
+from ropewalk.harness.recommend.measuring import (
     FAR,
     ORDER,
     SLOWER,
@@ -24,6 +23,7 @@ from ropewalk.harness.select.measuring import (
     tasks,
     unserved,
 )
+from ropewalk.harness.runs.store import RUN, SAMPLES, read_samples
 from ropewalk.harness.sweep.plan import Plan, make_plan
 from ropewalk.harness.sweep.spec import parse
 from ropewalk.scaling.types import Rope

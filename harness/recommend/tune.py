@@ -17,10 +17,10 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import replacing
 from ropewalk.harness.methods.resolve import resolve
 from ropewalk.harness.plugins import load
+from ropewalk.harness.recommend.measuring import Measure, Measurements
+from ropewalk.harness.recommend.space import Space
 from ropewalk.harness.reports.writing.sentences import at_most, counted, signed
 from ropewalk.harness.reports.writing.tables import page
-from ropewalk.harness.select.measuring import Measure, Measurements
-from ropewalk.harness.select.space import Space
 from ropewalk.harness.stats.paired import Difference, of_means, share
 from ropewalk.harness.stats.selection import select_means
 from ropewalk.harness.sweep.plan import Cell, Item, Key, Plan, with_methods

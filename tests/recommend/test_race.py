@@ -11,9 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.select.measuring import CUT, FAR, NEAR, OWN, Budget, Need
-from ropewalk.harness.select.race import BUDGET, DOCUMENTS, MARGIN, WINNER, Race, Standing, rounds
-from ropewalk.harness.select.recommend import Answer
+from ropewalk.harness.recommend.answer import Answer
+from ropewalk.harness.recommend.measuring import CUT, FAR, NEAR, OWN, Budget, Need
+from ropewalk.harness.recommend.race import (
+    BUDGET,
+    DOCUMENTS,
+    MARGIN,
+    WINNER,
+    Race,
+    Standing,
+    rounds,
+)
 from ropewalk.harness.stats.paired import Array
 from scripts.simulate import RACE_SHAPES, Known, race
 

@@ -30,7 +30,7 @@ from functools import partial
 import numpy as np
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.select.measuring import CUT, FAR, NEAR, OWN, Need, RaceData
+from ropewalk.harness.recommend.measuring import CUT, FAR, NEAR, OWN, Need, RaceData
 from ropewalk.harness.stats.paired import Array, Difference, of_means
 from ropewalk.harness.stats.selection import preferred, select_means
 from ropewalk.tasks._intervals import ratios

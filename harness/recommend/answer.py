@@ -12,11 +12,11 @@ import pandas as pd
 
 from ropewalk.harness.files import make_folder
 from ropewalk.harness.plugins import FUNCTION
+from ropewalk.harness.recommend.measuring import CUT, FAR, OWN
+from ropewalk.harness.recommend.race import BUDGET, WINNER, Race, Standing, difference
 from ropewalk.harness.reports._write import save_table
 from ropewalk.harness.reports.writing.sentences import at_most, counted, listed, signed, text
 from ropewalk.harness.runs.store import reports_of
-from ropewalk.harness.select.measuring import CUT, FAR, OWN
-from ropewalk.harness.select.race import BUDGET, WINNER, Race, Standing, difference
 from ropewalk.harness.serve._export import serving_command
 from ropewalk.harness.stats.paired import Array, Difference, share
 from ropewalk.harness.sweep.operations import duration
