@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import closing, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +28,7 @@ from ropewalk.harness.sweep.measure import Event, Started
 from ropewalk.harness.sweep.plan import Cell, Item, Key, Plan
 from ropewalk.tasks.types import Sample
 
+log = logging.getLogger("ropewalk")
 RUN_NAME = {"mlflow": ["run_name"], "trackio": ["name"], "wandb": ["name"]}  # arguments for it
 REPORTS = ("scores", "best", "curves")
 OTHERS = re.compile(r"[^\w.\-/: ]")  # characters that MLflow allows in no name
@@ -49,10 +51,9 @@ def check_trackers(given: Iterable[str]) -> None:
             raise UserError(f"--track {name} needs: pip install {name.replace('_', '-')}.")
 
 
-def tracked(
-    plan: Plan, folder: Path, events: Generator[Event], warn: Callable[[str], object]
-) -> Generator[Event]:
-    """Pass on the events of a measurement, and send what it finishes to the sweep's trackers.
+@contextmanager
+def tracking(plan: Plan, folder: Path) -> Iterator[Callable[[Event], None]]:
+    """Yield what sends the events of a measurement to the trackers of the sweep.
 
     The score of each finished cell is sent with its length as the step, at the start those of
     cells that were finished before; at the end the table of all scores and the figures.
@@ -60,32 +61,31 @@ def tracked(
     trackers: list[Tracker] = []
     samples: dict[Key, Mapping[str, Any]] = {}
     missing: dict[str, set[Key]] = {}  # by the key of a cell
-    with closing(events):
-        try:
-            for event in events:
-                cells: Iterable[Cell] = ()
-                if isinstance(event, Started):
-                    trackers = [Tracker(text, plan, folder, warn) for text in plan.spec.track]
-                    before = read_samples(folder).items()
-                    samples = {key: row for key, row in before if row["status"] in KEPT}
-                    missing = {cell.key: {*_keys(cell)} - samples.keys() for cell in plan.cells}
-                    cells = [cell for cell in plan.cells if not missing[cell.key]]
-                elif event.sample is not None:
-                    key = event.sample["cell"], event.sample["question"]
-                    samples[key] = event.sample
-                    missing[key[0]].discard(key)
-                    if not missing[key[0]]:
-                        cells = [cell for cell in plan.cells if cell.key == key[0]]
-                for cell in cells:
-                    if (score := _score(cell, plan, samples)) is not None:
-                        for tracker in trackers:
-                            tracker.log(series(f"{cell.task}/{cell.scaling}"), score, cell.length)
-                yield event
-            for tracker in trackers:
-                tracker.call(partial(tracker.send_reports, plan=plan, folder=folder))
-        finally:
-            for tracker in trackers:
-                tracker.call(lambda run: run.finish())
+
+    def update(event: Event) -> None:
+        if isinstance(event, Started):
+            trackers[:] = [Tracker(text, plan, folder) for text in plan.spec.track]
+            before = read_samples(folder).items() if trackers else ()
+            samples.update({key: row for key, row in before if row["status"] in KEPT})
+            missing.update({cell.key: {*_keys(cell)} - samples.keys() for cell in plan.cells})
+            cells = [cell for cell in plan.cells if not missing[cell.key]]
+        else:
+            key = event.item.key
+            samples[key] = event.sample
+            missing[key[0]].discard(key)
+            cells = [cell for cell in plan.cells if cell.key == key[0] and not missing[key[0]]]
+        for cell in cells if trackers else ():
+            if (score := _score(cell, plan, samples)) is not None:
+                for tracker in trackers:
+                    tracker.log(series(f"{cell.task}/{cell.scaling}"), score, cell.length)
+
+    try:
+        yield update
+        for tracker in trackers:
+            tracker.call(partial(tracker.send_reports, plan=plan, folder=folder))
+    finally:
+        for tracker in trackers:
+            tracker.call(lambda run: run.finish())
 
 
 def _keys(cell: Cell) -> list[Key]:
@@ -104,9 +104,9 @@ def _score(cell: Cell, plan: Plan, samples: Mapping[Key, Mapping[str, Any]]) -> 
 class Tracker:
     """A run in a tracker, until the tracker's first error."""
 
-    def __init__(self, text: str, plan: Plan, folder: Path, warn: Callable[[str], object]) -> None:
+    def __init__(self, text: str, plan: Plan, folder: Path) -> None:
         self.name, _, project = text.partition(":project=")
-        self.warn, self.failed = warn, False
+        self.failed = False
         self.run: Any = None
         self.call(lambda _: self._start(project or "ropewalk", plan, folder))
 
@@ -118,7 +118,7 @@ class Tracker:
                     work(self.run)
         except RAISED as error:
             self.failed = True
-            self.warn(f"Nothing more is sent to {self.name}: {failure(error)}. The run goes on.")
+            log.warning(f"Nothing more is sent to {self.name}: {failure(error)}. The run goes on.")
 
     def _start(self, project: str, plan: Plan, folder: Path) -> None:
         PartialState()  # accelerate's trackers need it

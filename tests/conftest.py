@@ -160,7 +160,7 @@ def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(checkpoint: object) -> None:
         pytest.fail(f"the weights of {checkpoint} were read")
 
-    monkeypatch.setattr("ropewalk.harness.sweep.backend.load_weights", fail)
+    monkeypatch.setattr("ropewalk.harness.sweep.this_process.load_weights", fail)
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
 # The packages of harness/, from the front door down: one may import those below it, and the files
 # beside them in harness/ itself, which import none of them.
 PACKAGES_DOWN = (
-    "cli", "api", "inspection", "recommend", "trackers", "card", "serve", "reports", "backends",
-    "sweep", "runs", "models", "patching", "encodings", "methods", "engine", "data",
+    "cli", "api", "inspection", "recommend", "trackers", "card", "serve", "reports", "sweep",
+    "runs", "models", "patching", "encodings", "methods", "engine", "data",
     "stats",
 )  # fmt: skip
 # These alone among the reports know runs, files and plug-ins.

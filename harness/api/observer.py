@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ropewalk.harness.sweep.measure import Event
-    from ropewalk.harness.sweep.plan import Plan
 
 log = logging.getLogger("ropewalk")
 
@@ -17,15 +16,10 @@ log = logging.getLogger("ropewalk")
 class Progress:
     """Receive what happens while plans of one model are measured, and show nothing."""
 
-    def __call__(self, plan: Plan, events: Generator[Event]) -> Iterator[dict[str, Any]]:  # noqa: ARG002
-        """Yield the samples of a plan as they are stored."""
+    def __call__(self, events: Generator[Event]) -> Iterator[Event]:
+        """Yield the events of a measurement."""
         with closing(events):
-            for event in events:
-                if (sample := getattr(event, "sample", None)) is not None:
-                    yield sample
-
-    def passing(self, tokens: float) -> None:
-        """Receive the number of tokens that have passed through a layer."""
+            yield from events
 
 
 class Observer:

@@ -17,11 +17,9 @@ from typing import Any, TypeVar
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ropewalk.harness.api.observer import LOG, Observer, Progress
+from ropewalk.harness.api.observer import LOG, Observer
 from ropewalk.harness.api.report import Reports
 from ropewalk.harness.api.settings import open_loaded, read_specs
-from ropewalk.harness.backends.connect import connected
-from ropewalk.harness.backends.workers import Cluster, Workers
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.inspection.notes import doc_warnings, plan_notes, unnamed_cells
 from ropewalk.harness.models.checkpoint import Checkpoint
@@ -30,14 +28,22 @@ from ropewalk.harness.plugins import load, names_code, parameters
 from ropewalk.harness.reports import best
 from ropewalk.harness.reports.plots.style import drawing, lay_out
 from ropewalk.harness.runs.frame import make_frame
-from ropewalk.harness.runs.store import SAMPLES, measured, outcomes, run_folders, runs_in
-from ropewalk.harness.sweep.backend import ThisProcess
-from ropewalk.harness.sweep.measure import Event, Failure, Session, Started
+from ropewalk.harness.runs.store import measured, outcomes, run_folders, runs_in
+from ropewalk.harness.sweep.backend import Backend
+from ropewalk.harness.sweep.measure import (
+    Event,
+    Failure,
+    Started,
+    Stored,
+    backend_for,
+    failures,
+    measure,
+)
 from ropewalk.harness.sweep.memory import Cost, estimate
 from ropewalk.harness.sweep.plan import Item, Plan, make_plan
 from ropewalk.harness.sweep.record import describe
 from ropewalk.harness.sweep.spec import Spec
-from ropewalk.harness.trackers import check_trackers, tracked
+from ropewalk.harness.trackers import check_trackers, tracking
 
 
 @dataclass(frozen=True)
@@ -226,7 +232,7 @@ class Sweep:
     """The plan and the run folder of each model, and what measures them."""
 
     pairs: Sequence[tuple[Plan, Path]]
-    cluster: Cluster | None
+    backend: Backend
     observer: Observer
 
     def each(self, work: Callable[[Plan, Path], R]) -> list[R]:
@@ -242,16 +248,13 @@ class Sweep:
 
         def one(plan: Plan, folder: Path) -> tuple[Path, list[Failure]]:
             note_unnamed(plan, folder, self.observer)
-            session, progress = _session(plan, folder, self.observer, self.cluster)
-            events = _noted(plan, session.measure(plan), self.observer)
-            if plan.spec.track:
-                events = tracked(plan, folder, events, partial(self.observer.note, warning=True))
-            for _ in progress(plan, events):
-                pass
-            return folder, session.failures(plan)
+            events = _noted(plan, measure(plan, folder, self.backend), self.observer)
+            with tracking(plan, folder) as track:
+                for event in self.observer.progress()(events):
+                    track(event)
+            return folder, list(failures(plan, folder))
 
-        with keeping([folder for _, folder in self.pairs]):
-            results = self.each(one)
+        results = self.each(one)
         return Run(
             folders=tuple(folder for folder, _ in results),
             tasks=_own_tasks(self.pairs[0][0].spec),
@@ -267,18 +270,17 @@ def planned(
 
     Raises UserError where no model is left.
     """
-    with connected(specs[0], observer.note) as cluster:
+    with backend_for(specs[0]) as backend:
         check_trackers(specs[0].track)
         with observer.status("Reading config, tokenizer and documents"):
-            elsewhere = cluster.device if cluster else None
-            make = partial(make_plan, elsewhere=elsewhere, checkpoint=loaded)
+            make = partial(make_plan, elsewhere=backend.device, checkpoint=loaded)
             plans = _each([spec.model for spec in specs], specs, make, observer)
-        records = [describe(plan, None, measuring=False) for plan in plans]
+        records = [describe(plan) for plan in plans]
         folders = run_folders(specs[0].out, records, several=len(specs) > 1)
         usual = folders[0].with_name(f"run-{plans[0].checkpoint.label}")
         if specs[0].out is None and folders[0] != usual:
             observer.note(f"{usual} holds another sweep; this one goes to {folders[0]}.")
-        yield Sweep(list(zip(plans, folders, strict=True)), cluster, observer)
+        yield Sweep(list(zip(plans, folders, strict=True)), backend, observer)
 
 
 def note_plan(plan: Plan, observer: Observer) -> None:
@@ -305,43 +307,23 @@ def _noted(plan: Plan, events: Generator[Event], observer: Observer) -> Generato
     """
     with closing(events):
         for event in events:
-            if isinstance(event, Started) and event.work:
+            if isinstance(event, Started) and event.items:
                 note_plan(plan, observer)
             yield event
 
 
 def measurer(
-    plan: Plan, folder: Path, observer: Observer = LOG, cluster: Cluster | None = None
+    folder: Path, observer: Observer, backend: Backend
 ) -> Callable[[Plan], Iterator[dict[str, Any]]]:
-    """Return what measures plans of one model into a folder, and yields the stored samples.
-
-    The weights are loaded once, when the first request is made. ``replace(plan, only=keys)`` is
-    a part of a plan.
-    """
-    session, progress = _session(plan, folder, observer, cluster)
-    return lambda plan: progress(plan, session.measure(plan))
-
-
-def _session(
-    plan: Plan, folder: Path, observer: Observer, cluster: Cluster | None
-) -> tuple[Session, Progress]:
+    """Return what measures plans of one model into a folder, and yields the stored samples."""
     progress = observer.progress()
-    backend = Workers(cluster) if cluster else ThisProcess(plan.checkpoint.device, progress.passing)
-    return Session(folder, backend), progress
 
+    def samples(plan: Plan) -> Iterator[dict[str, Any]]:
+        for event in progress(measure(plan, folder, backend)):
+            if isinstance(event, Stored):
+                yield event.sample
 
-@contextmanager
-def keeping(folders: Sequence[Path]) -> Iterator[None]:
-    """On an interruption, add to its error whether samples were saved in the folders."""
-    try:
-        yield
-    except (KeyboardInterrupt, OSError) as error:
-        files = [folder / SAMPLES for folder in folders]
-        if any(file.is_file() and file.stat().st_size for file in files):
-            error.add_note("everything measured is kept. The same command continues")
-        else:
-            error.add_note("nothing was measured yet")
-        raise
+    return samples
 
 
 def _each(

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.harness.api.observer import LOG, Observer
-from ropewalk.harness.api.run import keeping, measurer, note_plan
+from ropewalk.harness.api.run import measurer, note_plan
 from ropewalk.harness.api.settings import open_loaded, read_spec
-from ropewalk.harness.backends.connect import connected
-from ropewalk.harness.backends.workers import Cluster
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.methods.resolve import as_served
 from ropewalk.harness.models.checkpoint import Checkpoint
@@ -28,8 +26,10 @@ from ropewalk.harness.recommend.measuring import (
 )
 from ropewalk.harness.recommend.race import Race
 from ropewalk.harness.reports.writing.sentences import are, counted
-from ropewalk.harness.sweep.measure import records
+from ropewalk.harness.sweep.backend import Backend
+from ropewalk.harness.sweep.measure import backend_for
 from ropewalk.harness.sweep.plan import Plan, make_plan, open_model
+from ropewalk.harness.sweep.record import records
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling import native
 
@@ -83,17 +83,17 @@ def race(
             raise UserError(f"--{flag} {value:g} is invalid: it is a percentage, {least}.")
     if to is not None:
         load("engine", to.replace("-", "_"))
-    with connected(spec, observer.note) as cluster:
+    with backend_for(spec) as backend:
         with observer.status("Reading config, tokenizer and documents"):
             chosen = settings.get("scaling") is not None
-            plan, fixed = _race_plan(spec, cluster, to, chosen=chosen, loaded=loaded)
+            plan, fixed = _race_plan(spec, backend, to, chosen=chosen, loaded=loaded)
         folder = spec.out or Path("results") / f"recommend-{plan.checkpoint.label}"
         note_plan(plan, observer)
         if fixed:
             forms = ", ".join(f"`{one}` as `{form}`" for one, form in fixed.items())
             observer.note(f"{to} keeps one factor for all lengths. Measured in this form: {forms}.")
-        measure = measurer(plan, folder, observer, cluster)
-        data = RaceData(plan, folder, measure, cluster.count if cluster else 1)
+        measure = measurer(folder, observer, backend)
+        data = RaceData(plan, folder, measure, backend.workers)
         candidates, servable = _candidates(data, to, observer)
         race = Race(data, [*candidates], servable, tolerance / 100, margin / 100)
         data.budget = read_budget(budget, race.default_budget())
@@ -108,19 +108,18 @@ def race(
             observer.note(f"The first round has room for the first {reached} candidates.")
         if dry_run:
             return None
-        with keeping([folder]):
-            standing = race.run(lambda standing: observer.note(so_far(standing)))
-            return write(Answer(race, standing, candidates, to))
+        standing = race.run(lambda standing: observer.note(so_far(standing)))
+        return write(Answer(race, standing, candidates, to))
 
 
 def _race_plan(
-    spec: Spec, cluster: Cluster | None, to: str | None, *, chosen: bool, loaded: Checkpoint | None
+    spec: Spec, backend: Backend, to: str | None, *, chosen: bool, loaded: Checkpoint | None
 ) -> tuple[Plan, dict[str, str]]:
     """Return the plan of everything that a race could measure: the window and the target.
 
     Also the form that the engine serves of each method whose factor follows the length.
     """
-    checkpoint = loaded or open_model(spec, elsewhere=cluster.device if cluster else None)
+    checkpoint = loaded or open_model(spec, elsewhere=backend.device)
     trained = checkpoint.rope.trained_length
     target = spec.lengths(trained)
     if len(target) > 1 or target[0] <= trained:

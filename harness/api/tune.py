@@ -12,10 +12,8 @@ from typing import Any
 import pandas as pd
 
 from ropewalk.harness.api.observer import LOG, Observer
-from ropewalk.harness.api.run import keeping, measurer, note_plan
+from ropewalk.harness.api.run import measurer, note_plan
 from ropewalk.harness.api.settings import name_of, read_spec
-from ropewalk.harness.backends.connect import connected
-from ropewalk.harness.backends.workers import Cluster
 from ropewalk.harness.data.documents import Documents
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.methods.resolve import as_served, resolve
@@ -38,9 +36,11 @@ from ropewalk.harness.recommend.tune import (
 from ropewalk.harness.reports.writing.sentences import counted
 from ropewalk.harness.runs.store import measured
 from ropewalk.harness.serve._export import serving_command
-from ropewalk.harness.sweep.measure import records
+from ropewalk.harness.sweep.backend import Backend
+from ropewalk.harness.sweep.measure import backend_for
 from ropewalk.harness.sweep.memory import estimate
 from ropewalk.harness.sweep.plan import make_plan
+from ropewalk.harness.sweep.record import records
 from ropewalk.harness.sweep.spec import CELLS, Spec, methods_of
 from ropewalk.scaling import yarn
 
@@ -96,8 +96,8 @@ def tune(
         raise UserError(f"--trials {trials} is invalid: tune tries 1 to {CELLS:,} points.")
     if find_spec("cmaes") is None:
         raise UserError("tune needs the package cmaes: pip install 'ropewalk[tune]'.")
-    with connected(spec, observer.note) as cluster:
-        tuning, space = _set_up(spec, against, cluster, observer)
+    with backend_for(spec) as backend:
+        tuning, space = _set_up(spec, against, backend, observer)
         records(tuning.plan, tuning.folder)  # another run's folder is an error, in a dry run too
         note_plan(tuning.plan, observer)
         _note_search(tuning, space, trials, observer)
@@ -111,9 +111,8 @@ def tune(
                 f"{perplexity(best.score)}, {best.method}"
             )
 
-        with keeping([tuning.folder]):
-            best = best_of(tuning.run(space, trials, tuning.plan.spec.seed, note_best))
-            table = compare(tuning, tuning.hold_out(best))
+        best = best_of(tuning.run(space, trials, tuning.plan.spec.seed, note_best))
+        table = compare(tuning, tuning.hold_out(best))
     text = summary(tuning, best, table, trials)
     files = write(tuning, best, table, trials, text)
     return Tuned(
@@ -127,15 +126,14 @@ def tune(
 
 
 def _set_up(
-    spec: Spec, against: Sequence[str], cluster: Cluster | None, observer: Observer
+    spec: Spec, against: Sequence[str], backend: Backend, observer: Observer
 ) -> tuple[Tuning, Space]:
     """Plan the closed-form methods, split the documents, and lay out what is searched."""
     searched = str(spec.scaling[0])
     methods = [*methods_of(against), *([] if is_free(searched) else [closed_form(searched)])]
     with observer.status("Reading config, tokenizer and documents"):
-        elsewhere = cluster.device if cluster else None
         changes = {"scaling": tuple(dict.fromkeys(methods))}
-        plan = make_plan(spec.model_copy(update=changes), elsewhere=elsewhere)
+        plan = make_plan(spec.model_copy(update=changes), elsewhere=backend.device)
     rope, (length,) = plan.checkpoint.rope, plan.lengths
     folder = spec.out or Path("results") / f"tune-{plan.checkpoint.label}"
     if is_free(searched):
@@ -143,7 +141,7 @@ def _set_up(
         space = of_factors(searched, rope, length, begin, folder / "factors")
     else:
         space = of_options(searched, rope, length)
-    measure = measurer(plan, folder, observer, cluster)
+    measure = measurer(folder, observer, backend)
     return Tuning(plan, folder, length, kind_of(plan), Split.of(plan, spec.seed), measure), space
 
 

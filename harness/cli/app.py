@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from cyclopts import (
 from rich.text import Text
 
 from ropewalk.harness.cli import COMMANDS
-from ropewalk.harness.cli.console import INTERRUPTED, REFUSED, err, terminable
+from ropewalk.harness.cli.console import INTERRUPTED, REFUSED, Notes, err, terminable
 from ropewalk.harness.cli.output import begin, end, print_error
 from ropewalk.harness.cli.settings import OPTIONS
 from ropewalk.harness.errors import UserError, reason
@@ -75,6 +76,9 @@ def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; a user's error is one sentence on stderr and exit status 2."""
     given = sys.argv[1:] if arguments is None else arguments
     begin(given)
+    log = logging.getLogger("ropewalk")
+    log.setLevel(logging.INFO)
+    log.handlers = [Notes()]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a character that the terminal lacks becomes ?

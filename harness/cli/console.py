@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from _thread import interrupt_main
@@ -133,6 +134,14 @@ class Terminal(Observer):
 
 
 TERMINAL = Terminal()
+
+
+class Notes(logging.Handler):
+    """Prints the notes of the library."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a note."""
+        TERMINAL.note(record.getMessage(), warning=record.levelno >= logging.WARNING)
 
 
 def note_demo() -> None:

@@ -54,7 +54,7 @@ def run(
         note_demo()
     from ropewalk.harness.api.gate import check, known_of
     from ropewalk.harness.api.report import write
-    from ropewalk.harness.api.run import MeasuredRun, PlanSummary, keeping, planned, summarize
+    from ropewalk.harness.api.run import MeasuredRun, PlanSummary, planned, summarize
     from ropewalk.harness.cli.outcome import brief, print_brief, print_conditions, status_of
     from ropewalk.harness.cli.show import print_failures, print_plan
     from ropewalk.harness.inspection.notes import doc_warnings
@@ -77,18 +77,17 @@ def run(
     folders = list(done.folders)
     place = folders[0] if len(specs) == 1 else folders[0].parent
     # Models of one sweep may have different tokenizers: then a note keeps them separate.
-    with keeping(folders):
-        making = partial(write, folders, tasks=specs[0].task, mixed=len(folders) > 1)
-        try:
-            reports = making(reports_of(place), conditions=fail_if or (), observer=TERMINAL)
-        except UserError as error:  # a full disk, for instance
-            scores = making(None, ["scores"])
-            brief(scores.frame, scores.written, screen)
-            raise UserError(
-                f"{error} The scores are above; everything measured is kept, and the same "
-                "command writes the reports."
-            ) from error
-        print_brief(reports, folders, screen)
+    making = partial(write, folders, tasks=specs[0].task, mixed=len(folders) > 1)
+    try:
+        reports = making(reports_of(place), conditions=fail_if or (), observer=TERMINAL)
+    except UserError as error:  # a full disk, for instance
+        scores = making(None, ["scores"])
+        brief(scores.frame, scores.written, screen)
+        raise UserError(
+            f"{error} The scores are above; everything measured is kept, and the same "
+            "command writes the reports."
+        ) from error
+    print_brief(reports, folders, screen)
     for plan, _ in planning.pairs:
         for warning in doc_warnings(plan.documents):
             TERMINAL.note(warning, warning=True)

@@ -11,8 +11,8 @@ from ropewalk.harness.models.structure import layers_of
 from ropewalk.harness.patching.config import is_rotary, rope_of
 from ropewalk.harness.plugins import Plugin, call
 from ropewalk.harness.reports.writing.sentences import counted
-from ropewalk.harness.sweep.measure import records
 from ropewalk.harness.sweep.plan import Plan, calibrations
+from ropewalk.harness.sweep.record import records
 from ropewalk.scaling import native
 from ropewalk.scaling.types import Frequencies, Rope
 

@@ -412,13 +412,18 @@ def requests_of(record: Record) -> set[tuple[str, str, str]]:
     }
 
 
-def check_same_question(folder: Path, old: Record, new: Record) -> None:
-    """Raise UserError where another sweep's record would be replaced.
+def check_same_sweep(folder: Path, old: Record, new: Record) -> None:
+    """Raise UserError where the record of another model, or another sweep, would be replaced.
 
     The same sweep may have more cells than before, or fewer.
     """
-    setting = next(_other_question(old, new), None)
-    if setting:
+    if key := other_model(old, new):
+        model = old["model"]
+        raise UserError(
+            f"the run folder holds a run of model {model['name']} ({key}: {model[key]}, now "
+            f"{new['model'].get(key)}); choose another --out."
+        )
+    if setting := next(_other_question(old, new), None):
         raise UserError(f"{folder} has another sweep, with other {setting}; choose another --out.")
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,19 @@ from ropewalk.harness.names import printable
 from ropewalk.harness.plugins import call
 from ropewalk.harness.runs.record import check_graded
 from ropewalk.harness.runs.store import (
-    Outcome,
-    Samples,
     append,
     check_intact,
-    check_same_question,
     measured,
-    outcome,
     outcomes,
-    record_in,
     write_run,
     writing,
 )
 from ropewalk.harness.sweep.backend import Backend, Failed, Reply
-from ropewalk.harness.sweep.memory import fitted, needed
-from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan
-from ropewalk.harness.sweep.record import describe
+from ropewalk.harness.sweep.memory import needed
+from ropewalk.harness.sweep.plan import Item, Key, Plan
+from ropewalk.harness.sweep.record import records
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.harness.sweep.this_process import ThisProcess
 from ropewalk.tasks.types import (
     DivergenceResponse,
     Fact,
@@ -45,6 +43,24 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Started:
+    """What is left to measure, before the weights are loaded: each will be stored."""
+
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A sample that is now on the disk: what it was measured of, and its record."""
+
+    item: Item
+    sample: Record
+
+
+Event = Started | Stored
+
+
+@dataclass(frozen=True)
 class Failure:
     """A sample without a number (without unit: a whole cell), its status, and why in words."""
 
@@ -56,115 +72,106 @@ class Failure:
     reason: str
 
 
-@dataclass(frozen=True)
-class Started:
-    """The requests left to measure, before the weights are loaded."""
+@contextmanager
+def backend_for(spec: Spec) -> Iterator[Backend]:
+    """Open the backend of a sweep: Ray's workers where it names any, else this process."""
+    if spec.workers is None and spec.cluster is None:
+        backend = ThisProcess()
+        yield backend
+        backend.model = None
+        return
+    from ropewalk.harness.sweep._connect import connected  # with Ray, which few need
 
-    work: tuple[Batch, ...]
-
-
-@dataclass(frozen=True)
-class Answered:
-    """A reply; ``sample`` is the stored record, None while other parts of the request are open."""
-
-    item: Item
-    seconds: float
-    sample: Record | None
+    with connected(spec) as workers:
+        yield workers
 
 
-Event = Started | Answered
+def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generator[Event]:
+    """Measure the missing samples of a plan, and yield each once it is on the disk.
 
-
-class Session:
-    """Measures plans of one model into one run folder, whose samples are read once.
-
-    Attributes:
-        outcomes: what became of each sample in the folder.
+    What the folder has is not measured again. ``replace(plan, only=keys)`` is a part of a plan.
+    Without a backend the weights are loaded in this process. Raises UserError where the folder
+    belongs to another model or sweep, cannot be written or is written by another process, and where
+    ``max_memory`` is too little.
     """
-
-    def __init__(self, folder: Path, backend: Backend) -> None:
-        self.folder, self.backend = folder, backend
-        self.outcomes: dict[Key, Outcome] = {}
-        self.state: object = None  # of the samples file after the last plan
-
-    def measure(self, plan: Plan) -> Generator[Event]:
-        """Measure the missing samples of a plan, and yield each once it is on the disk.
-
-        Everything measured before is kept and not measured again. Raises UserError if the folder
-        belongs to another model, cannot be written or is written by another process, and if
-        ``max_memory`` is too little.
-        """
-        records(plan, self.folder)  # nothing in the folder changes before it is known to match
-        with writing(self.folder) as samples:
-            if samples.state != self.state:
-                self.outcomes = outcomes(self.folder)
-            done = measured(self.outcomes)
-            work = plan.work(done)
-            sizes = fitted(plan, work)
-            _, record = records(plan, self.folder, measuring=bool(work))
-            yield Started(work)
-            replies = self.backend.answers(plan, work, sizes) if work else iter(())
-            session = record["sessions"][-1] if work else {}
-            session.update(self.backend.machines if work else {})
-            write_run(self.folder, record)
-            for item in [item for item in plan.left(done) if item.question.too_long]:
-                needs, has = item.question.length, item.question.cell
-                text = f"it needs {needs:,} tokens, the cell has {has:,}"
-                sample = _sample(item, _lost(item.question, "too_long", text, needs=needs))
-                self._store(samples, item, sample)
-                yield Answered(item, 0.0, sample)
-            parts = Parts(plan)
+    backend = backend or ThisProcess()
+    _, record = records(plan, folder)  # nothing in the folder changes before it is known to match
+    try:
+        with writing(folder) as samples:
+            done = measured(outcomes(folder))
+            left, work = tuple(plan.left(done)), plan.work(done)
+            yield Started(left)
+            replies = backend.answers(plan, work) if work else iter(())
+            session = {
+                "started": datetime.now(UTC).isoformat(timespec="seconds"),
+                **backend.machines,
+            }
+            record["sessions"] += [session] if work else []
+            write_run(folder, record)
+            for item in left:
+                if item.question.too_long:
+                    sample = _sample(item, _too_long(item.question))
+                    append(samples, sample)
+                    yield Stored(item, sample)
+            groups = {
+                Item(item.cell, part).key: item
+                for item in left
+                for part in item.question.model_requests
+                if isinstance(item.question, Group)
+            }
+            parts: dict[Key, dict[Key, Reply]] = {}  # of the groups that lack replies
             for item, reply in replies:
-                if session != session | self.backend.machines:  # a worker has joined
-                    session.update(self.backend.machines)
-                    write_run(self.folder, record)
-                whole, stored = parts.add(item, reply), None
-                if whole is not None:
-                    asked, replied = whole
-                    stored = {
-                        **_sample(asked, _graded(plan, asked, replied)),
-                        "seconds": round(replied.seconds, 4),
-                        "peak_mib": round(replied.peak_mib, 1),
-                        "shared": replied.shared,
-                        "session": len(record["sessions"]) - 1,
-                    }
-                    self._store(samples, asked, stored)
-                yield Answered(item, reply.seconds, stored)
+                if session != session | backend.machines:  # a worker has joined
+                    session |= backend.machines
+                    write_run(folder, record)
+                if group := groups.get(item.key):
+                    replied = parts.setdefault(group.key, {})
+                    replied[item.key] = reply
+                    if len(replied) < len(group.question.model_requests):
+                        continue
+                    item, reply = group, _joined(group, parts.pop(group.key))
+                sample = {
+                    **_sample(item, _graded(plan, item, reply)),
+                    "seconds": round(reply.seconds, 4),
+                    "peak_mib": round(reply.peak_mib, 1),
+                    "shared": reply.shared,
+                    "session": len(record["sessions"]) - 1,
+                }
+                append(samples, sample)
+                yield Stored(item, sample)
             check_intact(samples)
-            self.state = samples.state
-
-    def _store(self, samples: Samples, item: Item, sample: Record) -> None:
-        append(samples, sample)
-        self.outcomes[item.key] = outcome(sample)
-
-    def failures(self, plan: Plan) -> list[Failure]:
-        """Return what has no number, and why."""
-        return list(_failures(plan, self.outcomes))
+    except KeyboardInterrupt as error:
+        error.add_note("everything measured is kept. The same command continues")
+        raise
 
 
-def records(plan: Plan, folder: Path, *, measuring: bool = False) -> tuple[Record | None, Record]:
-    """Return the record that a folder has and the one that a run of this plan writes there.
-
-    Raises UserError where the folder has a run of another model, or another sweep.
-    """
-    before = record_in(folder)
-    record = describe(plan, before, measuring=measuring)
-    if before:
-        check_same_question(folder, before, record)
-    return before, record
-
-
-def _failures(plan: Plan, samples: dict[Key, Outcome]) -> Iterator[Failure]:
+def failures(plan: Plan, folder: Path) -> Iterator[Failure]:
+    """Yield what has no number, and why; what is not measured yet has no entry."""
+    samples = outcomes(folder)
     for cell in plan.cells:
         at = cell.task, cell.scaling, cell.length
         if cell.failed is not None:
             yield Failure(*at, None, "failed", cell.failed)
             continue
         for question in cell.questions:
-            record = samples.get(Item(cell, question).key)  # none of what is not asked yet
-            if record is not None and record["status"] != "ok":
-                why = record.get("reason") or record["status"]
-                yield Failure(*at, question.doc_id, record["status"], why)
+            sample = samples.get(Item(cell, question).key)
+            if sample is not None and sample["status"] != "ok":
+                why = sample.get("reason") or sample["status"]
+                yield Failure(*at, question.doc_id, sample["status"], why)
+
+
+def _joined(group: Item, replies: dict[Key, Reply]) -> Reply:
+    """Return the replies to the parts of a group as one: the first failure, or all responses."""
+    ordered = [replies[Item(group.cell, p).key] for p in group.question.model_requests]
+    outcomes = [reply.outcome for reply in ordered]
+    failed = [outcome for outcome in outcomes if not isinstance(outcome, ModelResponse)]
+    responses = tuple(outcome for outcome in outcomes if isinstance(outcome, ModelResponse))
+    return Reply(
+        failed[0] if failed else GroupResponse(responses),
+        sum(reply.seconds for reply in ordered),
+        max(reply.peak_mib for reply in ordered),
+        all(reply.shared for reply in ordered),
+    )
 
 
 def _sample(item: Item, outcome: Record) -> Record:
@@ -179,8 +186,14 @@ def _sample(item: Item, outcome: Record) -> Record:
     }
 
 
+def _too_long(question: Request) -> Record:
+    needs, has = question.length, question.cell
+    text = f"it needs {needs:,} tokens, the cell has {has:,}"
+    return _lost(question, "too_long", text, needs=needs)
+
+
 def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
-    """Grade an answer; what has no number is a status and a reason, never a number."""
+    """Grade a response; what has no number is a status and a reason, never a number."""
     answer, (cell, question) = reply.outcome, item
     if isinstance(answer, Failed):
         return _lost(question, "failed", answer.reason)
@@ -223,47 +236,3 @@ def _ok(sample: Any) -> Record:
     outcome = {"value": value, "weight": sample.weight, "facts": facts}
     check_graded(outcome)
     return {"status": "ok", **outcome}
-
-
-class Parts:
-    """Holds replies until all parts of their question have one."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.replies: dict[Key, dict[Key, Reply]] = {}
-
-    @cached_property
-    def whole(self) -> dict[Key, Item]:
-        """The question of every part, made when the first reply comes."""
-        return {
-            Item(cell, part).key: Item(cell, question)
-            for cell in self.plan.cells
-            for question in cell.questions
-            for part in question.model_requests
-        }
-
-    def add(self, item: Item, reply: Reply) -> tuple[Item, Reply] | None:
-        """Return the whole question with its reply; None while a part is missing."""
-        whole = self.whole[item.key]
-        if not isinstance(whole.question, Group):
-            return item, reply
-        parts = self.replies.setdefault(whole.key, {})
-        parts[item.key] = reply
-        if len(parts) < len(whole.question.parts):
-            return None
-        del self.replies[whole.key]
-        keys = [Item(whole.cell, part).key for part in whole.question.model_requests]
-        return whole, _joined([parts[key] for key in keys])
-
-
-def _joined(replies: Sequence[Reply]) -> Reply:
-    """Return one reply of many: the first failure, or all answers."""
-    outcomes = [reply.outcome for reply in replies]
-    failed = [outcome for outcome in outcomes if not isinstance(outcome, ModelResponse)]
-    answers = tuple(outcome for outcome in outcomes if isinstance(outcome, ModelResponse))
-    return Reply(
-        failed[0] if failed else GroupResponse(answers),
-        sum(reply.seconds for reply in replies),
-        max(reply.peak_mib for reply in replies),
-        all(reply.shared for reply in replies),
-    )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
@@ -14,10 +12,9 @@ from typing import Any
 
 import torch
 
-from ropewalk.harness.errors import UserError
 from ropewalk.harness.names import recorded, recorded_entry
 from ropewalk.harness.plugins import ROOT, Plugin, call
-from ropewalk.harness.runs.store import SCHEMA, other_model
+from ropewalk.harness.runs.store import SCHEMA, check_same_sweep, record_in
 from ropewalk.harness.sweep.plan import Plan
 
 CELL = ("scaling", "task", "length", "frequencies", "key", "failed")
@@ -27,26 +24,26 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -> dict[str, Any]:
-    """Return the record of this plan, with the sessions that measured: those before, and this one.
+def records(plan: Plan, folder: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Return the record that a folder has, and the one that a run of this plan writes there.
 
-    The machines of this session are added when they hold the weights.
-
-    Raises UserError when the folder holds a run of another model.
+    The new one has the sessions of the old. Raises UserError where the folder has a run of another
+    model, or another sweep.
     """
-    model = _model(plan)
-    key = other_model(before, {"model": model}) if before else None
-    if before and key:
-        old = before["model"]
-        raise UserError(
-            f"the run folder holds a run of model {old['name']} ({key}: {old[key]}, now "
-            f"{model.get(key)}); choose another --out."
-        )
+    before, record = record_in(folder), describe(plan)
+    if before:
+        check_same_sweep(folder, before, record)
+        record["sessions"] = [*before["sessions"]]
+    return before, record
+
+
+def describe(plan: Plan) -> dict[str, Any]:
+    """Return the record of a plan, of which nothing is measured."""
     asked = plan.spec.model_dump(mode="json")
     return {
         "schema": SCHEMA,
         "asked": asked,
-        "model": model,
+        "model": _model(plan),
         "parts_left_out": list(plan.checkpoint.left_out),
         "chat_template": _template(plan),
         "lengths": list(plan.lengths),
@@ -62,10 +59,7 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
         "frequencies": {
             cell.frequencies: cell.rotation.to_record() for cell in plan.cells if cell.rotation
         },
-        "sessions": [
-            *(before["sessions"] if before else []),
-            *([{"started": datetime.now(UTC).isoformat(timespec="seconds")}] if measuring else []),
-        ],
+        "sessions": [],
     }
 
 

@@ -9,10 +9,10 @@ from torch.nn.attention import _registry, current_flash_attention_impl
 from ropewalk.harness.engine import DEFAULT
 from ropewalk.harness.engine.accelerated import NAME
 from ropewalk.harness.runs.store import other_model
-from ropewalk.harness.sweep.backend import replies
 from ropewalk.harness.sweep.plan import make_plan
 from ropewalk.harness.sweep.record import describe
 from ropewalk.harness.sweep.spec import Spec
+from ropewalk.harness.sweep.this_process import replies
 from ropewalk.scaling import native
 from ropewalk.tasks.types import Loglikelihood
 
@@ -58,7 +58,7 @@ def test_its_samples_have_keys_and_a_folder_of_their_own(reference):
     ]
     keys = [{cell.key for cell in plan.cells} for plan in plans]
     assert keys[0].isdisjoint(keys[1])
-    plain, own = (describe(plan, None, measuring=False) for plan in plans)
+    plain, own = (describe(plan) for plan in plans)
     assert other_model(plain, own) == other_model(own, plain) == "attention"
     assert other_model(own, own) is other_model(plain, plain) is None
 

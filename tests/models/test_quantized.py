@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from ropewalk.harness.engine import shareable
-from ropewalk.harness.sweep.backend import ready
+from ropewalk.harness.sweep.this_process import ready
 from tests.adapters import opened, save
 from tests.command_line import Ropewalk, sweep
 from tests.tiny import save_tiny, tiny_tokenizer

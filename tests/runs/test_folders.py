@@ -12,7 +12,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.runs.store import (
     RUN,
     SAMPLES,
-    check_same_question,
+    check_same_sweep,
     default_folder,
     requests_of,
     runs_in,
@@ -65,8 +65,8 @@ def test_a_tokenizer_that_changed_is_another_model(name, tiny, docs, tmp_path, r
 
 
 def test_a_folder_that_is_named_keeps_its_question(record, tmp_path):
-    check_same_question(tmp_path, less(record), record)
-    check_same_question(tmp_path, record, less(record))
+    check_same_sweep(tmp_path, less(record), record)
+    check_same_sweep(tmp_path, record, less(record))
     read = record["documents"]["read"]
     texts = {"read": [{**text, "sha256": "0"} for text in read]}
     names = {"read": [{**one, "name": two["name"]} for one, two in pairwise(read)]}
@@ -76,7 +76,7 @@ def test_a_folder_that_is_named_keeps_its_question(record, tmp_path):
         ({"documents": names}, "names of documents"),  # rows behind one that was taken out
     ):
         with pytest.raises(UserError, match=f"another sweep, with other {told}; choose another"):
-            check_same_question(tmp_path, record, {**record, **changes})
+            check_same_sweep(tmp_path, record, {**record, **changes})
     assert requests_of(less(record)) < requests_of(record)
 
 

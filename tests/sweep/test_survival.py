@@ -22,7 +22,7 @@ from ropewalk.harness.cli.app import main
 from ropewalk.harness.engine import Sizes
 from ropewalk.harness.reports import _write as write
 from ropewalk.harness.runs.store import SAMPLES, append, read_samples
-from ropewalk.harness.sweep import backend, measure
+from ropewalk.harness.sweep import measure, this_process
 from tests.child import in_child, mapped
 from tests.command_line import MANY, samples, sweep
 from tests.tiny import save_tiny
@@ -213,7 +213,7 @@ def take_free_heap(size: int = 16 * 2**20) -> None:
 
 def run_limited(mib: int, words: list[str]) -> None:
     """Run a sweep that may take so much memory beyond the weights."""
-    ready, failures = backend.ready, measure._failures
+    ready, check = this_process.ready, measure.check_intact
 
     def limited(checkpoint: Any) -> Any:
         model = ready(checkpoint)
@@ -222,11 +222,11 @@ def run_limited(mib: int, words: list[str]) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         return model
 
-    def freed(*measured: Any) -> Any:  # the reports may take what they like
+    def freed(samples: Any) -> None:  # the reports may take what they like
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
-        return failures(*measured)
+        check(samples)
 
-    backend.ready, measure._failures = limited, freed
+    this_process.ready, measure.check_intact = limited, freed
     main(words)
 
 
@@ -272,7 +272,7 @@ def test_too_little_memory_is_tried_again_then_told_and_never_wrong(
 
 def test_of_several_models_one_is_in_memory(tiny, docs, tmp_path, ropewalk, monkeypatch):
     seen: list[weakref.ref[Any]] = []
-    ready = backend.ready
+    ready = this_process.ready
 
     def alone(checkpoint: Any) -> Any:
         left = {type(held).__name__ for one in seen if (held := one()) is not None}
@@ -281,7 +281,7 @@ def test_of_several_models_one_is_in_memory(tiny, docs, tmp_path, ropewalk, monk
         seen.extend(map(weakref.ref, model.modules()))
         return model
 
-    monkeypatch.setattr(backend, "ready", alone)
+    monkeypatch.setattr(this_process, "ready", alone)
     shutil.copytree(tiny, other := tmp_path / "other")
     words = sweep(
         tiny, docs, tmp_path, task=["perplexity:tail=16"], length=["1x"], scaling=["none"]

@@ -5,11 +5,12 @@ Ray places the workers, carries batches and replies, and reports which worker wa
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,16 @@ from ropewalk.harness.engine.prefix_tree import in_order
 from ropewalk.harness.errors import UserError, reason
 from ropewalk.harness.hub import go_offline
 from ropewalk.harness.names import place
-from ropewalk.harness.sweep.backend import Failed, Reply, ready, replies
+from ropewalk.harness.sweep.backend import Failed, Reply
+from ropewalk.harness.sweep.memory import fitted
 from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan, open_model
 from ropewalk.harness.sweep.record import machine, version
 from ropewalk.harness.sweep.spec import Spec
+from ropewalk.harness.sweep.this_process import ready, replies
 from ropewalk.tasks._tokens import kept
 from ropewalk.tasks.types import ModelRequest
 
+log = logging.getLogger("ropewalk")
 ALIKE = ("ropewalk", "torch", "transformers")  # packages whose versions the numbers depend on
 LOSSES = 3  # workers lost in a row, over one batch or while they load, before it is given up
 PATIENCE = 60.0  # seconds without a worker before a message says so
@@ -187,7 +191,6 @@ class Cluster:
     device: str
     threads: int
     gpus: int
-    say: Callable[[str], None]
     head: str  # its address
     node: str  # Ray's number of the node that this process is on
 
@@ -233,20 +236,31 @@ class Workers:
         self.joined: list[dict[str, Any]] = []  # what a session records of each worker
         self.lost = 0  # workers in a row that were lost while they loaded
         self.watch = Watch(ray, cluster.head, cluster.node)
+        self.device, self.workers = cluster.device, cluster.count
+        self.plan: Plan | None = None
 
     @property
     def machines(self) -> dict[str, Any]:
         """What a session records: each worker that has joined."""
         return {"workers": list(self.joined)}
 
-    def answers(
-        self, plan: Plan, work: Sequence[Batch], sizes: Sizes
-    ) -> Iterator[tuple[Item, Reply]]:
-        """Return the replies, once a worker holds the weights; those of an earlier call go on."""
-        self.plan, self.sizes = plan, sizes
+    def answers(self, plan: Plan, work: Sequence[Batch]) -> Iterator[tuple[Item, Reply]]:
+        """Return the replies to all requests, once a worker holds the weights."""
+        self.sizes = fitted(plan, work)
+        if self.plan is not None and self.plan.checkpoint is not plan.checkpoint:
+            self.leave()
+        self.plan = plan
         self.queue.extend((batch, 0) for batch in split(work, self.cluster.count))
         self.start()
         return self.replies()
+
+    def leave(self) -> None:
+        """End the workers of a model, and forget what was asked of them."""
+        held = [*self.free, *(assignment.worker for assignment in self.busy.values())]
+        for worker in [*(one.handle for one in held), *self.loading.values()]:
+            self.ray.kill(worker)
+        for known in (self.queue, self.free, self.busy, self.loading, self.joined):
+            known.clear()
 
     def start(self) -> None:
         """Start the workers and wait for the first that has loaded the weights."""
@@ -269,6 +283,7 @@ class Workers:
 
     def _start_worker(self) -> None:
         """Request one more worker; Ray starts it where and when there is room."""
+        assert self.plan is not None
         worker, spec = self.worker.remote(), anywhere(self.plan)
         known = self.plan.checkpoint.fingerprint
         ready = worker.prepare.remote(spec, known, self.cluster.threads)
@@ -287,7 +302,7 @@ class Workers:
                 many = self.cluster.gpus
                 gpus = f" and {many} GPU{'s' * (many > 1)}" if many else ""
                 each = f"each needs {self.cluster.threads} processor cores{gpus}"
-                self.cluster.say(f"Still waiting for a worker; {each}.")
+                log.info(f"Still waiting for a worker; {each}.")
             elif silent % SILENT == 0:
                 self._say_silent(silent * PATIENCE / 60)
         raise UserError(
@@ -296,7 +311,7 @@ class Workers:
 
     def _say_silent(self, minutes: float) -> None:
         places = ", ".join(assignment.worker.place for assignment in self.busy.values())
-        self.cluster.say(
+        log.info(
             f"No reply for {minutes:g} minutes from {places}. A long question can take as long; a "
             "process that is stopped or hangs can be killed: its samples are then given out again."
         )
@@ -328,14 +343,14 @@ class Workers:
         """Go on without a worker; raise UserError where it was the last."""
         if not (self.free or self.busy or self.loading):
             raise UserError(why)
-        self.cluster.say(f"Going on without one: {why}")
+        log.info(f"Going on without one: {why}")
 
     def _lost_loading(self, error: Exception) -> None:
         """Start another worker for one that was lost, until too many are."""
         self.lost += 1
         if self.lost < LOSSES:
             message = "A worker was lost while it loaded the weights; another is started."
-            self.cluster.say(message)
+            log.info(message)
             self._start_worker()
             return
         self._without(f"{LOSSES} workers were lost while they loaded the weights: {_why(error)}")
@@ -357,9 +372,7 @@ class Workers:
             self.free.append(assignment.worker)
         except self.ray.exceptions.RayError as error:
             del self.busy[stream]
-            self.cluster.say(
-                f"A worker was lost; its {len(assignment.left)} samples are given out again."
-            )
+            log.info(f"A worker was lost; its {len(assignment.left)} samples are given out again.")
             with suppress(self.ray.exceptions.RayError):
                 self.ray.kill(assignment.worker.handle)
             self._start_worker()

@@ -17,19 +17,19 @@ import psutil
 import pytest
 import torch
 
-from ropewalk.harness.backends.connect import SETTINGS, connected, gpus_each
-from ropewalk.harness.backends.workers import (
+from ropewalk.harness.engine import DEFAULT, OutOfMemory, Sizes
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.recommend import race
+from ropewalk.harness.runs.store import RUN, append
+from ropewalk.harness.sweep._connect import SETTINGS, connected, gpus_each
+from ropewalk.harness.sweep.backend import Failed
+from ropewalk.harness.sweep.plan import Batch, Cell, Item
+from ropewalk.harness.sweep.ray import (
     LOSSES,
     Loaded,
     Watch,
     Workers,
 )
-from ropewalk.harness.engine import DEFAULT, OutOfMemory, Sizes
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.recommend import race
-from ropewalk.harness.runs.store import RUN, append
-from ropewalk.harness.sweep.backend import Failed
-from ropewalk.harness.sweep.plan import Batch, Cell, Item
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling.types import Frequencies
 from ropewalk.tasks.types import Loglikelihood, Request
@@ -67,9 +67,9 @@ class TestLosses:
         made: Any = object.__new__(Workers)
         made.ray, made.sizes = ray, DEFAULT
         made.queue, made.busy, made.free, made.loading = deque(), {}, [], {}
-        made.cluster = SimpleNamespace(say=(told := []).append, gpus=0)
+        made.cluster = SimpleNamespace(gpus=0)
         made.watch = Watch(ray, "127.0.0.1:9", "here")
-        made.given, made.told = given, told
+        made.given = given
         made.loaded = Loaded(SimpleNamespace(answer=answer), "the worker on here (process 7)")
         return made
 
@@ -175,7 +175,8 @@ def test_a_lost_worker_costs_nothing(many, tiny, docs, tmp_path, ropewalk, monke
     assert not ray.is_initialized()
     assert list(place.iterdir()) == []
     monkeypatch.setattr(
-        "ropewalk.harness.sweep.backend.load_weights", lambda _: pytest.fail("weights were read")
+        "ropewalk.harness.sweep.this_process.load_weights",
+        lambda _: pytest.fail("weights were read"),
     )
     assert ropewalk(*words[:-2]).status == 0  # nothing is left to measure
     assert len(json.loads((tmp_path / RUN).read_text())["sessions"]) == 1
@@ -217,7 +218,7 @@ class TestRefused:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("x" * 60)))
         with (
             pytest.raises(UserError, match=message),
-            connected(Spec(workers=2, device=device), pytest.fail),
+            connected(Spec(workers=2, device=device)),
         ):
             pass
         assert len(started["_temp_dir"]) < 40

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
 import ropewalk
-from ropewalk.harness.backends.workers import Cluster, StrandedError
 from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.sweep.ray import Cluster, StrandedError, Workers
 from ropewalk.harness.sweep.spec import Spec
 
+log = logging.getLogger("ropewalk")
 PARENT = Path(ropewalk.__file__).parent.parent
 HINT = "install it with: pip install 'ropewalk[cluster]'"
 SETTINGS = {
@@ -34,14 +36,11 @@ SETTINGS = {
 
 
 @contextmanager
-def connected(spec: Spec, say: Callable[[str], None]) -> Iterator[Cluster | None]:
-    """Connect to the cluster of a spec, or start one on this machine; None where it has neither.
+def connected(spec: Spec) -> Iterator[Workers]:
+    """Connect to the cluster of a spec, or start one on this machine, and yield its workers.
 
     Raises UserError where Ray is not installed, or no cluster answers at the address.
     """
-    if spec.workers is None and spec.cluster is None:
-        yield None
-        return
     try:
         os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
         import ray
@@ -59,9 +58,7 @@ def connected(spec: Spec, say: Callable[[str], None]) -> Iterator[Cluster | None
         ) from None
     with temporary as folder:
         try:
-            yield (
-                _local(ray, spec, say, folder) if spec.cluster is None else _joined(ray, spec, say)
-            )
+            yield Workers(_local(ray, spec, folder) if spec.cluster is None else _joined(ray, spec))
         except StrandedError:
             _leave_behind(ray)
             raise
@@ -84,7 +81,7 @@ def _end() -> None:
     os._exit(2)
 
 
-def _local(ray: Any, spec: Spec, say: Callable[[str], None], folder: str) -> Cluster:
+def _local(ray: Any, spec: Spec, folder: str) -> Cluster:
     """Start Ray on this machine, with its own files in ``folder``; workers share the cores."""
     import torch
 
@@ -97,11 +94,11 @@ def _local(ray: Any, spec: Spec, say: Callable[[str], None], folder: str) -> Clu
     if device == "cuda" and not gpus:
         raise UserError("--device cuda: this machine has no GPU for a worker; use --device cpu.")
     if device == "cuda" and gpus < count and not spec.device_map:
-        say(f"Each worker needs a GPU of its own, of {count} not all will work at once.")
-    return _cluster(ray, count, device, threads, gpus_each(spec, device, [gpus], count), say)
+        log.info(f"Each worker needs a GPU of its own, of {count} not all will work at once.")
+    return _cluster(ray, count, device, threads, gpus_each(spec, device, [gpus], count))
 
 
-def _joined(ray: Any, spec: Spec, say: Callable[[str], None]) -> Cluster:
+def _joined(ray: Any, spec: Spec) -> Cluster:
     """Connect to a running cluster; one worker per GPU, or per node with GPUs or with cores."""
     address = str(spec.cluster)
     host, _, port = address.rpartition(":")
@@ -134,15 +131,13 @@ def _joined(ray: Any, spec: Spec, say: Callable[[str], None]) -> Cluster:
     by_gpu = device == "cuda" and not spec.device_map
     count = spec.workers or max(1, sum(gpus) if by_gpu else nodes)
     threads = 1 if device == "cuda" else most_each(cores, count)
-    return _cluster(ray, count, device, threads, gpus_each(spec, device, gpus, count), say)
+    return _cluster(ray, count, device, threads, gpus_each(spec, device, gpus, count))
 
 
-def _cluster(
-    ray: Any, count: int, device: str, threads: int, gpus: int, say: Callable[[str], None]
-) -> Cluster:
+def _cluster(ray: Any, count: int, device: str, threads: int, gpus: int) -> Cluster:
     here = ray.get_runtime_context()
     head, node = here.gcs_address, here.get_node_id()
-    return Cluster(count, device, threads, gpus, say, head=head, node=node)
+    return Cluster(count, device, threads, gpus, head=head, node=node)
 
 
 def gpus_each(spec: Spec, device: str, gpus: Sequence[int], workers: int) -> int:

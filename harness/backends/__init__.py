@@ -1,1 +1,0 @@
-"""Many processes and machines, on Ray."""
