@@ -12,7 +12,6 @@ from ropewalk.harness.reports.plots.answer import draw_answer, longest
 from ropewalk.harness.reports.writing import sentences
 from ropewalk.harness.reports.writing.tables import heading
 from ropewalk.harness.stats.cells import records
-from ropewalk.harness.stats.checkpoints import together
 from ropewalk.harness.stats.decision import MARGIN, Decision, Place, decide, decisions, overall
 from ropewalk.harness.stats.measure import SHARES
 from ropewalk.tasks._intervals import MIN_DOCUMENTS
@@ -50,12 +49,9 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
     ``truncation``, the plain model that reads the trained window alone, which is significantly
     better if ``truncate``; ``retrieval`` are the tasks that gain there. ``needed`` is how many
     documents would bound the regret of ``best`` by the margin. If ``all_zero``, no method scores
-    anything and none is better to use. Models with the same questions have rows together too.
+    anything and none is better to use.
     """
     rows = _rows(frame, margin)
-    more = together(frame)
-    if len(more):
-        rows += _rows(more, margin)
     return pd.DataFrame(rows).astype({"trained_length": "Int64", "relative_length": float})
 
 
@@ -105,8 +101,9 @@ def _row(decision: Decision) -> dict[str, Any]:
         **_difference("lead", lead),
         "better_on": lead and (lead.lower if of.how.lower else lead.higher),
         "as_good": named(decision.as_good), "possible": named(decision.possible),
-        "needed": decision.needed, **_difference("cost", decision.cost),
-        **_ends("truncation_", decision.truncation), **_difference("gain", decision.gain),
+        "needed": decision.needed, **_difference("cost", decision.costs.get(use)),
+        **_ends("truncation_", decision.truncation),
+        **_difference("gain", decision.change(use) if decision.beyond else None),
         "apart": [f"{name} {of.own[name]}" for name in of.excluded] or None,
         "failed": [f"{name} {len(units)}" for name, units in of.lost.items() if units] or None,
         "code": sorted(of.code) or None,

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ropewalk.harness.reports.writing import sentences
 from ropewalk.harness.reports.writing.tables import across
-from ropewalk.harness.stats.decision import MARGIN, decide, decisions
+from ropewalk.harness.stats.decision import MARGIN, Decision, decide, decisions
 
 MARKS = {"best": " (best)", "as good as the best": " (as good)", "worse than another method": " ×"}
 
@@ -32,7 +32,7 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
                 "measure": of.how.name, "n": of.n, "regret": decision.regret(name),
                 "difference": ends and ends.value, "low": ends and ends.low,
                 "high": ends and ends.high, "best": decision.best,
-                "use": name == decision.recommended, "verdict": decision.verdict(name),
+                "use": name == decision.recommended, "verdict": _verdict(decision, name),
                 "relative": of.how.relative, "status": of.status(name),
             }  # fmt: skip
             rows += [
@@ -44,6 +44,14 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
             "no two methods can be compared: it needs two, on the same 3 documents or a trial"
         )
     return pd.DataFrame(rows)
+
+
+def _verdict(decision: Decision, name: str) -> str:
+    if name == decision.best and decision.winner:
+        return "best"
+    if decision.as_good(name):
+        return "as good as the best"
+    return "may be the best" if decision.possible(name) else "worse than another method"
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:

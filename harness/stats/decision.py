@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -201,6 +201,20 @@ COPIED = ("model", "task", "metric", "trained_length", "length", "relative_lengt
 
 
 @dataclass(frozen=True)
+class Inside:
+    """A method at the longest length inside the window at which the plain model was measured.
+
+    ``truncation``: it is the whole trained window, and its targets are those of longer lengths.
+    """
+
+    length: int
+    frequencies: str | None
+    of: Units
+    score: Score
+    truncation: bool
+
+
+@dataclass(frozen=True)
 class Decision:
     """What is known of the methods of one task at one length.
 
@@ -210,9 +224,8 @@ class Decision:
         best: the method with the best mean, ``recommended`` the one to use: the best that a
             server can run, of several as good as the best the one that costs least in the window.
         costs: each method inside the window less the plain model there; None where unknown.
-        truncation: the score of the plain model that reads only the trained window, on the
-            compared documents, for tasks that score the same targets at every length. ``gain`` is
-            the recommended method less it, and ``truncated`` is it less the best method.
+        plain: the plain model inside the window, which is what truncation gives for tasks that
+            score the same targets at every length.
     """
 
     facts: Mapping[str, Any]
@@ -221,19 +234,48 @@ class Decision:
     recommended: str
     margin: float
     costs: Mapping[str, Difference | None] = field(default_factory=dict)
-    truncation: Score | None = None
-    gain: Difference | None = None
-    truncated: Difference | None = None
+    plain: Inside | None = None
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the length is beyond the trained window."""
+        return bool(self.facts["length"] > self.facts["trained_length"])
+
+    @property
+    def truncation(self) -> Score | None:
+        """Return the score of the plain model that reads the trained window alone.
+
+        It is that of the compared documents; None inside the window.
+        """
+        if self.plain is None or not self.plain.truncation or not self.beyond:
+            return None
+        window = self.plain.of
+        both = {
+            name: window[name]
+            for name, (_, weight) in self.family.shared[self.best].items()
+            if name in window and window[name][1] == weight
+        }
+        if len(both) == len(window):
+            return self.plain.score
+        return scored(both, self.family.how) if both else None
+
+    @property
+    def truncated(self) -> Difference | None:
+        """Return truncation less the best method."""
+        if self.plain is None or not self.plain.truncation or not self.beyond:
+            return None
+        return difference(self.plain.of, self.family.shared[self.best], self.family.how)
+
+    def change(self, name: str) -> Difference | None:
+        """Return a method less the plain model that reads the trained window alone."""
+        if self.plain is None or not self.plain.truncation:
+            return None
+        return difference(self.family.shared[name], self.plain.of, self.family.how)
 
     @property
     def all_zero(self) -> bool:
         """Whether every score is a share of 0, so that no method is better than another."""
         return self.family.how.share and self.family.score(self.best).score == 0
-
-    @property
-    def cost(self) -> Difference | None:
-        """Return the in-window cost of the recommended method."""
-        return self.costs.get(self.recommended)
 
     @property
     def winner(self) -> bool:
@@ -278,16 +320,6 @@ class Decision:
         selection = self.family.selection
         return None if selection is None else selection.needed(self.room)
 
-    def verdict(self, name: str) -> str:
-        """Return what is said of a method."""
-        if name == self.best and self.winner:
-            return "best"
-        if self.as_good(name):
-            return "as good as the best"
-        if self.family.selection is None:
-            return "not compared"
-        return "may be the best" if self.possible(name) else "worse than another method"
-
 
 @once
 def decisions(frame: pd.DataFrame) -> dict[Place, Decision]:
@@ -304,13 +336,10 @@ def decide(frame: pd.DataFrame, margin: float) -> dict[Place, Decision]:
         raise ValueError(f"margin={margin:g} is invalid: a margin is 0 percent or more")
     table = cells(frame).dropna(subset="score")
     facts = {tuple(row[name] for name in PLACE): row for row in records(table[::-1])}
-    windows = table.groupby(PLACE)["trained_length"].nunique()
     inside = _inside(needed_of(frame))
     result = {}
     for place, of in families(frame).items():
         row = {name: facts[place][name] for name in COPIED}
-        if windows[place] > 1:  # models of other windows, compared as methods
-            row |= {"trained_length": None, "relative_length": None}
         result[place] = _decision(row, of, inside.get(place[:2], {}), margin)
     if not result:
         raise ValueError("no scores to choose by")
@@ -318,7 +347,7 @@ def decide(frame: pd.DataFrame, margin: float) -> dict[Place, Decision]:
 
 
 def _decision(
-    facts: Mapping[str, Any], of: Family, inside: Mapping[str, Cell], margin: float
+    facts: Mapping[str, Any], of: Family, inside: Mapping[str, Inside], margin: float
 ) -> Decision:
     """Choose among the methods of one length; ``inside`` are the methods inside the window."""
     sign = 1 if of.how.lower else -1
@@ -336,39 +365,11 @@ def _decision(
     alike = [name for name in usable if draft.as_good(name)]
     wins = draft.winner and draft.best == first
     recommended = first if wins else preferred(alike or level, inside_cost)
-    own, window = inside.get("none"), facts["trained_length"]
-    if window is None or facts["length"] <= window:
-        return Decision(facts, of, order[0], recommended, margin)
-    truncation = gain = truncated = None
-    if own and own.truncation:
-        shared = of.shared[order[0]]
-        both = {
-            name: own.of[name]
-            for name, (_, weight) in shared.items()
-            if name in own.of and own.of[name][1] == weight
-        }
-        if both:
-            truncation = own.score if len(both) == len(own.of) else scored(both, of.how)
-        gain = difference(of.shared[recommended], own.of, of.how)
-        truncated = difference(own.of, of.shared[order[0]], of.how)
-    return Decision(facts, of, order[0], recommended, margin, costs, truncation, gain, truncated)
+    decision = Decision(facts, of, order[0], recommended, margin, costs, inside.get("none"))
+    return decision if decision.beyond else replace(decision, costs={})
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A method at the longest length inside the window at which the plain model was measured.
-
-    ``truncation``: it is the whole trained window, and its targets are those of longer lengths.
-    """
-
-    length: int
-    frequencies: str | None
-    of: Units
-    score: Score
-    truncation: bool
-
-
-def _inside(frame: pd.DataFrame) -> dict[tuple[str, str], dict[str, Cell]]:
+def _inside(frame: pd.DataFrame) -> dict[tuple[str, str], dict[str, Inside]]:
     """Return each method inside the window, by model and task."""
     result = {}
     near = frame[(frame["length"] <= frame["trained_length"]) & frame["score"].notna()]
@@ -376,11 +377,11 @@ def _inside(frame: pd.DataFrame) -> dict[tuple[str, str], dict[str, Cell]]:
         own = rows[rows["scaling"] == "none"]
         if len(own):
             here = rows[rows["length"] == own["length"].max()]
-            cells = result[str(model), str(task)] = dict[str, Cell]()
+            cells = result[str(model), str(task)] = dict[str, Inside]()
             for name, samples in here.groupby("scaling", sort=False):
                 first = records(samples.head(1))[0]
                 tail = first.get("protocol") == "tail" and first["metric"] == "perplexity"
-                cells[str(name)] = Cell(
+                cells[str(name)] = Inside(
                     int(first["length"]),
                     first["frequencies"],
                     units(samples),
@@ -390,7 +391,7 @@ def _inside(frame: pd.DataFrame) -> dict[tuple[str, str], dict[str, Cell]]:
     return result
 
 
-def _cost(of: Family, name: str, inside: Mapping[str, Cell]) -> Difference | None:
+def _cost(of: Family, name: str, inside: Mapping[str, Inside]) -> Difference | None:
     """Return what a method costs inside the window in the form that it has at this length.
 
     None where that form was not measured there: the factor of a method may follow the length.

@@ -7,7 +7,7 @@ import pytest
 
 from ropewalk.harness.api.report import compared
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.reports import best, differences, effective_length
+from ropewalk.harness.reports.cells import cells
 from ropewalk.harness.stats.cells import shared
 from ropewalk.harness.stats.checkpoints import alike, together
 from tests.frames import PERPLEXITY, sweep
@@ -34,48 +34,27 @@ def compared_once() -> Iterator[None]:
         yield
 
 
-def test_a_checkpoint_is_compared_method_by_method():
-    table = differences.make(FRAME)
-    rows = table[table["baseline"] == "base"]
-    assert set(rows["model"]) == {"tuned"}
-    assert len(rows) == 2 * 2 * 4
-    row = rows[(rows["task"] == PERPLEXITY) & (rows["length"] == 2048)].iloc[1]
+def test_the_best_is_chosen_among_the_methods_of_all():
+    """--together makes one table of the methods of all models, compared with the first of them."""
+    table = cells(compared(FRAME, True))
+    assert list(table["model"].unique()) == ["base and tuned"]
+    known = FRAME[FRAME["task"] == PERPLEXITY].groupby(["length", "model", "scaling"])["score"]
+    for row in table[table["best"] & (table["task"] == PERPLEXITY)].to_dict("records"):
+        model, scaling = row["scaling"].split(" · ")
+        assert known.first()[row["length"], model, scaling] == known.first()[row["length"]].min()
+    here = table[(table["task"] == PERPLEXITY) & (table["length"] == 2048)].set_index("scaling")
+    row = here.loc["tuned · none"]
     cell = FRAME[(FRAME["task"] == PERPLEXITY) & (FRAME["length"] == 2048)]
-    pair = cell[cell["scaling"] == row["scaling"]].pivot(
-        index="unit", columns="model", values="value"
-    )
+    pair = cell[cell["scaling"] == "none"].pivot(index="unit", columns="model", values="value")
     mean = (pair["tuned"] - pair["base"]).sum() / (64 * 24)
     assert row["difference"] == pytest.approx(mean, abs=mean**2)
-    assert (row["n"], row["p_all"] >= row["p"]) == (24, True)
-
-
-def test_the_best_is_chosen_among_the_methods_of_all():
-    table = best.make(FRAME)
-    assert list(table["model"].unique()) == ["base", "tuned", "base and tuned"]
-    both = table[(table["model"] == "base and tuned") & (table["task"] == PERPLEXITY)]
-    scores = FRAME[FRAME["task"] == PERPLEXITY].groupby(["length", "model", "scaling"])["score"]
-    for row in both.to_dict("records"):
-        model, scaling = row["best"].split(" · ")
-        assert scores.first()[row["length"], model, scaling] == scores.first()[row["length"]].min()
-
-
-@pytest.mark.parametrize("first", ["base", "tuned"])
-def test_models_of_other_windows_have_lengths_in_tokens_alone(first):
-    """2048 tokens are 8 windows of one model and 2 of the other, in whichever order they stand."""
-    frame = FRAME.assign(trained_length=FRAME["model"].map({"base": 256, "tuned": 1024}))
-    table = best.make(frame.sort_values("model", ascending=first == "base", kind="stable"))
-    both = table[table["model"].str.contains(" and ")]
-    assert both[["trained_length", "relative_length"]].isna().all(axis=None)
-    assert set(table["trained_length"].dropna()) == {256, 1024}
-    shown = [rows for title, rows in best.display(table).items() if " and " in title]
-    assert {tuple(rows["length"]) for rows in shown} == {("256", "2048")}
+    assert (row["baseline"], row["paired"], row["p_all"] >= row["p"]) == ("base · none", 24, True)
 
 
 def test_models_of_other_tokens_are_not_paired():
     frame = asked(sweep(**SMALL), other="tuned")
     assert alike(frame) == []
-    assert set(best.make(frame)["model"]) == {"base", "tuned"}
-    assert set(differences.make(frame)["baseline"]) == {"none"}
+    assert set(cells(frame)["model"]) == {"base", "tuned"}
     assert together(frame.drop(columns="question")).empty
 
 
@@ -83,17 +62,11 @@ def test_models_of_one_method_each_are_compared_as_methods():
     alone = FRAME[FRAME["scaling"] == "none"]
     frame = compared(alone, None)
     assert set(frame["scaling"]) == {"base", "tuned"}
-    one, other = differences.make(frame), differences.make(alone)
-    parts = ["task", "length", "difference", "low", "p_all", "verdict"]
-    assert set(one["baseline"]) == set(other["baseline"]) == {"base"}
-    pd.testing.assert_frame_equal(one[parts], other[parts])
-    reached = [
-        table.set_index(["task", name])["effective_length"].to_dict()
-        for table, name in (
-            (effective_length.make(frame), "scaling"), (effective_length.make(alone), "model"),
-        )
-    ]  # fmt: skip
-    assert reached[0] == reached[1]
+    one, other = cells(frame), cells(alone)
+    assert set(one["baseline"].dropna()) == {"base"}
+    numbers = ["task", "length", "score", "low", "effective_length"]
+    one, other = (table[numbers].sort_values(numbers, ignore_index=True) for table in (one, other))
+    pd.testing.assert_frame_equal(one, other)
 
 
 @pytest.mark.parametrize("other", ["tokens", "windows"])

@@ -78,15 +78,11 @@ def gap(row: Mapping[Any, Any], name: str = "difference") -> str:
 
 
 def bound(regret: float | None, *, relative: bool, metric: str) -> str:
-    """Return a regret rounded up: "2.2 %", "13 percentage points", or "" without a bound."""
+    """Return a regret rounded up: "2.2 %", "13 pp" (percentage points), or "" without a bound."""
     if regret is None:
         return ""
-    if relative:
-        return at_most(regret)
-    if metric in SHARES:
-        points = rounded_up(100 * regret)
-        return f"{points} percentage point{'' if points == '1' else 's'}"
-    return rounded_up(regret)
+    unit = " %" if relative else " pp" if metric in SHARES else ""
+    return f"{rounded_up(100 * regret if unit else regret)}{unit}"
 
 
 def percent(share: float) -> str:

@@ -1,0 +1,188 @@
+"""One row per model, task, length and method, with its score, difference, regret and cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ropewalk.harness.stats.cells import CELL, in_option, once, records
+from ropewalk.harness.stats.cells import cells as scores
+from ropewalk.harness.stats.checkpoints import separated
+from ropewalk.harness.stats.decision import MARGIN, Decision, decide, overall
+from ropewalk.harness.stats.differences import against, difference_columns
+from ropewalk.harness.stats.reach import KEPT, effective_lengths
+from ropewalk.tasks._intervals import ratio
+
+Key = tuple[Any, ...]  # model, task, scaling, length
+PLAIN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
+LENIENT = ("exact", "format")  # kinds of answers with the number right
+BASELINE = ("baseline", "difference", "difference_low", "difference_high", "paired", "p", "p_all",
+            "verdict")  # fmt: skip
+COMPARED = ("compared", "compared_score", "compared_low", "compared_high", "above", "above_low",
+            "above_high", "better_on", "regret", "best", "winner", "possible", "as_good", "use",
+            "needed", "margin", "overall_regret")  # fmt: skip
+WINDOW = ("cost", "cost_low", "cost_high", "truncation", "truncation_low", "truncation_high",
+          "change", "change_low", "change_high")  # fmt: skip
+BITS = ("bits_per_byte", "bits_low", "bits_high", "tokens", "bytes")
+REACH = ("effective_length", "effective_low", "effective_high")
+COLUMNS = ("model", "task", "metric", "scaling", "length", "relative_length", "trained_length",
+           "score", "low", "high", "n", "unit", "asked", "status", "lenient", *COMPARED, *WINDOW,
+           *BASELINE, *BITS, *REACH, "same_as", "failed", "needs_code", "measure", "lower",
+           "relative", "frequencies")  # fmt: skip
+KINDS = {
+    **dict.fromkeys(("n", "asked", "compared", "paired", "needed", "failed", "tokens", "bytes"),
+                    "Int64"),
+    **dict.fromkeys(REACH, "Int64"),
+    **dict.fromkeys(("winner", "best", "possible", "as_good", "use", "needs_code", "lower",
+                     "relative"), "boolean"),
+}  # fmt: skip
+TEXTS = {"model", "task", "metric", "scaling", "status", "unit", "baseline", "verdict", "same_as",
+         "measure", "frequencies", "length", "trained_length"}  # fmt: skip
+
+
+def make(
+    frame: pd.DataFrame,
+    *,
+    margin: float = MARGIN,
+    baseline: str | None = None,
+    kept: float = KEPT,
+) -> pd.DataFrame:
+    """Return one row per model, task, length and method; shares are from 0 to 1.
+
+    - ``score``, ``low``, ``high``: the score and its 95 % interval over ``n`` documents or trials,
+      of which ``asked`` were requested. ``lenient`` is the share of answers whose number is right
+      in any format.
+    - ``compared_score``: the score on the ``compared`` units that all methods of a length have.
+      ``above`` is its difference from the ``best`` mean, and ``better_on`` the number of units on
+      which the best is better. ``regret`` is how much worse than the best the method is at most
+      (95 %, all methods together); ``possible`` methods are not significantly worse, ``as_good``
+      ones have a regret within the ``margin`` (percent). ``use`` is the method to use, and
+      ``winner`` one that is significantly the best. ``needed`` units would bound its regret by the
+      margin. ``overall_regret`` is known of the one method for all tasks of a length.
+    - ``cost``: what the method costs inside the trained window in the form it has at this length.
+      ``truncation`` is the score of the plain model that reads the trained window alone, and
+      ``change`` the method's difference from it.
+    - ``difference``: the difference from the ``baseline``'s score, ``paired`` on the units that
+      both have. ``p`` is of this comparison alone; ``p_all`` is corrected for all methods of the
+      length, and so is the ``verdict``. The baseline is ``none``, else ``native``; commas in its
+      name are written as plus signs.
+    - ``effective_length``: the longest length to which the method keeps the model's own score, of
+      retrieval its share ``kept``.
+    - ``same_as``: the method of which this one is the same measurement.
+
+    Differences, regrets and costs are relative for perplexity (0.05 is 5 % higher).
+    """
+    rows = {_key(row): row for row in records(scores(frame))}
+    tasks: dict[tuple[str, int], list[Decision]] = {}
+    decided = decide(frame, margin) if frame["score"].notna().any() else {}
+    for (model, _, length), decision in decided.items():
+        names = frame.loc[frame["model"] == model, "scaling"].unique()
+        base = _baseline([*names], baseline, models="of_model" in frame)
+        tasks.setdefault((model, length), []).append(decision)
+        for key, facts in _decided(decision, base):
+            rows[key] |= facts
+    for (model, length), group in tasks.items():
+        if len(group) > 1 and (chosen := overall(group)):
+            name, regret = chosen
+            for key, row in rows.items():
+                if (key[0], key[2], key[3]) == (model, name, length):
+                    row["overall_regret"] = regret
+    bits, lenient = _bits(frame), _lenient(frame)
+    own = ["of_model", "of_scaling"] if "of_model" in frame else ["model", "scaling"]
+    first = frame.drop_duplicates(["model", "scaling"])
+    named = zip(*(first[name] for name in ("model", "scaling", *own)), strict=True)
+    before = {(model, scaling): names for model, scaling, *names in named}
+    reach = effective_lengths(separated(frame), kept)  # each model has a score of its own to keep
+    for key, row in rows.items():
+        model, scaling = before[key[0], key[2]]
+        row |= reach.get((model, key[1], scaling), {})
+        row |= bits.get(key, {}) | lenient.get(key, {})
+    table = pd.DataFrame(list(rows.values())).reindex(columns=[*COLUMNS])
+    numbers = {name: float for name in COLUMNS if name not in KINDS and name not in TEXTS}
+    return table.astype({**numbers, **KINDS})
+
+
+@once
+def cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the table by its usual options, once for all reports of a frame."""
+    return make(frame)
+
+
+def _key(row: Mapping[str, Any]) -> Key:
+    return row["model"], row["task"], row["scaling"], row["length"]
+
+
+def _baseline(names: Sequence[str], baseline: str | None, *, models: bool) -> str:
+    if baseline:
+        return in_option(baseline, names)
+    return next((name for name in PLAIN if name in names), names[0] if models else PLAIN[0])
+
+
+def _decided(decision: Decision, baseline: str) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """Yield the key of every method that has a score, and what is known of it."""
+    of, facts = decision.family, decision.facts
+    differences = against(of, baseline) if baseline in of.own else {}
+    cut, several = decision.truncation, len(of.names) > 1
+    for name in of.own:
+        first = of.first(name)
+        row: dict[str, Any] = {
+            "measure": of.how.name, "lower": of.how.lower, "relative": of.how.relative,
+            "unit": of.how.units, "asked": of.requested, "failed": len(of.lost[first]),
+            "same_as": None if name == first else first, "needs_code": name in of.code,
+            "truncation": getattr(cut, "score", None), "truncation_low": getattr(cut, "low", None),
+            "truncation_high": getattr(cut, "high", None), **differences.get(name, {}),
+        }  # fmt: skip
+        if first in of.shared:
+            score, less = of.score(first), decision.less(first)
+            row |= {
+                "compared": of.n, "compared_score": score.score, "compared_low": score.low,
+                "compared_high": score.high, "best": first == decision.best,
+                "winner": first == decision.best and decision.winner,
+                "use": first == decision.recommended, "margin": decision.margin,
+                **difference_columns("change", decision.change(first)),
+                **difference_columns("cost", decision.costs.get(first)),
+            }  # fmt: skip
+            if several and less:
+                above = less.swapped(relative=of.how.relative)
+                row |= difference_columns("above", above) | {
+                    "better_on": above.higher if of.how.lower else above.lower,
+                    "regret": decision.regret(first), "possible": decision.possible(first),
+                    "as_good": decision.as_good(first),
+                    "needed": decision.needed if first == decision.best else None,
+                }  # fmt: skip
+        yield (facts["model"], facts["task"], name, facts["length"]), row
+
+
+def _bits(frame: pd.DataFrame) -> dict[Key, dict[str, Any]]:
+    """Return the bits per byte of every cell of perplexity that has the bytes of all its text.
+
+    They are the loss of all targets over the bytes of their text in UTF-8, in units of ln 2. The
+    interval is over documents, which also differ in how many bytes their tokens have.
+    """
+    measured = frame[(frame["metric"] == "perplexity") & (frame["status"] == "ok")]
+    if measured.empty or "bytes" not in measured:
+        return {}
+    whole = measured.groupby(CELL)["bytes"].transform(lambda sizes: sizes.notna().all())
+    by_unit = measured[whole].groupby([*CELL, "unit"], sort=False)[["value", "weight", "bytes"]]
+    rows = {}
+    for cell, documents in by_unit.sum().groupby(CELL, sort=False):
+        nats, tokens, size = (documents[name] for name in ("value", "weight", "bytes"))
+        mean = ratio((nats / math.log(2)).tolist(), size.tolist())
+        values = mean.value, *mean.interval(), tokens.sum(), size.sum()
+        rows[cell] = dict(zip(BITS, values, strict=True))
+    return rows
+
+
+def _lenient(frame: pd.DataFrame) -> dict[Key, dict[str, Any]]:
+    """Return the share of answers with the right number, for tasks that say so of each."""
+    if "found" not in frame:
+        return {}
+    known = frame.loc[frame["status"] == "ok", [*CELL, "found"]]
+    right = known["found"].isin(LENIENT).astype(float).where(known["found"].notna())
+    groups = known.assign(right=right).groupby(CELL)["right"]
+    shares = groups.agg(lambda right: right.mean(skipna=False))
+    keys = shares.index.to_frame().itertuples(index=False, name=None)
+    return {key: {"lenient": share} for key, share in zip(keys, shares, strict=True)}

@@ -1,0 +1,239 @@
+"""One sentence per model, task and length: the method to use, its score, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ropewalk.harness.reports.cells import make as cells_of
+from ropewalk.harness.reports.writing.sentences import bound, counted, signed, text
+from ropewalk.harness.reports.writing.tables import across
+from ropewalk.harness.stats.cells import records
+from ropewalk.harness.stats.decision import MARGIN
+from ropewalk.harness.stats.measure import SHARES
+from ropewalk.tasks._intervals import MIN_DOCUMENTS
+
+Row = Mapping[str, Any]
+TRUNCATION = "truncation"
+MOST_SENTENCES = 3  # below the scores of a run
+MOST_NAMED = 3  # methods that failed, in one sentence
+NOTES = (
+    "Brackets are 95 % intervals over documents or trials. Every comparison is paired.",
+    "Use: the best method that a server's config can express. Of several that are as good as the "
+    "best, it is the one that costs least inside the window.",
+    "The best: better than every other method by its paired 95 % interval, or the only one that "
+    "the bounds leave.",
+    "At most … worse than the best: these bounds hold for all methods of a length together (95 %). "
+    "They are percent of a perplexity, and percentage points (pp) of a share.",
+    "Truncation: the unscaled model reads only its trained window, at the end of the text. "
+    "Retrieval tasks (niah, ruler, passkey) show whether a method uses the longer text.",
+)
+
+
+def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
+    """Return one row per model, task and length: the method to ``use`` and the ``sentence``."""
+    return verdicts(cells_of(frame, margin=margin))
+
+
+def verdicts(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per model, task and length of a table of cells.
+
+    ``use`` is the method to use, ``best`` has the best mean, and is significantly better than all
+    others if ``winner``. ``regret`` is how much worse than the best ``use`` is at most, ``cost``
+    what it costs inside the window, ``change`` its difference from truncation, which is
+    significantly better on the text if ``truncate``. ``retrieval`` are the tasks that gain there.
+    """
+    rows = [_row(group, gains) for group, gains in _groups(cells)]
+    if not rows:
+        raise ValueError("no scores to choose by")
+    return pd.DataFrame(rows)
+
+
+def sentences(cells: pd.DataFrame) -> list[str]:
+    """Return the sentence of every model, length and task, and of all tasks of a length."""
+    return [line for _, line in _lines(cells)]
+
+
+def summary(cells: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """Return the numbers of a run: its scores, and at most three sentences on the farthest lengths.
+
+    The tables, one per model and task by their titles, have one row per method and one for
+    truncation, and one column per length.
+    """
+    models = cells["model"].nunique()
+    order: list[tuple[tuple[int, ...], str]] = []
+    for (model, length, beyond), line in _lines(cells):
+        order.append(((not beyond, -length), line) if models == 1 else ((-length, model), line))
+    if models > 1:  # the first sentence of each at its longest length
+        order = [pair for i, pair in enumerate(order) if pair[0] not in [p for p, _ in order[:i]]]
+    lines = [line for _, line in sorted(order, key=lambda pair: pair[0])]
+    return scores(cells), lines[:MOST_SENTENCES]
+
+
+def scores(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return one table per model and task: methods down, with truncation, and lengths across."""
+    cut = cells[cells["truncation"].notna()].drop_duplicates(["model", "task", "length"])
+    ends = {end: cut[f"truncation_{end}"] for end in ("low", "high")}
+    cut = cut.assign(scaling=TRUNCATION, score=cut["truncation"], status="ok", **ends)
+    return across(pd.concat([cells, cut.astype(cells.dtypes)]), text)
+
+
+def _groups(cells: pd.DataFrame) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
+    """Yield the compared methods of each model, length and task, the best first.
+
+    Beside them are the retrieval tasks of the length in which the method to use finds significantly
+    more than the share of the text that one window holds.
+    """
+    scored = cells[cells["score"].notna() & cells["same_as"].isna()]
+    for _, here in scored.groupby(["model", "length"], sort=False):
+        used = records(here[here["use"].fillna(False)])
+        gains = [row["task"] for row in used if row["metric"] in SHARES and _gains(row)]
+        for _, rows in here.groupby("task", sort=False):
+            lower = bool(rows["lower"].iloc[0])
+            yield records(rows.sort_values("compared_score", ascending=lower, kind="stable")), gains
+
+
+def _gains(row: Row) -> bool:
+    low = row["compared_low"]
+    return low is not None and bool(low > row["trained_length"] / row["length"])
+
+
+def _row(rows: Sequence[Row], gains: Sequence[str]) -> dict[str, Any]:
+    use = next(row for row in rows if row["use"])
+    best = next(row for row in rows if row["best"])
+    facts = ("model", "task", "metric", "length", "relative_length", "trained_length")
+    kinds, ends = ("cost", "truncation", "change"), ("", "_low", "_high")
+    numbers = [f"{kind}{end}" for kind in kinds for end in ends]
+    return {
+        **{name: use[name] for name in facts}, "use": use["scaling"], "best": best["scaling"],
+        "winner": best["winner"], "regret": use["regret"],
+        **{name: use[f"compared_{name}"] for name in ("score", "low", "high")},
+        **{name: use[name] for name in numbers},
+        "truncate": _truncate(use), "retrieval": ", ".join(gains),
+        "sentence": sentence(rows, gains),
+    }  # fmt: skip
+
+
+def _lines(cells: pd.DataFrame) -> Iterator[tuple[tuple[int, int, bool], str]]:
+    """Yield every sentence with the place of its model, its length, and whether that is beyond."""
+    models, tasks = list(cells["model"].unique()), cells["task"].nunique()
+    groups: dict[tuple[str, int], list[tuple[Row, str]]] = {}
+    for rows, gains in _groups(cells):
+        here = rows[0]["model"], rows[0]["length"]
+        groups.setdefault(here, []).append((rows[0], sentence(rows, gains)))
+    for (model, length), lines in groups.items():
+        first = lines[0][0]
+        where = f"{first['relative_length']:.3g}x" + f", {model}" * (len(models) > 1)
+        place = models.index(model), length, length > first["trained_length"]
+        cell = cells[(cells["model"] == model) & (cells["length"] == length)]
+        if len(lines) > 1 and cell["above"].notna().any() and (chosen := _overall(cell)):
+            yield place, f"{where}: {chosen}."
+        for row, line in lines:
+            task = f", {row['task']}" * (tasks > 1)
+            yield place, f"{where}{task}: {line}."
+
+
+def _overall(here: pd.DataFrame) -> str:
+    chosen = here[here["overall_regret"].notna()]
+    if chosen.empty:
+        return ""
+    [(name, regret), *_] = chosen[["scaling", "overall_regret"]].itertuples(index=False)
+    if regret == 0:
+        return f"use {name} for all tasks, the best on each"
+    size = bound(regret, relative=True, metric="")
+    return f"use {name} for all tasks, at most {size} worse than the best on each (95 %)"
+
+
+def sentence(rows: Sequence[Row], gains: Sequence[str] = ()) -> str:
+    """Return the decision among the methods of one task at one length, the best first.
+
+    "use yarn 8.37 [7.2, 9.8], the best; next ntk 28.3, +238 % [+201, +280]; truncation 7.31
+    (better)". ``gains`` are the retrieval tasks that gain by the longer text.
+    """
+    use = next(row for row in rows if row["use"])
+    best, left_out = rows[0], [row for row in rows if row["compared"] is None]
+    if best["metric"] in SHARES and not best["compared_score"]:
+        return f"every method scores 0 on {counted(use['compared'], use['unit'])}"
+    count = len(rows) - len(left_out)
+    sure = _sure(use, count) if count > 1 else "the only method compared"
+    parts = [f"{'use ' * (count > 1)}{use['scaling']} {_score(use)}, {sure}"]
+    if use["best"] and count > 1:
+        parts.append(f"next {_beside(rows[1])}")
+    elif use["compared_score"] != best["compared_score"]:
+        code = " (needs its own code)" * best["needs_code"]
+        sure = "the best is" if best["winner"] else "lowest" if best["lower"] else "highest"
+        parts.append(f"{sure} {best['scaling']}{code} {_score(best)}")
+    if _dearer(use):
+        cost = signed(use["cost"], use["cost_low"], use["cost_high"], _unit(use))
+        parts.append(f"{cost} inside the window")
+    failed = [f"{row['scaling']} {row['failed']}" for row in rows if row["failed"]]
+    few = [f"{row['scaling']} {row['n']}" for row in left_out]
+    for names, why in ((failed, "failed on"), (few, "left out, with too few")):
+        if names:
+            named = ", ".join(names[:MOST_NAMED]) + ", …" * (len(names) > MOST_NAMED)
+            parts.append(f"{why} {use['unit']} of {use['asked']}: {named}")
+    cut = _truncation(use)
+    if cut and _truncate(use) and not gains:
+        change = signed(use["change"], use["change_low"], use["change_high"])
+        window = f"{use['trained_length']:,} tokens"
+        return f"truncate to {window}, {cut} ({use['scaling']} {change}); else " + "; ".join(parts)
+    if cut:
+        high = use["change_high"]
+        worse = "worse" if high is not None and high < 0 else "no significant difference"
+        parts.append(f"truncation {cut} ({'better' if _truncate(use) else worse})")
+        if _truncate(use):
+            parts[-1] += f", but {', '.join(gains)} gain{'s' * (len(gains) == 1)}"
+    return "; ".join(parts)
+
+
+def _sure(use: Row, count: int) -> str:
+    """Return how sure it is that a method is the best of so many."""
+    if use["winner"]:
+        return "the best"
+    if use["regret"] is not None:
+        size = bound(use["regret"], relative=use["relative"], metric=use["metric"])
+        return f"at most {size} worse than the best (95 %)"
+    side = "lowest" if use["lower"] else "highest"
+    few = use["compared"] < MIN_DOCUMENTS
+    takes = f"; a bound takes {MIN_DOCUMENTS} {use['unit']}" if few else "; no bound is known"
+    return f"the {side} of {count}{takes}"
+
+
+def _score(row: Row, name: str = "compared") -> str:
+    """Return "8.37 [7.2, 9.8]", and "(17 of 20)" where some units are missing."""
+    n, asked = row["compared"], row["asked"]
+    status = "ok" if n == asked else f"{n} of {asked} ok"
+    ends = {end: row[f"{name}_{end}"] for end in ("score", "low", "high")}
+    return text({"metric": row["metric"], "status": status, **ends})
+
+
+def _beside(row: Row) -> str:
+    """Return a method, its score without its interval, and its difference from the best mean."""
+    score = text({**row, "score": row["compared_score"], "low": None, "status": "ok"})
+    above = signed(row["above"], row["above_low"], row["above_high"], _unit(row))
+    return f"{row['scaling']} {score}, {above}" if above else f"{row['scaling']} {score}"
+
+
+def _truncation(row: Row) -> str:
+    """Return the score of truncation, "" inside the window or where it is not known."""
+    if row["truncation"] is None:
+        return ""
+    return text({**row, "score": row["truncation"], "low": None, "status": "ok"})
+
+
+def _truncate(row: Row) -> bool:
+    """Return whether truncation is significantly better than a method on the text."""
+    beyond = row["truncation"] is not None
+    return beyond and row["change_low"] is not None and bool(row["change_low"] > 0)
+
+
+def _dearer(row: Row) -> bool:
+    """Return whether a method is significantly worse inside the window than the plain model."""
+    low, high = row["cost_low"], row["cost_high"]
+    return low is not None and high is not None and bool(low > 0 if row["lower"] else high < 0)
+
+
+def _unit(row: Row) -> str:
+    return " %" if row["relative"] else " pp" if row["metric"] in SHARES else ""
