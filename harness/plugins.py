@@ -42,7 +42,7 @@ CONTRACTS = {
     "method": (),  # one of METHOD
     "task": ("ask", "grade", "score", "VERSION", "METRIC"),
     "report": ("make",),
-    "engine": ("express", "computed", "command", "NAMED"),
+    "engine": ("express", "computed", "command", "NAMED", "OVERRIDES"),
     "encoding": ("Encoding",),
 }
 POSITIONAL = {"method": 2, "task": 2, "report": 1, "encoding": 1}  # arguments before the options

@@ -234,7 +234,7 @@ def method_table() -> pd.DataFrame:
                     "changes": _changes(far),
                     "inside the window": "unchanged" if near.fingerprint == plain else "changed",
                     "calibration": _calibration(method),
-                    "served by": _served(name, method, far),
+                    "served by": _served(method, far),
                     "year": year,
                     "paper": paper,
                     "authors' code": getattr(method.module, "CODE", "–"),
@@ -284,15 +284,15 @@ def _calibration(method: Plugin) -> str:
     return "made for training" if hasattr(method.module, "TRAINING") else "none"
 
 
-def _served(name: str, method: Plugin, far: Rotation) -> str:
+def _served(method: Plugin, far: Rotation) -> str:
     """Return the engines that express a method at four windows from their config."""
     if far.needs_code or far.stateful:
         return "hf-code"
-    target = Target(name, 4 * WINDOW, rope_of(CONFIG), far, "model", CONFIG)
+    target = Target(method, 4 * WINDOW, rope_of(CONFIG), far, "model", CONFIG)
     served = []
     for engine in ENGINES:
         try:
-            choose(target, load("engine", engine), method)
+            choose(target, load("engine", engine))
         except UserError:
             continue
         served.append(engine)

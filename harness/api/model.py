@@ -16,12 +16,11 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.inspection.check import check_encoding, check_method
 from ropewalk.harness.inspection.inspect import Inspection
 from ropewalk.harness.inspection.inspect import inspect as compute
-from ropewalk.harness.methods import Finding
 from ropewalk.harness.models.config import read_config
 from ropewalk.harness.patching import patch
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.plugins import call, entry, load
-from ropewalk.harness.serve._doctor import examine
+from ropewalk.harness.serve._doctor import Finding, examine
 from ropewalk.harness.serve._export import Export, write
 from ropewalk.harness.serve._export import export as choose
 from ropewalk.harness.serve._server import Server
@@ -64,22 +63,17 @@ def doctor(
     ``settings`` are those of the command line: ``scaling``, ``length``, ``docs``, … Raises
     UserError for what cannot be examined.
     """
-    with observer.status("Examining") as update:
-        return list(findings(model, server=server, quick=quick, say=update, **settings))
+    with observer.status("Examining"):
+        return list(findings(model, server=server, quick=quick, **settings))
 
 
 def findings(
-    model: str | Path,
-    *,
-    server: str | None,
-    quick: bool,
-    say: Callable[[str], None],
-    **settings: Any,
+    model: str | Path, *, server: str | None, quick: bool, **settings: Any
 ) -> Iterator[Finding]:
-    """Yield the findings of ``doctor`` one by one; ``say`` receives each step."""
+    """Yield the findings of ``doctor`` one by one."""
     spec = read_spec({"model": name_of(model), **settings}, {"scaling": "native", "length": "1x"})
     other = Server(server, quick=quick) if server else None
-    return examine(spec, other, quick=quick, say=say)
+    return examine(spec, other, quick=quick)
 
 
 def export(
@@ -115,7 +109,7 @@ def written_export(
     if out is None:
         return result
     with observer.status("Writing"):
-        return replace(result, place=write(result, Path(out), spec.revision, copy=copy))
+        return replace(result, place=write(result, Path(out), copy=copy))
 
 
 def check(

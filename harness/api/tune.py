@@ -16,7 +16,7 @@ from ropewalk.harness.api.run import measurer, note_plan
 from ropewalk.harness.api.settings import name_of, read_spec
 from ropewalk.harness.data.documents import Documents
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.methods.resolve import as_served, resolve
+from ropewalk.harness.methods.resolve import as_served
 from ropewalk.harness.plugins import load
 from ropewalk.harness.recommend.space import Space, closed_form, is_free, of_factors, of_options
 from ropewalk.harness.recommend.tune import (
@@ -35,7 +35,7 @@ from ropewalk.harness.recommend.tune import (
 )
 from ropewalk.harness.reports.writing.sentences import counted
 from ropewalk.harness.runs.store import measured
-from ropewalk.harness.serve._export import serving_command
+from ropewalk.harness.serve._export import express
 from ropewalk.harness.sweep.backend import Backend
 from ropewalk.harness.sweep.measure import backend_for
 from ropewalk.harness.sweep.memory import estimate
@@ -187,5 +187,4 @@ def _next(tuning: Tuning, method: str, table: Sequence[Row], path: Path) -> Iter
     yield f"Next, the in-window cost: ropewalk run --model {shlex.join(words)}"
     use = to_use(table)
     given = str(path if use is table[0] else closed)
-    rotation = resolve(load("method", given), rope, length)
-    yield f"To serve {use.scaling}: {serving_command(spec, given, rotation, length)[1]}"
+    yield f"To serve {use.scaling}: {express(spec, given, length).text}"

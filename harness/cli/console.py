@@ -22,7 +22,7 @@ from ropewalk.harness.api.observer import Observer, Progress
 from ropewalk.harness.names import printable
 
 if TYPE_CHECKING:
-    from ropewalk.harness.methods import Finding
+    from ropewalk.harness.serve._doctor import Finding
 
 COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141  # exit statuses
 HOLDS, UNKNOWN = 3, 4  # of --fail-if: a condition holds, or cannot be evaluated

@@ -33,14 +33,14 @@ def doctor(
         scaling: The method that should be in use, NAME:option=value,…; native is the shipped one.
         length: The length that the method is for: 512, 4k (4096) or 2x (twice the trained window).
         server: http://HOST:PORT of a running server (vLLM, SGLang, llama.cpp); losses are compared.
-        quick: Read only 64 tokens, and wait at most a minute for a server.
+        quick: Read only 64 tokens, and wait at most a minute for a reply.
     """
     from ropewalk.harness.api.model import findings
 
     found = []
     settings |= {"scaling": [scaling], "length": [length]}
-    with TERMINAL.status("Examining") as update:
-        for finding in findings(model, server=server, quick=quick, say=update, **settings):
+    with TERMINAL.status("Examining"):
+        for finding in findings(model, server=server, quick=quick, **settings):
             print_finding(finding, 6)
             found.append(finding)
     failed = any(finding.verdict == "failed" for finding in found)

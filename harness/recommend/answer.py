@@ -17,7 +17,7 @@ from ropewalk.harness.recommend.race import BUDGET, WINNER, Race, Standing, diff
 from ropewalk.harness.reports._write import save_table
 from ropewalk.harness.reports.writing.sentences import at_most, counted, listed, signed, text
 from ropewalk.harness.runs.store import reports_of
-from ropewalk.harness.serve._export import serving_command
+from ropewalk.harness.serve._export import express
 from ropewalk.harness.stats.paired import Array, Difference, share
 from ropewalk.harness.sweep.operations import duration
 from ropewalk.tasks._intervals import MIN_DOCUMENTS, ratios
@@ -302,8 +302,7 @@ def write(answer: Answer) -> Recommendation:
     method = next(method for method in plan.methods if method.label == answer.use)
     rotation = data.cells[FAR, answer.use].rotation
     if rotation and method.digest != FUNCTION and plan.checkpoint.loaded is None:
-        given = plan.spec, method.given, rotation, data.target, answer.to
-        export, following = serving_command(*given)
+        export, following, _ = express(plan.spec, method.given, data.target, answer.to)
     sentences = [*lines, *([f"Next: {following}"] if following else [])]
     folder = reports_of(data.folder)
     make_folder(folder)

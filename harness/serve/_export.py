@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,16 +25,8 @@ from ropewalk.harness.names import resolved
 from ropewalk.harness.patching.config import is_rotary, rope_of
 from ropewalk.harness.plugins import Plugin, load
 from ropewalk.harness.serve import gguf, hf_code, transformers
-from ropewalk.harness.serve._parameters import (
-    AT_THE_TOP,
-    Distance,
-    RopeParameters,
-    Target,
-    longrope_form,
-    plain_forms,
-)
+from ropewalk.harness.serve._parameters import AT_THE_TOP, Distance, RopeParameters, Target, forms
 from ropewalk.harness.sweep.spec import Spec
-from ropewalk.scaling.types import Rotation
 
 FORMS = {
     "default": "the plain embedding at another base",
@@ -68,7 +60,7 @@ class Export:
     @property
     def scaling(self) -> str:
         """Return the label of the method."""
-        return self.target.scaling
+        return self.target.method.label
 
     @property
     def length(self) -> int:
@@ -77,13 +69,24 @@ class Export:
 
     @property
     def command(self) -> str:
-        """Return the command that serves it."""
-        if self.place is None and self._needs_folder:
-            command = self.module.command(self.changed, "NEW", self.target)
+        """Return the command that serves it.
+
+        It needs a folder where it cannot override the config that is read: that of a GGUF file, or
+        one inside of another, where a server ignores the overrides. An override can only set a key,
+        not remove it.
+        """
+        target, changed = self.target, self.changed
+        fixed = target.text is not target.config or None in changed.values()
+        fixed |= not self.module.OVERRIDES or is_gguf(target.place)
+        if self.place is None and fixed and self.engine != "gguf":
+            command = self.module.command(changed, "NEW", target)
             return f"{command}, with NEW written by --out NEW"
-        return str(
-            self.module.command(self.changed, str(self.place or self.target.place), self.target)
-        )
+        return str(self.module.command(changed, str(self.place or target.place), target))
+
+    @property
+    def config(self) -> str:
+        """Return the changed keys as JSON, one key per line and every list on one line."""
+        return _indented(self.changed)
 
     def text(self) -> str:
         """Return config, distance and command, for the model or the place that was written."""
@@ -96,40 +99,29 @@ class Export:
         if self.distance is not None:
             computed = f"What it computes: {self.distance}"
         title = f"{target.label} for {self.engine}: {form}"
-        return "\n".join([title, indented(self.changed), f"{computed}.", self.command])
-
-    @property
-    def _needs_folder(self) -> bool:
-        """Whether the command cannot override the config that is read.
-
-        It is that of a GGUF file, or inside of another: there a server ignores the overrides. Or a
-        key has to go, which an override can only set.
-        """
-        inside = self.target.text is not self.target.config
-        removed = None in self.changed.values()
-        return self.engine != "gguf" and (inside or removed or is_gguf(self.target.place))
+        return "\n".join([title, self.config, f"{computed}.", self.command])
 
 
-def indented(value: Any, depth: int = 0) -> str:
-    """Return JSON with one key per line and every list on one line."""
+def _indented(value: Any, depth: int = 0) -> str:
     if not isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False)
     inner = "  " * (depth + 1)
-    lines = (f'{inner}"{key}": {indented(part, depth + 1)}' for key, part in value.items())
+    lines = (f'{inner}"{key}": {_indented(part, depth + 1)}' for key, part in value.items())
     return "{\n" + ",\n".join(lines) + "\n" + "  " * depth + "}"
 
 
-def export(spec: Spec, engine: str) -> Export:
+def export(spec: Spec, engine: str | None) -> Export:
     """Return what an engine reads for the one method and length of a spec; no weight is read.
 
+    Without an engine it is transformers, or hf-code for a method that needs a modelling file.
     Raises UserError for what the engine cannot express, with its reasons and the alternative.
     """
     if len(spec.scaling) != 1 or len(spec.length) != 1:
         raise UserError("an export has one --scaling and one --length.")
-    plugin, method = load("engine", engine.replace("-", "_")), load("method", spec.scaling[0])
-    trusted = spec.trust_remote_code
+    plugin = load("engine", engine.replace("-", "_")) if engine else None
+    method, trusted = load("method", spec.scaling[0]), spec.trust_remote_code
     place, commit, config = open_config(spec.model, spec.revision, trusted)
-    if isinstance(config, EncodingConfig) and plugin.module is not transformers:
+    if isinstance(config, EncodingConfig) and plugin and plugin.module is not transformers:
         raise UserError(
             f"{spec.model} is a model of the laboratory, which Ropewalk's own class in transformers"
             f" alone reads, and {engine} does not; --to transformers writes methods of frequencies."
@@ -139,20 +131,15 @@ def export(spec: Spec, engine: str) -> Export:
     rope = rope_of(config, spec.trained_length)
     check_rope(config, rope, trust_remote_code=trusted)
     (length,) = spec.lengths(rope.trained_length)
-    target = Target(
-        scaling=method.label,
-        length=length,
-        rope=rope,
-        rotation=resolve(method, rope, length),
-        place=place,
-        config=config,
-        trusted=trusted,
-        revision=spec.revision if commit else None,
-    )
-    return choose(target, plugin, method)
+    rotation = resolve(method, rope, length)
+    if plugin is None:
+        plugin = load("engine", "hf_code" if rotation.needs_code else "transformers")
+    revision = spec.revision if commit else None
+    target = Target(method, length, rope, rotation, place, config, trusted, revision)
+    return choose(target, plugin)
 
 
-def choose(target: Target, engine: Plugin, method: Plugin) -> Export:
+def choose(target: Target, engine: Plugin) -> Export:
     """Return the plainest form that differs from what was measured by rounding only.
 
     Raises UserError where there is none, with the engine's reasons and the nearest form.
@@ -161,7 +148,7 @@ def choose(target: Target, engine: Plugin, method: Plugin) -> Export:
     reasons = dict[str, list[str]]()  # the forms that each excludes
     nearest: tuple[float, str] | None = None
     try:
-        for parameters in _forms(target, method, module.NAMED):
+        for parameters in _known_forms(target, module.NAMED):
             form = parameters["rope_type"]
             try:
                 changed = module.express(parameters, target)
@@ -181,56 +168,63 @@ def choose(target: Target, engine: Plugin, method: Plugin) -> Export:
     raise UserError(f"{name} cannot serve {target.label} ({'; '.join(texts)}).")
 
 
-def _forms(target: Target, method: Plugin, known: tuple[str, ...]) -> Iterator[RopeParameters]:
-    """Yield the forms to try, the plainest first; raise ValueError where there can be none."""
+def _known_forms(target: Target, known: tuple[str, ...]) -> Iterable[RopeParameters]:
+    """Return the forms to try, the plainest first; raise ValueError where there can be none."""
     rotation = target.rotation
     if rotation.needs_code and "bands" in known:
-        yield {"rope_type": "bands"}
-    elif rotation.stateful:
-        if "dynamic" not in known:
-            raise ValueError(
-                "only transformers has a base that follows the length step by step. Use "
-                "mode=frozen, the base of one length"
-            )
-        yield {**rotation.parameters(), "rope_theta": target.rope.base}
-    else:
-        name = method.module.__name__.rpartition(".")[2]
-        options = method.arguments if method.digest is None else {}
-        forms = plain_forms(target, name, options)
-        yield from (form for form in forms if form["rope_type"] in known)
-        yield longrope_form(target)
+        return [{"rope_type": "bands"}]
+    if not rotation.stateful:
+        return [form for form in forms(target) if form["rope_type"] in (*known, "longrope")]
+    if "dynamic" not in known:
+        raise ValueError(
+            "only transformers has a base that follows the length step by step. Use mode=frozen, "
+            "the base of one length"
+        )
+    return [{**rotation.parameters(), "rope_theta": target.rope.base}]
 
 
-def serving_command(
-    spec: Spec, scaling: str, rotation: Rotation, length: int, engine: str | None = None
-) -> tuple[str, str]:
-    """Return the command that exports a method, and the sentence about it.
+class Expressed(NamedTuple):
+    """The command that exports a method, and what the engine reads.
 
-    The export is tried first: where nothing serves the method the command is empty and the
-    sentence has the reason. ``rotation`` is the method's at the length. Without an engine it is
-    transformers, or hf-code for a method that needs a modelling file. An export has no adapter, so
-    with one the command is for the merged model.
+    Where nothing serves the method, ``command`` and ``config`` are empty, and ``text`` has the
+    reason.
     """
-    plainest = "hf-code" if rotation.needs_code else "transformers"
-    to = plainest if engine in (None, "hf-code") else engine
+
+    command: str
+    text: str
+    config: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """The command and the keys of ``config.json``."""
+        return [self.text, *self.config.splitlines()]
+
+
+def express(spec: Spec, scaling: str, length: int, engine: str | None = None) -> Expressed:
+    """Return how to serve a method: the command that exports it, and the keys that change.
+
+    Without an engine it is transformers, or hf-code for a method that needs a modelling file. An
+    export has no adapter, so with one the command is for the merged model.
+    """
+    asked = spec.model_copy(update={"scaling": (scaling,), "length": (str(length),)})
     try:
-        export(spec.model_copy(update={"scaling": (scaling,), "length": (str(length),)}), to)
+        result = export(asked, None if engine == "hf-code" else engine)
     except UserError as error:
-        return "", f"no command serves it: {error}"
+        return Expressed("", f"no command serves it: {error}")
     merged = {"model": MERGED, "revision": None} if spec.adapter else {}
     words = ["ropewalk", "export", *spec.model_copy(update=merged).opened, "--scaling", scaling]
-    command = shlex.join([*words, "--length", str(length), "--to", to])
-    if spec.adapter is None:
-        return command, command
-    return command, (
-        f"merge the adapter {spec.adapter} into the model, which is served without it (PEFT: "
-        f"merge_and_unload, then save_pretrained into {MERGED}, the tokenizer too): {command}"
-    )
+    command = text = shlex.join([*words, "--length", str(length), "--to", result.engine])
+    if spec.adapter is not None:
+        text = (
+            f"merge the adapter {spec.adapter} into the model, which is served without it (PEFT: "
+            f"merge_and_unload, then save_pretrained into {MERGED}, the tokenizer too): {command}"
+        )
+    return Expressed(command, text, result.config)
 
 
-def write(export: Export, out: Path, revision: str | None, *, copy: bool) -> Path:
+def write(export: Export, out: Path, *, copy: bool) -> Path:
     """Write a folder or file and return it; raise UserError where something is there already."""
-    target = export.target
+    target, file = export.target, out
     if export.engine == "gguf":
         if not is_gguf(target.place):
             raise UserError(
@@ -238,24 +232,20 @@ def write(export: Export, out: Path, revision: str | None, *, copy: bool) -> Pat
                 "llama.cpp's convert_hf_to_gguf.py, and export that file."
             )
         file = out if out.suffix.lower() == GGUF else out / Path(target.place).name
-        _check_free(file)
+    if not is_free(file):
+        raise UserError(f"--out {file} is there already; name a new one.")
+    if export.engine == "gguf":
         make_folder(file.absolute().parent, "--out")
         gguf.rewrite(Path(target.place), file, export.changed)
         return file
-    _check_free(out)
     with new_folder(out, "--out") as folder:
-        _fill(export, folder, revision, copy=copy)
+        _fill(export, folder, copy=copy)
         if export.engine == "hf-code":
             hf_code.write(folder, target)
     return out
 
 
-def _check_free(place: Path) -> None:
-    if not is_free(place):
-        raise UserError(f"--out {place} is there already; name a new one.")
-
-
-def _fill(export: Export, out: Path, revision: str | None, *, copy: bool) -> None:
+def _fill(export: Export, out: Path, *, copy: bool) -> None:
     """Put weights, tokenizer and the changed config into a folder."""
     target = export.target
     if is_gguf(target.place):
@@ -269,7 +259,7 @@ def _fill(export: Export, out: Path, revision: str | None, *, copy: bool) -> Non
             checkpoint.tokenizer.save_pretrained(out)
         source = out
     else:
-        source = _model_folder(target, revision)
+        source = _model_folder(target)
         for file in sorted(source.iterdir()):
             left_out = file.name in (CONFIG, TOKENIZER) or file.name.startswith(NATIVE)
             if file.is_file() and not left_out:
@@ -307,12 +297,12 @@ def _changed_file(raw: dict[str, Any], changed: dict[str, Any], target: Target) 
     return {**raw, "text_config": text} if inside else text
 
 
-def _model_folder(target: Target, revision: str | None) -> Path:
+def _model_folder(target: Target) -> Path:
     """Return the folder of a model's files, downloaded where they are on the hub."""
     folder = Path(target.place)
     if folder.is_dir():
         return folder
-    commit = fetch(target.place, CONFIG, revision).parent.name
+    commit = fetch(target.place, CONFIG, target.revision).parent.name
     fetch_tokenizer(target.place, commit)
     files = weight_files(target.place, commit, target.config, allow_pickle=False)
     fetch_weights(target.place, commit, files)

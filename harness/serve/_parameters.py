@@ -5,9 +5,7 @@ Also how far what an engine computes is from what was measured.
 
 from __future__ import annotations
 
-import json
 import math
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from ropewalk.harness.errors import reason
 from ropewalk.harness.patching.config import DUAL_CHUNK, FULL
+from ropewalk.harness.plugins import Plugin
 from ropewalk.scaling import native
 from ropewalk.scaling.types import Frequencies, Rope, Rotation
 
@@ -29,25 +28,17 @@ LIMITS = (  # other names of the window: vLLM takes the smallest of all, SGLang 
 )  # fmt: skip
 AT_THE_TOP = ("rope_theta", "partial_rotary_factor")  # where older readers read them
 SECTIONS = ("mrope_section", "mrope_interleaved")  # the channels of an image's rows and columns
-INTERLEAVED = (  # pairs are neighbouring channels, which the longrope classes of servers reject
-    "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5", "ernie4_5_moe", "llama4",
-    "deepseek_v2",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Target:
-    """A rotation to export and the model that it belongs to.
+    """A method's rotation at ``length`` tokens, and the model that it belongs to.
 
-    Attributes:
-        scaling: the method's label.
-        rotation: the method's result at ``length`` tokens.
-        place: the model's folder, file or hub name.
-        trusted: whether code of its repository may run.
-        revision: the requested branch, tag or commit on the hub.
+    ``place`` is the model's folder, file or hub name; ``trusted`` says whether code of its
+    repository may run.
     """
 
-    scaling: str
+    method: Plugin
     length: int
     rope: Rope
     rotation: Rotation
@@ -59,7 +50,7 @@ class Target:
     @property
     def label(self) -> str:
         """Return what is exported in words: "yarn at 4,096 tokens"."""
-        return f"{self.scaling} at {self.length:,} token{'s' * (self.length > 1)}"
+        return f"{self.method.label} at {self.length:,} token{'s' * (self.length > 1)}"
 
     @property
     def text(self) -> Any:
@@ -132,40 +123,54 @@ class Distance:
         return f"{text}; the attention factor {same}"
 
 
-def plain_forms(target: Target, method: str, options: Mapping[str, Any]) -> list[RopeParameters]:
-    """Return the forms other than longrope that may be this rotation, the plainest first.
+def forms(target: Target) -> list[RopeParameters]:
+    """Return the forms that may be this rotation, the plainest first.
 
     Another base and a single factor are found from the numbers, so a user's method or ``on=`` may
-    give them. yarn and llama3 are found from the method's name and options.
+    give them. yarn and llama3 are found from the method's name and options. The last form,
+    longrope, holds any frequencies: an engine's rule for choosing between its two lists, which
+    differs in each, has no effect on equal ones.
     """
-    rope, measured = target.rope, target.frequencies
+    rope, measured, window = target.rope, target.frequencies, "original_max_position_embeddings"
+    method = target.method.module.__name__.rpartition(".")[2]
+    options = target.method.arguments if target.method.digest is None else {}
     if method == "native" and (kind := native.shipped_type(rope)) in ("yarn", "llama3"):
         method, options = kind, {"ramp": "code", **native.shipped_options(rope)}
     factor = float(options.get("factor") or rope.stretch(target.length))
-    forms: list[RopeParameters] = []
+    found: list[RopeParameters] = []
     if measured.attention_factor == 1:
-        if (base := base_of(measured.inv_freq, rope)) is not None:
-            forms.append({"rope_type": "default", "rope_theta": base})
+        if (base := _base_of(measured.inv_freq, rope)) is not None:
+            found.append({"rope_type": "default", "rope_theta": base})
         if (linear := _linear_factor(measured.inv_freq, rope, factor)) is not None:
-            forms.append({"rope_type": "linear", "rope_theta": rope.base, "factor": linear})
-    scaled = {
-        "rope_theta": rope.base,
-        "original_max_position_embeddings": rope.trained_length,
-        "factor": factor,
-    }
+            found.append({"rope_type": "linear", "rope_theta": rope.base, "factor": linear})
+    scaled = {"rope_theta": rope.base, window: rope.trained_length, "factor": factor}
     if method == "yarn" and options.get("ramp") == "code":
         named = {name: options[name] for name in ("beta_fast", "beta_slow", "truncate")}
         named["attention_factor"] = measured.attention_factor
-        forms.append({"rope_type": "yarn", **scaled, **named})
+        found.append({"rope_type": "yarn", **scaled, **named})
     bounds = {"llama3": ("low_freq_factor", "high_freq_factor"), "ntk_by_parts": ("alpha", "beta")}
     low, high = (options.get(name, 0) for name in bounds.get(method, ("", "")))
     if low > 0:
         named = {"low_freq_factor": low, "high_freq_factor": high}
-        forms.append({"rope_type": "llama3", **scaled, **named})
-    return forms
+        found.append({"rope_type": "llama3", **scaled, **named})
+    inv_freq, scale = measured.inv_freq.double(), measured.attention_factor
+    slower = 1 / (rope.tokens_per_radian().double() * inv_freq.clamp(min=1e-37))
+    factors = torch.where(inv_freq == 0, STILL, slower).tolist()
+    longrope = {
+        "rope_type": "longrope",
+        "rope_theta": rope.base,
+        "short_factor": factors,
+        "long_factor": factors,
+        "attention_factor": scale,  # read by transformers; vLLM and SGLang read the next two
+        "short_mscale": scale,
+        "long_mscale": scale,
+        window: rope.trained_length,
+        "factor": rope.stretch(target.length),
+    }
+    return [*found, longrope]
 
 
-def base_of(inv_freq: torch.Tensor, rope: Rope) -> float | None:
+def _base_of(inv_freq: torch.Tensor, rope: Rope) -> float | None:
     """Return the base whose plain frequencies are bit-identical to these, or None."""
     pairs, last = len(inv_freq), float(inv_freq[-1])
     if torch.equal(rope.inv_freq(), inv_freq):
@@ -188,30 +193,6 @@ def _linear_factor(inv_freq: torch.Tensor, rope: Rope, expected: float) -> float
         return None
     mean = float(ratios.mean())
     return expected if abs(expected / mean - 1) < 1e-6 else mean
-
-
-def longrope_form(target: Target) -> RopeParameters:
-    """Return the form that any frequencies have: longrope, with two equal lists.
-
-    With equal lists an engine's rule for choosing between them, which differs in each, has no
-    effect.
-    """
-    rope, measured = target.rope, target.frequencies
-    inv_freq = measured.inv_freq.double()
-    slower = 1 / (rope.tokens_per_radian().double() * inv_freq.clamp(min=1e-37))
-    factors = torch.where(inv_freq == 0, STILL, slower).tolist()
-    scale = measured.attention_factor
-    return {
-        "rope_type": "longrope",
-        "rope_theta": rope.base,
-        "short_factor": factors,
-        "long_factor": factors,
-        "attention_factor": scale,  # read by transformers; vLLM and SGLang read the next two
-        "short_mscale": scale,
-        "long_mscale": scale,
-        "original_max_position_embeddings": rope.trained_length,
-        "factor": rope.stretch(target.length),
-    }
 
 
 def full_attention(parameters: Mapping[str, Any]) -> Any:
@@ -245,18 +226,6 @@ def changes(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     return changed
 
 
-def server_changes(parameters: RopeParameters, target: Target) -> dict[str, Any]:
-    """Return the changes for vLLM or SGLang, which rotate images by a base or yarn alone.
-
-    Without the sections the rotary class of a model of images is that of a model of text.
-    """
-    changed = changes(parameters, target)
-    if parameters["rope_type"] not in ("default", "yarn"):
-        for name in SECTIONS:
-            changed["rope_parameters"].pop(name, None)
-    return changed
-
-
 def changed_config(changed: dict[str, Any], target: Target) -> Any:
     """Return the library's config of the text model with these changes."""
     text = target.text
@@ -270,41 +239,3 @@ def check_one_embedding(target: Target, engine: str) -> None:
             f"{target.config.model_type} has a rotary embedding per layer type, and how {engine} "
             "reads a scaling of one of them is not checked. Use --to transformers"
         )
-
-
-def check_read(parameters: RopeParameters, model_type: str, only: Mapping[str, str]) -> None:
-    """Raise ValueError where a server's class for a model type does not read such a scaling.
-
-    ``only`` names the one rope type that is read, for the model types whose class does not read
-    all.
-    """
-    given = parameters["rope_type"]
-    read = only.get(model_type, given)
-    if given != read:
-        what = "no scaling, a base alone" if read == "default" else f"{read} alone"
-        raise ValueError(f"its class for {model_type} reads {what}")
-    if given == "longrope" and model_type in INTERLEAVED:
-        raise ValueError(
-            f"its longrope does not support {model_type}, whose pairs are neighbouring channels"
-        )
-
-
-def torch_frequencies(parameters: RopeParameters, target: Target) -> Frequencies:
-    """Return the frequencies in transformers' order of operations, which vLLM and SGLang share.
-
-    For longrope, they read the attention factor from a key of their own.
-    """
-    if parameters["rope_type"] == "longrope":
-        parameters = {**parameters, "attention_factor": parameters.get("long_mscale")}
-    rope, window = target.rope, parameters.get("original_max_position_embeddings")
-    base, trained = float(parameters["rope_theta"]), int(window or rope.trained_length)
-    return native.frequencies(Rope(rope.rotary_dim, base, trained, parameters), trained + 1)
-
-
-def overriding(line: str, flag: str, changed: dict[str, Any], place: str, target: Target) -> str:
-    """Return a server's command, which overrides the config of a model where it lies."""
-    words = ["--revision", target.revision] if target.revision else []
-    words = [*words, flag, json.dumps(changed)] if place == target.place else []
-    if SECTIONS[0] in set(target.text.rope_parameters) - set(changed["rope_parameters"]):
-        words.append("--language-model-only")  # images would be rotated as text
-    return " ".join([line, *map(shlex.quote, words)]) + " --trust-remote-code" * target.trusted

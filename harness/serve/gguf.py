@@ -15,12 +15,12 @@ from ropewalk.harness.models.gguf import architecture, is_gguf
 from ropewalk.harness.serve._parameters import RopeParameters, Target, check_one_embedding
 from ropewalk.scaling.types import Frequencies
 
-NAMED = ("default", "linear", "yarn")
+NAMED, OVERRIDES = ("default", "linear", "yarn"), True
 READ = ("exaone", "granite", "llama", "mistral", "mistral3")  # these load the tensor of factors
 TENSOR = "rope_freqs.weight"
 SCALING, BASE, WINDOW = "rope.scaling.", "rope.freq_base", "context_length"
 KINDS: dict[type, str] = {str: "STRING", int: "UINT32", float: "FLOAT32"}
-OVERRIDES: dict[type, str] = {str: "str", int: "int", float: "float"}
+FLAGS: dict[type, str] = {str: "str", int: "int", float: "float"}
 
 
 def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def command(changed: dict[str, Any], place: str, target: Target) -> str:
             f"llama-server -m NEW.gguf -c {target.length}, with NEW.gguf written by --out NEW.gguf"
         )
     arch = architecture(place)
-    keys = (f"{arch}.{name}={OVERRIDES[type(v)]}:{v}" for name, v in changed.items())
+    keys = (f"{arch}.{name}={FLAGS[type(v)]}:{v}" for name, v in changed.items())
     return f"{line} --override-kv {','.join(keys)}"
 
 

@@ -14,7 +14,7 @@ from ropewalk.harness.files import replacing
 from ropewalk.harness.models.structure import layers_of
 from ropewalk.harness.serve._parameters import RopeParameters, Target, changes
 
-NAMED = ("bands",)
+NAMED, OVERRIDES = ("bands",), False
 # Families for which the losses of the file were compared with the measured ones.
 READ = ("cohere", "gemma2", "granite", "llama", "mistral", "qwen2", "qwen3")
 FILE, DATA, CLASS = "modeling_moved.py", "moved_positions.npz", "MovedForCausalLM"
@@ -25,8 +25,8 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     """Return the changes of config.json: the plain embedding, and the class of the file."""
     if not target.rotation.needs_code:
         raise ValueError(
-            f"{target.scaling} changes frequencies alone. Use --to transformers, whose config.json "
-            "carries them without code"
+            f"{target.method.label} changes frequencies alone. Use --to transformers, whose "
+            "config.json carries them without code"
         )
     kind = target.config.model_type
     if target.per_layer_type or kind not in READ:
@@ -48,10 +48,8 @@ def computed(changed: dict[str, Any], target: Target) -> None:
 
 def command(changed: dict[str, Any], place: str, target: Target) -> str:
     """Return the line of Python that loads it."""
-    new = place == target.place
-    named = json.dumps("NEW" if new else place, ensure_ascii=False)
-    line = f"AutoModelForCausalLM.from_pretrained({named}, trust_remote_code=True)"
-    return line + ", with NEW written by --out NEW" * new
+    named = json.dumps(place, ensure_ascii=False)
+    return f"AutoModelForCausalLM.from_pretrained({named}, trust_remote_code=True)"
 
 
 def write(folder: Path, target: Target) -> None:

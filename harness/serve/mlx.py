@@ -3,59 +3,62 @@
 from __future__ import annotations
 
 import math
-import shlex
 from typing import Any
 
 import numpy as np
 import torch
 
-from ropewalk.harness.serve._parameters import RopeParameters, Target, changes, check_one_embedding
+from ropewalk.harness.serve import _servers
+from ropewalk.harness.serve._parameters import RopeParameters, Target
 from ropewalk.scaling import _ramp
 from ropewalk.scaling.types import Frequencies, Rope
 
-NAMED = ("default", "linear", "llama3", "yarn")
-# Model types whose files in mlx-lm 0.32 hand rope_scaling, and the whole head, to initialize_rope.
-READ = ("exaone4", "granite", "llama", "mistral", "olmo2", "qwen2", "qwen3", "seed_oss")
 
+def _spell(parameters: RopeParameters, target: Target) -> RopeParameters:
+    """Write the attention factor in the keys that mlx-lm computes it from.
 
-def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
-    """Return the changes of config.json: rope_theta and rope_scaling are the keys it reads.
-
-    Its longrope has the attention factor sqrt(1 + ln(max / original) / ln(original)) and reads no
-    key for it, so ``original`` is the window that gives the measured factor. The model's own window
-    is beside the scaling, where mlx-lm does not read it.
+    Its longrope has the factor sqrt(1 + ln(max / original) / ln(original)) and reads no key for it,
+    so ``original`` is the window that gives the measured factor.
     """
-    check_one_embedding(target, "mlx-lm")
-    kind, attention = target.config.model_type, target.frequencies.attention_factor
-    if kind not in READ:
-        raise ValueError(
-            f"mlx-lm is not known to read a scaling for {kind}, but for {', '.join(READ)}"
-        )
+    attention = target.frequencies.attention_factor
     if parameters["rope_type"] == "longrope":
         if attention < 1:
             raise ValueError(
                 f"its longrope has no attention factor below 1, and the method's is {attention:.4g}"
             )
-        window = target.length ** (1 / attention**2)
-        parameters = {
-            **parameters,
-            "original_max_position_embeddings": window if attention > 1 else target.length,
-        }
+        window = target.length ** (1 / attention**2) if attention > 1 else target.length
+        return {**parameters, "original_max_position_embeddings": window}
     if parameters["rope_type"] == "yarn":
-        parameters = _yarn(parameters, attention)
-    changed = changes(parameters, target)
-    new = changed["rope_parameters"]
+        if not parameters.get("truncate", True):
+            raise ValueError("its yarn always rounds the bounds of the ramp")
+        gain = 0.1 * math.log(parameters["factor"])
+        mscale = (attention - 1) / gain if gain else 1.0
+        return {**parameters, "mscale": mscale, "mscale_all_dim": 0.0}
+    return parameters
+
+
+SERVER = _servers.Server(
+    name="mlx-lm",
+    line="mlx_lm.server --model {place}",
+    spell=_spell,
+    # Model types whose files in mlx-lm 0.32 hand rope_scaling, and the whole head, to
+    # initialize_rope.
+    families=("exaone4", "granite", "llama", "mistral", "olmo2", "qwen2", "qwen3", "seed_oss"),
+)
+NAMED, OVERRIDES = _servers.NAMED, False
+command = SERVER.command
+
+
+def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
+    """Return the changes of config.json: rope_theta and rope_scaling are the keys it reads.
+
+    The model's own window is beside the scaling, where mlx-lm does not read it.
+    """
+    changed = SERVER.express(parameters, target)
     if parameters["rope_type"] == "longrope":
         changed["original_max_position_embeddings"] = target.rope.trained_length
+    new = changed["rope_parameters"]
     return {**changed, "rope_theta": new["rope_theta"], "rope_scaling": new}
-
-
-def _yarn(parameters: RopeParameters, attention: float) -> RopeParameters:
-    """Return yarn with its attention factor in the two keys that mlx-lm reads."""
-    if not parameters.get("truncate", True):
-        raise ValueError("its yarn always rounds the bounds of the ramp")
-    gain = 0.1 * math.log(parameters["factor"])
-    return {**parameters, "mscale": (attention - 1) / gain if gain else 1.0, "mscale_all_dim": 0.0}
 
 
 def computed(changed: dict[str, Any], target: Target) -> Frequencies:
@@ -96,11 +99,3 @@ def _blended(parameters: RopeParameters, power: Any, rope: Rope) -> tuple[Any, f
     low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
     smooth = ((window / waves - low) / (high - low)).astype(np.float32).clip(0, 1)
     return 1 / (power / ((1 - smooth) / factor + smooth)), 1.0
-
-
-def command(changed: dict[str, Any], place: str, target: Target) -> str:
-    """Return the command that serves it; mlx-lm reads a folder only."""
-    trusted = " --trust-remote-code" * target.trusted
-    if place == target.place:
-        return f"mlx_lm.server --model NEW{trusted}, with NEW written by --out NEW"
-    return f"mlx_lm.server --model {shlex.quote(place)}{trusted}"

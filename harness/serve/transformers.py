@@ -10,7 +10,7 @@ from ropewalk.harness.models.structure import built
 from ropewalk.harness.serve._parameters import RopeParameters, Target, changed_config, changes
 from ropewalk.scaling.types import Frequencies
 
-NAMED = ("default", "linear", "llama3", "yarn", "dynamic")
+NAMED, OVERRIDES = ("default", "linear", "llama3", "yarn", "dynamic"), True
 
 
 def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:

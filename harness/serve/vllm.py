@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
-from ropewalk.harness.serve._parameters import (
-    RopeParameters,
-    Target,
-    check_one_embedding,
-    check_read,
-    overriding,
-    server_changes,
-    torch_frequencies,
-)
+from ropewalk.harness.serve import _servers
+from ropewalk.harness.serve._parameters import RopeParameters, Target
 from ropewalk.scaling.types import Frequencies
 
-NAMED = ("default", "linear", "llama3", "yarn")
-# Model types whose class in vLLM 0.33 reads one rope type: DeepSeek's turn every scaling into
-# their own yarn, and that of gpt_oss always builds a yarn without an attention factor.
-ONLY = {
-    "deepseek_v3": "default", "deepseek_v32": "default", "glm_moe_dsa": "default",
-    "gpt_oss": "yarn",
-}  # fmt: skip
+
+def _spell(parameters: RopeParameters, target: Target) -> RopeParameters:
+    if parameters["rope_type"] == "yarn":
+        reach = parameters["factor"] * parameters["original_max_position_embeddings"]
+        if target.length > reach:
+            raise ValueError(f"its yarn has angles for factor x window = {reach:,.0f} tokens only")
+    return parameters
 
 
-def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
-    """Return the changes of config.json; raise ValueError for what vLLM 0.33 cannot read."""
-    check_one_embedding(target, "vLLM")
-    check_read(parameters, target.config.model_type, ONLY)
-    reach = parameters.get("factor", 1) * parameters.get(
-        "original_max_position_embeddings", target.length
-    )
-    if parameters["rope_type"] == "yarn" and target.length > reach:
-        raise ValueError(f"its yarn has angles for factor x window = {reach:,.0f} tokens only")
-    return server_changes(parameters, target)
+SERVER = _servers.Server(
+    name="vLLM",
+    line="vllm serve {place} --max-model-len {length}",
+    flag="--hf-overrides",  # they replace the whole of rope_parameters
+    spell=_spell,
+    # Model types whose class in vLLM 0.33 reads one rope type: DeepSeek's turn every scaling into
+    # their own yarn, and that of gpt_oss always builds a yarn without an attention factor.
+    only={
+        "deepseek_v3": "default", "deepseek_v32": "default", "glm_moe_dsa": "default",
+        "gpt_oss": "yarn",
+    },
+)  # fmt: skip
+NAMED, OVERRIDES = _servers.NAMED, True
+express, command = SERVER.express, SERVER.command
 
 
 def computed(changed: dict[str, Any], target: Target) -> Frequencies:
@@ -42,10 +38,4 @@ def computed(changed: dict[str, Any], target: Target) -> Frequencies:
     parameters = dict(changed["rope_parameters"])
     if target.config.model_type == "gpt_oss":
         parameters.pop("attention_factor", None)
-    return torch_frequencies(parameters, target)
-
-
-def command(changed: dict[str, Any], place: str, target: Target) -> str:
-    """Return the command that serves it; the overrides replace the whole of rope_parameters."""
-    line = f"vllm serve {shlex.quote(place)} --max-model-len {target.length}"
-    return overriding(line, "--hf-overrides", changed, place, target)
+    return _servers.torch_frequencies(parameters, target)

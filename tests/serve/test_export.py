@@ -17,12 +17,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import ropewalk as rw
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.methods.resolve import resolve
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.patch import patched
 from ropewalk.harness.plugins import load
 from ropewalk.harness.serve import hf_code
-from ropewalk.harness.serve._export import serving_command
+from ropewalk.harness.serve._export import express
 from ropewalk.harness.serve._parameters import Target
 from ropewalk.harness.serve._server import Server
 from ropewalk.harness.sweep.spec import parse
@@ -121,7 +120,7 @@ def test_the_classes_of_the_servers_give_the_same(case):
     rope = Rope(case["rotary_dim"], case["base"], case["window"])
     rotation = method.module.frequencies(rope, case["length"], **method.arguments)
     config = tiny_config("llama")
-    target = Target(case["scaling"], case["length"], rope, rotation, "m", config)
+    target = Target(method, case["length"], rope, rotation, "m", config)
     found = engine.computed(case["changed"], target)
     theirs = np.array(case["inv_freq"], dtype=np.float32)
     turning = theirs * case["length"] > 1e-12
@@ -431,8 +430,7 @@ def test_sglang_is_told_base_and_rotated_part_of_a_head_twice(tmp_path):
 def test_a_line_to_type_next_is_one_that_runs(family, scaling, told, saved):
     folder = saved(family)
     spec = parse(None, {"model": str(folder)})
-    found = resolve(load("method", scaling), Rope(16, 1e4, WINDOW, {}, 2), LENGTH)
-    line, words = serving_command(spec, scaling, found, LENGTH)
+    line, words, _ = express(spec, scaling, LENGTH)
     assert words.startswith(told.format(folder))
     assert line == ("" if words.startswith("no command") else words)
 
