@@ -87,11 +87,6 @@ def why(error: BaseException) -> str:
     return reason(getattr(error, "strerror", None) or error)
 
 
-def panicked(error: BaseException) -> bool:
-    """Return whether an error is a Rust library's panic, which is not an Exception."""
-    return type(error).__name__ == "PanicException"
-
-
 @contextmanager
 def foreign(what: str) -> Iterator[None]:
     """Read foreign content inside; whatever a library raises there becomes one sentence.
@@ -102,5 +97,8 @@ def foreign(what: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        panic = type(error).__name__ == "PanicException"  # of a Rust library
+        if not (panic or isinstance(error, Exception)):
+            raise
         raise UserError(f"{what}: {why(error).removesuffix('.')}.") from error

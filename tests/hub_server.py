@@ -30,25 +30,13 @@ API = re.compile(
 RESOLVE = re.compile(r"/(?:(datasets)/)?([^/]+(?:/[^/]+)?)/resolve/([^/]+)/(.+)")
 
 
-@dataclass(frozen=True)
-class Fault:
-    """What goes wrong with the next ``times`` requests whose line matches ``pattern``."""
-
-    pattern: str
-    status: int = 0  # 0: the connection drops after ``after`` bytes of the body
-    headers: dict[str, str] = field(default_factory=dict)
-    after: int = 0
-
-
 @dataclass
 class Hub:
     """The repositories of a hub, what it refuses, and what it was asked."""
 
     root: Path
     gated: set[str] = field(default_factory=set)
-    faults: list[Fault] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    sent: int = 0  # bytes of files
 
     def folder(self, name: str, kind: str = "models") -> Path:
         """Return the folder of a repository's files."""
@@ -70,14 +58,6 @@ class Hub:
     def requests(self, *parts: str) -> list[str]:
         """Return the requests made that contain every one of these."""
         return [line for line in self.asked if all(part in line for part in parts)]
-
-    def fault(self, line: str) -> Fault | None:
-        """Return, and use up, what goes wrong with a request."""
-        for fault in self.faults:
-            if re.search(fault.pattern, line):
-                self.faults.remove(fault)
-                return fault
-        return None
 
 
 def serve(hub: Hub) -> Callable[[], None]:
@@ -114,9 +94,6 @@ class _Handler(BaseHTTPRequestHandler):
         path, hub = unquote(urlsplit(self.path).path), self.content
         line = f"{self.command} {path} {self.headers.get('Range', '')}".rstrip()
         hub.asked.append(line)
-        self.fault = hub.fault(line)
-        if self.fault and self.fault.status:
-            return self._send(self.fault.status, b"", self.fault.headers)
         if found := re.fullmatch(r"/cdn/(models|datasets)/([^/]+/[^/]+)/(.+)", path):
             return self._file(hub.folder(found[2], found[1]) / found[3], {})
         if found := RESOLVE.fullmatch(path):
@@ -151,8 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _api(self, kind: str, name: str, what: str | None, below: str) -> None:
         hub, sizes = self.content, self.content.files(name, kind)
         if what == "paths-info":
-            asked = parse_qs(self.body.decode())["paths"]
-            self._json([self._entry(path, sizes) for path in asked if path in sizes])
+            wanted = parse_qs(self.body.decode())["paths"]
+            self._json([self._entry(path, sizes) for path in wanted if path in sizes])
         elif what == "tree":
             inside = [path for path in sizes if path.startswith(f"{below}/" if below else "")]
             if below and not inside:
@@ -215,10 +192,5 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {**headers, "Content-Length": str(len(data))}.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command == "HEAD":
-            return
-        if self.fault and not self.fault.status:
-            data = data[: self.fault.after]
-            self.close_connection = True
-        self.content.sent += len(data)
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)

@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,8 +21,7 @@ from fsspec.compression import register_compression
 from huggingface_hub import constants
 
 from ropewalk.harness.data import embedded
-from ropewalk.harness.errors import UserError, foreign, reason
-from ropewalk.harness.hub import check_answers, refusal
+from ropewalk.harness.errors import UserError, foreign
 from ropewalk.harness.names import is_path, nearest, place
 
 logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # an error says it
@@ -33,7 +31,6 @@ JSON = (".json", ".jsonl", ".ndjson")
 TABLES = {".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}  # and their names in datasets
 ROWS = {*JSON, *TABLES}
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(.*)")  # one of the files of a split
 BUFFER = 100  # rows in memory from which a stream is drawn; its shards have any order
 
 RawDocument = tuple[str, str | None]  # name and text; None where a row's field is null
@@ -232,17 +229,9 @@ def _saved_to_disk(path: Path) -> bool:
 
 def _read_set(selection: Selection) -> Iterator[RawDocument]:
     path, split = place(selection.name), selection.split or "test"
-    what = f"data set {selection.name} (split {split}) cannot be read"
-    if not is_path(path):  # the name may be meant as a file's
-        what = f"there is no file or folder {selection.name}, and {what}"
-    try:
+    with foreign(f"data set {selection.name} (split {split}) cannot be read"):
         rows = _open_set(selection, path, split)
         yield from read_rows(rows, selection.field, path.name, selection.seed)
-    except UserError:
-        raise
-    except Exception as error:
-        why = refusal(error, selection.name, "data set") or reason(error)
-        raise UserError(f"{what}: {why}") from error
 
 
 def _open_set(selection: Selection, path: Path, split: str) -> Any:
@@ -258,24 +247,16 @@ def _open_set(selection: Selection, path: Path, split: str) -> Any:
         if isinstance(saved, dict) and split not in saved:
             raise UserError(f"--docs {name} has no split {split!r}; {nearest(split, saved)}.")
         return saved[split] if isinstance(saved, dict) else saved
-    if not is_path(path) and constants.HF_HUB_OFFLINE:
+    if not is_path(path) and constants.HF_HUB_OFFLINE:  # datasets streams only from the hub itself
         from huggingface_hub import snapshot_download  # imports the hub's whole client
 
-        options = {"repo_type": "dataset", "revision": revision, "local_files_only": True}
         try:
-            name, revision = snapshot_download(name, **options), None
-        except OSError:
+            name, revision = snapshot_download(name, revision=revision, repo_type="dataset"), None
+        except OSError as error:
             raise UserError(
-                f"data set {name} cannot be read offline: the hub's cache does not have it "
+                f"data set {name} cannot be read offline: the hub's cache does not have all of it "
                 f"(hf download --repo-type dataset {name})."
-            ) from None
-        files = {file.relative_to(name).as_posix() for file in Path(name).rglob("*")}
-        for part in filter(None, map(SHARD.fullmatch, sorted(files))):
-            shards = [f"{part[1]}-{i:05}-of-{part[2]}{part[3]}" for i in range(int(part[2]))]
-            for missing in (shard for shard in shards if shard not in files):
-                raise OSError(f"the hub's cache has only some of its files, and no {missing}")
-    elif "/" not in name:  # a mistyped path more often than a data set
-        check_answers(name)
+            ) from error
     return datasets.load_dataset(
         name, name=selection.config, split=split, revision=revision, streaming=True
     )

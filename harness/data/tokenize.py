@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from huggingface_hub import constants
 
-from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.errors import UserError, foreign, reason
 from ropewalk.harness.files import make_folder, replacing
-from ropewalk.harness.hub import attempt
 from ropewalk.tasks._tokens import Tokens
 from ropewalk.tasks.types import no_template
 
@@ -63,7 +62,8 @@ def tokenize(tokenizer: Any, text: str) -> Tokenized:
         "return_offsets_mapping": tokenizer.is_fast,
         "verbose": False,
     }
-    encoding = attempt("tokens", "a text", lambda: tokenizer(text, **options))
+    with foreign("the tokenizer cannot encode a text"):
+        encoding = tokenizer(text, **options)
     tokens = Tokens(encoding["input_ids"])
     if not tokenizer.is_fast:
         return tokens, None

@@ -14,22 +14,14 @@ from transformers import AutoTokenizer, GenerationConfig
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.engine.accelerated import check_compiler, check_flash3
 from ropewalk.harness.errors import UserError, reason
-from ropewalk.harness.hub import attempt, attempting
 from ropewalk.harness.models.adapter import Adapter, open_adapter
 from ropewalk.harness.models.config import label, open_config, packed
-from ropewalk.harness.models.files import (
-    exists,
-    fetch_tokenizer,
-    file_hash,
-    folder_hash,
-    tokenizer_hash,
-    weight_files,
-)
+from ropewalk.harness.models.files import file_hash, folder_hash, tokenizer_hash
 from ropewalk.harness.models.gguf import configure_tokenizer, is_gguf, pretrained, quantization
+from ropewalk.harness.models.hub import reading
 from ropewalk.harness.models.structure import (
     own_frequencies,
     position_limit,
-    quantizer_of,
     weight_bytes,
     without_weights,
 )
@@ -46,7 +38,6 @@ UNSUPPORTED = {
     "num_beams": 1, "guidance_scale": 1, "penalty_alpha": 0, "token_healing": False,
     **dict.fromkeys(("constraints", "force_words_ids", "dola_layers", "stop_strings", "max_time")),
 }  # fmt: skip
-UNREAD = "hf_quant_config.json"  # NVIDIA's description of quantised weights
 SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -136,76 +127,70 @@ def open_checkpoint(
     ``elsewhere`` is the device of other processes, which this one need not have.
     """
     where, commit, config = open_config(name, revision, trust_remote_code)
-    with attempting("config", where):
-        quantized, shown = quantization(where), label(name, where)
-        if (kind := packed(config)) is not None:
-            quantized, shown = kind, f"{shown}-{kind}"
-        tokenizer = _tokenizer(where, commit, trust_remote_code)
-        if device_map and device != "auto":
-            raise UserError(f"--device-map {device_map} uses every device; leave --device out.")
-        if device_map and compile:
-            raise UserError(
-                f"--compile does not work with --device-map {device_map}; leave one out."
-            )
-        where_to = elsewhere or _device(device)
-        if compile and elsewhere is None:
-            check_compiler(where_to)
-        number = _dtype(dtype, where_to, config)
-        if attention == "flash3" and elsewhere is None:
-            check_flash3(where_to, number)
-        if elsewhere is None:
-            quantizer = attempt("weights", where, lambda: quantizer_of(config, device_map))
-            if quantizer is None and (
-                kind or (exists(where, UNREAD, commit) if commit else Path(where, UNREAD).exists())
-            ):
-                raise UserError(
-                    f"transformers does not read the quantised weights of {where} "
-                    f"({kind or UNREAD}), only the numbers that stand for them; give the model that"
-                    " was quantised."
-                )
-        added = (
-            None
-            if adapter is None
-            else open_adapter(
-                adapter,
-                where,
-                config,
-                trusted=trust_remote_code,
-                allow_pickle=allow_pickle,
-                merged=not device_map and getattr(config, "quantization_config", None) is None,
-            )
-        )
+    if device_map and device != "auto":
+        raise UserError(f"--device-map {device_map} uses every device; leave --device out.")
+    if device_map and compile:
+        raise UserError(f"--compile does not work with --device-map {device_map}; leave one out.")
+    where_to = elsewhere or _device(device)
+    if compile and elsewhere is None:
+        check_compiler(where_to)
+    number = _dtype(dtype, where_to, config)
+    if attention == "flash3" and elsewhere is None:
+        check_flash3(where_to, number)
+    with reading("weights", where):
+        shown, kind = label(name, where), packed(config)
+        if kind is not None:
+            _check_quantisation(where, config, kind)
+            shown = f"{shown}-{kind}"
         if commit is not None:
-            own = commit
+            fingerprint = commit
         elif is_gguf(where):
-            own = file_hash(Path(where))[:16]
+            fingerprint = file_hash(Path(where))[:16]
         else:
-            with attempting("weights", where):
-                files = weight_files(where, None, config, allow_pickle=allow_pickle)
-            own = folder_hash(Path(where), files, code=trust_remote_code)
-        if trust_remote_code and getattr(config, "auto_map", None):
-            own += "+code"  # under transformers' own class the same files may compute otherwise
-        return Checkpoint(
-            name=where,
-            label=shown + (f"+{added.name}" if added else ""),
-            revision=commit,
-            fingerprint=own + (f"+{added.fingerprint}" if added else ""),
-            config=config,
-            tokenizer=tokenizer,
-            rope=geometry_of(config, trained_length),
-            dtype=number,
-            device=where_to,
-            trust_remote_code=trust_remote_code,
-            allow_pickle=allow_pickle,
-            device_map=device_map,
-            positions=None
-            if is_rotary(config)
-            else position_limit(without_weights(config, trust_remote_code=trust_remote_code)),
-            quantized=quantized,
-            adapter=added,
-            tokenizer_hash=None if commit or is_gguf(where) else tokenizer_hash(Path(where)),
-            compiled=compile,
-            attention=attention,
+            pickles = {"allow_pickle": allow_pickle}
+            fingerprint = folder_hash(Path(where), code=trust_remote_code, **pickles)
+    if trust_remote_code and getattr(config, "auto_map", None):
+        fingerprint += "+code"  # under transformers' own class the same files may compute otherwise
+    added = None
+    if adapter is not None:
+        merge = not device_map and getattr(config, "quantization_config", None) is None
+        added = open_adapter(adapter, where, allow_pickle=allow_pickle, merge=merge)
+        fingerprint += f"+{added.fingerprint}"
+        shown += f"+{added.name}"
+    return Checkpoint(
+        name=where,
+        label=shown,
+        revision=commit,
+        fingerprint=fingerprint,
+        config=config,
+        tokenizer=_tokenizer(where, commit, trust_remote_code),
+        rope=geometry_of(config, trained_length),
+        dtype=number,
+        device=where_to,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+        device_map=device_map,
+        positions=None
+        if is_rotary(config)
+        else position_limit(without_weights(config, trust_remote_code=trust_remote_code)),
+        quantized=kind or quantization(where),
+        adapter=added,
+        tokenizer_hash=None if commit or is_gguf(where) else tokenizer_hash(Path(where)),
+        compiled=compile,
+        attention=attention,
+    )
+
+
+def _check_quantisation(where: str, config: Any, kind: str) -> None:
+    """Raise UserError for quantised weights that the library would read as plain numbers."""
+    from transformers.quantizers.auto import AutoHfQuantizer  # with every model's code
+
+    quantization = config.quantization_config
+    keys = quantization if isinstance(quantization, dict) else quantization.to_dict()
+    if not AutoHfQuantizer.supports_quant_method(keys):
+        raise UserError(
+            f"transformers does not read the quantised weights of {where} ({kind}), only the "
+            "numbers that stand for them; give the model that was quantised."
         )
 
 
@@ -262,9 +247,7 @@ def _tokenizer(where: str, commit: str | None, trusted: bool) -> Any:
     Raises UserError for a folder without the file that says which token is the begin token: without
     that token other losses are measured.
     """
-    with attempting("tokenizer", where):
-        if commit is not None:
-            fetch_tokenizer(where, commit)
+    with reading("tokenizer", where):
         with pretrained(where) as (place, file):
             options = {"revision": commit, "trust_remote_code": trusted, **file}
             tokenizer = AutoTokenizer.from_pretrained(place, **options)
@@ -330,7 +313,7 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
             fingerprint=_fingerprint_in_memory(own),
             kind=str(config.peft_type.value),
             base=config.base_model_name_or_path,
-            merged=False,
+            merge=False,
         )
     name += f"-{quantized}" if quantized else ""
     name += f"+{adapter.name}" if adapter else ""

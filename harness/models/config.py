@@ -11,14 +11,13 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from ropewalk.harness.encodings._config import EncodingConfig, check_code
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.hub import attempt, say_waits
-from ropewalk.harness.models.files import ADAPTER, GGUF, exists, fetch, fetch_gguf
-from ropewalk.harness.models.gguf import gguf_config, is_gguf, only_gguf, quantization
-from ropewalk.harness.models.structure import check_numbers
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.models.files import TOKENIZER_FILES
+from ropewalk.harness.models.gguf import gguf_config, is_gguf, quantization
+from ropewalk.harness.models.hub import download, reading
 from ropewalk.harness.names import is_path, place, printable
 
-HUB_GGUF = re.compile(r"[^./~@][^/@]*/[^/@]+/.+\.gguf", re.IGNORECASE)  # owner/name/file.gguf
+HUB_GGUF = re.compile(r"([^./~@][^/@]*/[^/@]+)/(.+\.gguf)", re.IGNORECASE)  # owner/name/file.gguf
 MOVED = "MovedForCausalLM"  # without its code it would be the plain model, and named as that
 REFERENCE = Path(__file__).resolve().parent / "reference"
 ATTENTION, EXPERTS = ("eager", "sdpa"), ("eager", "batched_mm", "grouped_mm")  # the library's own
@@ -36,14 +35,13 @@ def open_config(
     """Return where a model is (file, folder or hub name), its commit on the hub, and its config."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    say_waits()
     path = REFERENCE if name == "reference" else place(name)
-    path = (is_path(path) and only_gguf(path)) or path
-    if not is_path(path) and HUB_GGUF.fullmatch(name):
-        path, revision = attempt("config", name, lambda: fetch_gguf(name, revision)), None
+    if not is_path(path) and (on_hub := HUB_GGUF.fullmatch(name)):
+        with reading("config", name):  # even the config needs the whole file
+            path = download(on_hub[1], revision, [on_hub[2]]) / on_hub[2]
+        revision = None
     local = is_path(path)
-    file = name.lower().endswith(GGUF) or name.count("/") > 1
-    if not local and (name.startswith((".", "/", "~")) or file):
+    if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise UserError(
             f"{name} does not exist; give a model's folder, a GGUF file or a hub name (owner/name, "
             "owner/name/file.gguf)."
@@ -52,42 +50,33 @@ def open_config(
         raise UserError(
             f"--revision {revision} is for hub models; {name} is a place on this machine."
         )
-    where = str(path) if local else name
-    if is_gguf(where):
-        return where, None, attempt("config", where, lambda: _own_attention(gguf_config(where)))
-    if (path / "adapter_config.json").exists():
-        raise UserError(f"{path} holds an adapter (adapter_config.json): {ADAPTER}")
-    if local and not (path / "config.json").exists():
-        raise UserError(
-            f"{path} is not a model, it has no config.json; give the folder that has one, or a "
-            "GGUF file."
-        )
-    commit = None if local else attempt("config", where, lambda: _commit(where, revision))
-    config = attempt("config", where, lambda: _built(where, commit, trust_remote_code))
-    return where, commit, config
-
-
-def _built(where: str, commit: str | None, trust_remote_code: bool) -> Any:
-    """Return the config that the library builds of a config.json, with its own attention."""
-    raw = read_raw(where, commit)
-    check_numbers(where, raw)
-    scaling = raw.get("rope_scaling") or {}
-    if "su" in (scaling.get("type"), scaling.get("rope_type")):
-        raise UserError(
-            f"the config of {where} names its scaling su, the former name of longrope, which "
-            "transformers does not read; write longrope in its config.json."
-        )
-    options = {"revision": commit, "trust_remote_code": trust_remote_code}
-    config = AutoConfig.from_pretrained(where, **options)
-    if MOVED in (config.architectures or ()):
-        raise UserError(
-            f"{where} is for other programs: `ropewalk export --to hf-code` wrote it, and code of "
-            "its own rotates its tokens. Give the model it was made from, with the same --scaling."
-        )
-    if isinstance(config, EncodingConfig):
-        config.run_code = trust_remote_code
-        check_code(config)
-    return _own_attention(config)
+    where, commit = str(path) if local else name, None
+    with reading("config", where):
+        if is_gguf(where):
+            return where, None, _own_attention(gguf_config(where))
+        if not local:
+            path = download(name, revision, ["*.json", *TOKENIZER_FILES], "*/*")
+            commit = path.name
+        if (path / "adapter_config.json").exists():  # the library would load its base
+            raise UserError(
+                f"{where} holds an adapter (adapter_config.json): give its base model as --model "
+                "and this as --adapter."
+            )
+        options = {"revision": commit, "trust_remote_code": trust_remote_code}
+        config = AutoConfig.from_pretrained(where, **options)
+        if MOVED in (config.architectures or ()):
+            raise UserError(
+                f"{where} is for other programs: `ropewalk export --to hf-code` wrote it, and code "
+                "of its own rotates its tokens. Give the model it was made from, with the same "
+                "--scaling."
+            )
+        window = getattr(config.get_text_config(), "sliding_window", None)
+        if not isinstance(window, int | None):  # transformers fails on it in the first cache
+            raise UserError(f"the config of {where} gives sliding_window as {reason(window)}.")
+        if isinstance(config, EncodingConfig):
+            config.run_code = trust_remote_code
+            check_code(config)
+        return where, commit, _own_attention(config)
 
 
 def read_raw(where: str, commit: str | None) -> dict[str, Any]:
@@ -107,19 +96,16 @@ def label(name: str, where: str) -> str:
         name = where.removesuffix(Path(where).suffix)
     last = printable(os.path.normpath(place(name).absolute()).rpartition("/")[2])
     quantized = quantization(where)
-    known = quantized is None or quantized.lower() in last.lower()
-    return last if known else f"{last}-{quantized}"
+    named = quantized is None or quantized.lower() in last.lower()
+    return last if named else f"{last}-{quantized}"
 
 
 def packed(config: Any) -> str | None:
-    """Return the kind of quantised weights, such as bitsandbytes-8bit, or None.
-
-    It is read from the config, or from a GGUF file itself.
-    """
-    own = getattr(config, "quantization_config", None)
-    if own is None:
+    """Return the kind of quantised weights that a config describes, such as bitsandbytes-8bit."""
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is None:
         return None
-    keys: dict[str, Any] = own if isinstance(own, dict) else own.to_dict()
+    keys = quantization if isinstance(quantization, dict) else quantization.to_dict()
     method = keys.get("quant_method")
     bits = keys.get("bits") or (8 if keys.get("load_in_8bit") else None)
     kind = f"{bits or (4 if keys.get('load_in_4bit') else '')}bit"
@@ -136,11 +122,3 @@ def _own_attention(config: Any) -> Any:
     config._attn_implementation = attention if attention in ATTENTION else None
     config._experts_implementation = experts if experts in EXPERTS else None
     return config
-
-
-def _commit(name: str, revision: str | None) -> str:
-    """Return the commit of a hub model's branch or tag; everything else is read at it."""
-    commit = fetch(name, "config.json", revision).parent.name
-    if exists(name, "adapter_config.json", commit):  # the library would apply it to the model
-        raise UserError(f"{name} holds an adapter (adapter_config.json): {ADAPTER}")
-    return commit

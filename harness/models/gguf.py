@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
-from copy import deepcopy
 from functools import lru_cache
-from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
-from huggingface_hub import cached_assets_path, constants
-from safetensors import SafetensorError
-from safetensors.torch import save_model
 from tokenizers import Regex, decoders
 from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import AutoConfig, PreTrainedConfig
-from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ropewalk.harness.errors import UserError, reason
-from ropewalk.harness.files import new_folder
-from ropewalk.harness.hub import tell
-from ropewalk.harness.models.files import GGUF, file_hash
-from ropewalk.harness.models.structure import check_numbers, without_weights
+from ropewalk.harness.models.structure import without_weights
 from ropewalk.harness.patching.config import is_rotary, rope_of, sliding_window
 
-T = TypeVar("T")
+GGUF = ".gguf"
 ALONE = f"model{GGUF}"
 PLAIN_BASE = 10_000.0  # the base of a file that gives none, by the format's definition
 PLAIN_SCALING = ("none", 0, 1)  # a type and factors that change nothing
@@ -46,20 +36,7 @@ FROM = "give the folder or hub name (config.json, safetensors) that it was made 
 
 def is_gguf(where: str) -> bool:
     """Return whether a model's place is a GGUF file."""
-    return where.lower().endswith(GGUF) and Path(where).exists() and not Path(where).is_dir()
-
-
-def only_gguf(folder: Path) -> Path | None:
-    """Return the GGUF file of a folder without another model; raise UserError where it has more."""
-    if not folder.is_dir() or (folder / "config.json").exists():
-        return None
-    files = sorted(path for path in folder.iterdir() if path.suffix.lower() == GGUF)
-    if len(files) > 1:
-        names = ", ".join(path.name for path in files)
-        raise UserError(
-            f"{folder} holds {len(files)} GGUF files ({names}); give one: --model {files[0]}."
-        )
-    return files[0] if files else None
+    return where.lower().endswith(GGUF) and Path(where).is_file()
 
 
 @contextmanager
@@ -78,61 +55,16 @@ def pretrained(where: str) -> Iterator[tuple[str, dict[str, str]]]:
             yield folder, {"gguf_file": ALONE}
 
 
-def dequantized(fingerprint: str, dtype: str) -> Path:
-    """Return the folder for the dequantised weights of a file.
-
-    It is in the Hugging Face assets cache (HF_ASSETS_CACHE), by the file's hash and by the versions
-    that the numbers depend on.
-    """
-    known = f"1 {version('transformers')} {version('gguf')} {fingerprint} {dtype}"
-    cache = cached_assets_path("ropewalk", "gguf", assets_dir=constants.HF_ASSETS_CACHE)
-    return Path(cache) / sha256(known.encode()).hexdigest()[:32]
-
-
-def keep(model: Any, where: str, fingerprint: str, folder: Path) -> None:
-    """Write the dequantised weights of a file that has not changed, whole or not at all."""
-    if folder.exists() or file_hash(Path(where))[: len(fingerprint)] != fingerprint:
-        return
-    kept = f"The dequantised weights of {Path(where).name} are"
-    try:
-        with new_folder(folder) as new:
-            save_model(model, str(new / SAFE_WEIGHTS_NAME), {"format": "pt"})
-            model.generation_config.save_pretrained(new)
-    except (UserError, OSError, SafetensorError) as error:
-        tell(f"{kept} not kept for the next time: {reason(error)}")
-    else:
-        tell(f"{kept} kept for the next time in {folder}")
-
-
-def _while_unchanged(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Read a file once while it does not change: with a real model's tokens it takes seconds."""
-    kept = lru_cache(maxsize=4)(lambda where, _size, _time: read(where))
-
-    def current(where: str) -> T:
-        file = Path(where).stat()
-        return kept(where, file.st_size, file.st_mtime_ns)
-
-    return current
-
-
 def gguf_config(where: str) -> Any:
     """Return the config of a GGUF file; raise UserError where transformers reads less than it says.
 
     Two windows, bases or widths, or a tensor without a place in the model, give other numbers than
     the model has. No weight is read.
     """
-    return deepcopy(_read_config(where))
-
-
-@_while_unchanged
-def _read_config(where: str) -> Any:
     with pretrained(where) as (folder, options):
-        given = PreTrainedConfig.get_config_dict(folder, **options)[0]
-        check_numbers(where, given)
-        config = AutoConfig.for_model(**given)
-    metadata, tensors = _header(where)
-    kind = metadata["general.architecture"]
-    if unread := [*_unread_settings(config, metadata), *_unread_tensors(config, kind, tensors)]:
+        config = AutoConfig.for_model(**PreTrainedConfig.get_config_dict(folder, **options)[0])
+    metadata, tensors = header(where)
+    if unread := [*_unread_settings(config, metadata), *_unread_tensors(config, metadata, tensors)]:
         raise UserError(f"transformers does not read {unread[0]} of {where}: {FROM}")
     return config
 
@@ -146,7 +78,7 @@ def configure_tokenizer(where: str, tokenizer: Any) -> Any:
     """
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
-    metadata, _ = _header(where)
+    metadata = header(where)[0]
     kind, way = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
     if kind == "gpt2" and way in BY_DIGIT:
         digits = Split(Regex(r"\p{N}"), behavior="isolated")
@@ -173,24 +105,23 @@ def quantization(where: str) -> str | None:
         return None
     from gguf import LlamaFileType
 
-    kind = _header(where)[0].get("general.file_type")
+    kind = header(where)[0].get("general.file_type")
     known = {one.value: one.name.partition("_")[2] for one in LlamaFileType}
     return known.get(kind % GUESSED, "GGUF") if isinstance(kind, int) else "GGUF"
 
 
-def architecture(where: str) -> str:
-    """Return what a GGUF file calls the kind of its model."""
-    return str(_header(where)[0]["general.architecture"])
-
-
-@_while_unchanged
-def _header(where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def header(where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a file's metadata and the names of its tensors."""
+    return _header(where, Path(where).stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)  # with a real model's tokens it takes seconds
+def _header(where: str, _time: int) -> tuple[dict[str, Any], tuple[str, ...]]:
     from transformers.integrations.gguf import read_gguf_metadata
 
     with pretrained(where) as (folder, _):
-        header: tuple[dict[str, Any], tuple[str, ...]] = read_gguf_metadata(f"{folder}/{ALONE}")
-    return header
+        result: tuple[dict[str, Any], tuple[str, ...]] = read_gguf_metadata(f"{folder}/{ALONE}")
+    return result
 
 
 def _unread_settings(config: Any, metadata: dict[str, Any]) -> Iterator[str]:
@@ -219,12 +150,13 @@ def _unread_settings(config: Any, metadata: dict[str, Any]) -> Iterator[str]:
             yield f"{name} {reason(value)} (it takes {read:g})"
 
 
-def _unread_tensors(config: Any, kind: str, tensors: tuple[str, ...]) -> list[str]:
+def _unread_tensors(config: Any, metadata: dict[str, Any], tensors: tuple[str, ...]) -> list[str]:
     """Return the tensors that have no place in the model, in words: a scaling, a bias, experts."""
     from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
     from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
 
+    kind = metadata["general.architecture"]
     if kind in GGUF_CONFIG_ARCHS:  # the library's newer way, whose report on the weights names them
         return []
     processor = TENSOR_PROCESSORS.get(kind, TensorProcessor)(config=config.to_dict())

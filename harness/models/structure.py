@@ -13,13 +13,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ropewalk.harness.errors import UserError, reason
-from ropewalk.harness.hub import attempt, attempting
+from ropewalk.harness.errors import foreign
 from ropewalk.harness.patching.config import WINDOWS, rescaled
 from ropewalk.harness.patching.frequencies import as_is, rotary_name
 from ropewalk.scaling.types import Frequencies
-
-MOST_LAYERS = 1_000
 
 
 def auto_model() -> Any:
@@ -36,40 +33,9 @@ def auto_model() -> Any:
 
 def without_weights(config: Any, *, trust_remote_code: bool) -> Any:
     """Build a model in eval mode, without its weights; raise UserError for a bad config."""
-    named = attempting("config", f"this {config.model_type}")
-    with torch.device("meta"), named:
+    with foreign(f"the config of this {config.model_type} cannot be read"), torch.device("meta"):
         build = auto_model().from_config
         return build(config, trust_remote_code=trust_remote_code).eval()
-
-
-def check_numbers(where: str, config: Any) -> None:
-    """Raise UserError for what the library takes unseen from a config, and fails on later.
-
-    A model of too many layers would be built without end.
-    """
-    for key, value in config.items():
-        if "layer" in key and isinstance(value, int) and value > MOST_LAYERS:
-            allowed = f"at most {MOST_LAYERS:,}"
-        elif key == "sliding_window" and not isinstance(value, int | None):
-            allowed = "a number of tokens"
-        else:
-            if isinstance(value, dict):
-                check_numbers(where, value)
-            continue
-        raise UserError(
-            f"the config of {where} gives {key} as {reason(value)}; allowed: {allowed}."
-        )
-
-
-def quantizer_of(config: Any, device_map: str | None) -> Any:
-    """Return the library's quantizer of a config; raise what it raises without its package."""
-    parts = (config, config.get_text_config(decoder=True))
-    if not any(getattr(part, "quantization_config", None) for part in parts):
-        return None
-    from transformers.quantizers.auto import get_hf_quantizer  # with every model's code
-
-    given = deepcopy(config)  # it changes the config
-    return get_hf_quantizer(given, None, device_map, weights_only=True, user_agent={})[0]
 
 
 def weight_bytes(config: Any, dtype: torch.dtype, trust_remote_code: bool) -> int:
@@ -81,9 +47,12 @@ def weight_bytes(config: Any, dtype: torch.dtype, trust_remote_code: bool) -> in
     weights: list[tuple[str, torch.Tensor]] = [*model.named_parameters()]
     quantizer: Any = None
     if getattr(config, "quantization_config", None) is not None:
-        named = attempting("weights", f"this {config.model_type}")
+        from transformers.quantizers.auto import get_hf_quantizer  # with every model's code
+
+        options: dict[str, Any] = {"weights_only": True, "user_agent": {}}
+        named = foreign(f"the weights of this {config.model_type} cannot be read")
         with named, suppress(ImportError), torch.device("meta"):
-            quantizer = quantizer_of(config, None)
+            quantizer = get_hf_quantizer(deepcopy(config), None, None, **options)[0]
             quantizer.preprocess_model(model, device_map=None)
             weights = [*model.named_parameters(), *model.named_buffers()]
 
@@ -166,7 +135,8 @@ def own_frequencies(model: Any, config: Any) -> Frequencies:
     Raises UserError if the library raises an error.
     """
     kind = type(model.get_submodule(rotary_name(model)))
-    return as_is(attempt("config", f"this {config.model_type}", lambda: kind(config=config)))
+    with foreign(f"the config of this {config.model_type} cannot be read"):
+        return as_is(kind(config=config))
 
 
 def position_limit(model: Any) -> int | None:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import atexit
 import re
-import shutil
-import tempfile
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ropewalk.harness.engine.accelerated import compile_layers
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.hub import attempt, attempting
 from ropewalk.harness.models.adapter import adapted
 from ropewalk.harness.models.checkpoint import DTYPES, Checkpoint
-from ropewalk.harness.models.files import ONLY_SAFE, absent, fetch_weights, weight_files
-from ropewalk.harness.models.gguf import dequantized, is_gguf, keep, pretrained
+from ropewalk.harness.models.gguf import is_gguf, pretrained
+from ropewalk.harness.models.hub import reading
 from ropewalk.harness.models.structure import auto_model
 from ropewalk.harness.names import tensors
 from ropewalk.harness.patching.frequencies import check_geometry
@@ -39,27 +32,12 @@ def load_weights(checkpoint: Checkpoint) -> Any:
     if checkpoint.loaded is not None:
         check_geometry(checkpoint.loaded, checkpoint.rope)
         return checkpoint.loaded
-    where = checkpoint.name
-    kept = None
-    if is_gguf(where) and not checkpoint.device_map:
-        own = checkpoint.fingerprint.partition("+")[0]  # without that of an adapter
-        kept = dequantized(own, checkpoint.dtype)
-    try:
-        model, info = attempt("weights", where, lambda: _load(checkpoint, kept))
-    except UserError:
-        if kept is None or not kept.exists():
-            raise
-        shutil.rmtree(kept)  # damaged: it is written again
-        model, info = attempt("weights", where, lambda: _load(checkpoint))
-    _check_fit(where, model, info)
-    if kept is not None:
-        keep(model, where, own, kept)
-    if checkpoint.device_map:
-        model = with_input_device(model)
+    with reading("weights", checkpoint.name):
+        model, info = _load(checkpoint)
+    _check_fit(checkpoint.name, model, info)
     if checkpoint.adapter is not None:
-        model = attempt(
-            "adapter", checkpoint.adapter.name, partial(adapted, model, checkpoint.adapter)
-        )
+        with reading("adapter", checkpoint.adapter.name):
+            model = adapted(model, checkpoint.adapter)
     model.eval()
     check_geometry(model, checkpoint.rope)
     if checkpoint.compiled:
@@ -73,53 +51,36 @@ def parts_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
     No value is read: the library loads onto the meta device. Quantised weights, whose conversion
     needs values, and weights that are not here yet are checked when they are loaded.
     """
-    where, commit, pickles = checkpoint.name, checkpoint.revision, checkpoint.allow_pickle
-    either = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
-    if checkpoint.quantized is not None or len(absent(where, either, commit)) == len(either):
+    if checkpoint.quantized is not None:
         return ()
-    with attempting("weights", where):
-        if absent(
-            where, weight_files(where, commit, checkpoint.config, allow_pickle=pickles), commit
-        ):
+    unplaced = replace(checkpoint, device="meta", device_map=None)
+    with reading("weights", checkpoint.name):
+        try:
+            loaded = _load(unplaced, local_files_only=True)
+        except OSError:
             return ()
-        return _check_fit(where, *_load(replace(checkpoint, device="meta", device_map=None)))
+    return _check_fit(checkpoint.name, *loaded)
 
 
-def _load(checkpoint: Checkpoint, kept: Path | None = None) -> Any:
-    """Return the model and the library's report on its tensors.
-
-    ``kept`` is where the dequantised weights of a GGUF file may be.
-    """
-    where, commit, safe = checkpoint.name, checkpoint.revision, not checkpoint.allow_pickle
-    if not is_gguf(where):
-        files = weight_files(where, commit, checkpoint.config, allow_pickle=not safe)
-        if commit is not None:
-            fetch_weights(where, commit, files)
-    placed: dict[str, Any] = {}  # on a CPU the files are mapped
+def _load(checkpoint: Checkpoint, **more: Any) -> Any:
+    """Return the model and the library's report on its tensors."""
     if checkpoint.device_map:
-        placed = spread()
-    elif torch.device(checkpoint.device).type != "cpu":  # else each tensor is in memory first
-        placed = {"device_map": {"": torch.device(checkpoint.device)}}
-    try:
-        with pretrained(where) as (place, file):
-            if kept is not None and kept.exists():
-                place, file = str(kept), {}
-            return auto_model().from_pretrained(
-                place,
-                config=deepcopy(checkpoint.config),
-                dtype=DTYPES[checkpoint.dtype],
-                output_loading_info=True,
-                **placed,
-                revision=commit,
-                trust_remote_code=checkpoint.trust_remote_code,
-                use_safetensors=True if safe else None,
-                ignore_mismatched_sizes=True,  # _check_fit reports them
-                **file,
-            )
-    except OSError as error:
-        if safe and commit is None and "safetensors" in str(error):
-            raise UserError(f"{where} has no weights in safetensors; {ONLY_SAFE}") from error
-        raise
+        more["device_map"] = checkpoint.device_map
+    elif torch.device(checkpoint.device).type != "cpu":  # a CPU maps the files
+        more["device_map"] = {"": torch.device(checkpoint.device)}
+    with pretrained(checkpoint.name) as (where, file):
+        return auto_model().from_pretrained(
+            where,
+            config=deepcopy(checkpoint.config),
+            dtype=DTYPES[checkpoint.dtype],
+            output_loading_info=True,
+            revision=checkpoint.revision,
+            trust_remote_code=checkpoint.trust_remote_code,
+            use_safetensors=None if checkpoint.allow_pickle else True,
+            ignore_mismatched_sizes=True,  # _check_fit reports them
+            **file,
+            **more,
+        )
 
 
 def _check_fit(where: str, model: Any, info: dict[str, Any]) -> tuple[str, ...]:
@@ -168,23 +129,3 @@ def _unused(model: Any, names: list[str]) -> tuple[list[str], list[str]]:
         elif not draft and not BUFFERS.search(name):
             unread.append(name)
     return unread, sorted(parts)
-
-
-def spread() -> dict[str, Any]:
-    """Return options with which from_pretrained fills GPUs, then memory, then a folder on disk."""
-    folder = tempfile.mkdtemp(prefix="ropewalk-offload-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return {"device_map": "auto", "offload_folder": folder}
-
-
-def with_input_device(model: Any) -> Any:
-    """Set ``model.device`` to the device of the inputs, of a model that accelerate has spread.
-
-    transformers gives the device of the first parameter; an offloaded one is on "meta".
-    """
-    hook = getattr(model, "_hf_hook", None)
-    if hook is not None:  # None where one device has everything
-        kind, place = type(model), torch.device(hook.execution_device)
-        named = {"device": property(lambda _: place), "__module__": kind.__module__}
-        model.__class__ = type(kind.__name__, (kind,), named)
-    return model

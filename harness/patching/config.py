@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.hub import attempting
+from ropewalk.harness.errors import UserError, foreign
 from ropewalk.scaling import native
 from ropewalk.scaling.types import Rope
 
@@ -70,7 +69,7 @@ def rope_of(config: Any, trained_length: int | None = None) -> Rope:
     Raises UserError naming the field and the model type where something is missing; no physical
     quantity is guessed.
     """
-    with attempting("config", f"this {config.model_type}"):
+    with foreign(f"the config of this {config.model_type} cannot be read"):
         config = deepcopy(config.get_text_config())
         if getattr(config, "rope_parameters", None):
             config.standardize_rope_params()  # as transformers does where it builds the model

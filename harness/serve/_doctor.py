@@ -17,11 +17,11 @@ from transformers import DynamicCache
 from ropewalk.harness.data.documents import open_documents
 from ropewalk.harness.data.tokenize import tokenize
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.hub import attempting
 from ropewalk.harness.methods.resolve import resolve
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.models.config import read_raw
 from ropewalk.harness.models.gguf import is_gguf
+from ropewalk.harness.models.hub import reading
 from ropewalk.harness.models.structure import Layers, built, layers_of
 from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.patching.config import rope_of
@@ -93,7 +93,7 @@ def examine(spec: Spec, server: Server | None = None, *, quick: bool = False) ->
         text = f"{config.model_type} has no rotary embedding: no scaling acts on it"
         yield Finding("layers", "note", text)
     else:
-        with attempting("config", checkpoint.name):
+        with reading("config", checkpoint.name):
             findings = config_findings(checkpoint.name, checkpoint.revision, config, trusted)
             layers = layers_of(config, trust_remote_code=trusted)
         yield from findings

@@ -18,8 +18,9 @@ from ropewalk.harness.files import is_free, make_folder, new_folder, replacing
 from ropewalk.harness.methods.resolve import resolve
 from ropewalk.harness.models.checkpoint import check_rope, open_checkpoint
 from ropewalk.harness.models.config import open_config
-from ropewalk.harness.models.files import GGUF, fetch, fetch_tokenizer, fetch_weights, weight_files
-from ropewalk.harness.models.gguf import is_gguf
+from ropewalk.harness.models.files import TOKENIZER_FILES
+from ropewalk.harness.models.gguf import GGUF, is_gguf
+from ropewalk.harness.models.hub import download, reading
 from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.names import resolved
 from ropewalk.harness.patching.config import is_rotary, rope_of
@@ -252,8 +253,7 @@ def _fill(export: Export, out: Path, *, copy: bool) -> None:
         checkpoint = open_checkpoint(target.place, dtype="float32", device="cpu")
         model = load_weights(checkpoint)
         model.hf_quantizer = None  # its weights are no longer quantised
-        if hasattr(model.config, "quantization_config"):  # not where dequantised weights were kept
-            del model.config.quantization_config
+        del model.config.quantization_config
         with foreign(f"the weights of {target.place} cannot be written"):
             model.save_pretrained(out)
             checkpoint.tokenizer.save_pretrained(out)
@@ -302,11 +302,9 @@ def _model_folder(target: Target) -> Path:
     folder = Path(target.place)
     if folder.is_dir():
         return folder
-    commit = fetch(target.place, CONFIG, target.revision).parent.name
-    fetch_tokenizer(target.place, commit)
-    files = weight_files(target.place, commit, target.config, allow_pickle=False)
-    fetch_weights(target.place, commit, files)
-    return fetch(target.place, CONFIG, commit).parent
+    with reading("files", target.place):
+        wanted = ["*.json", *TOKENIZER_FILES, "model*.safetensors"]
+        return download(target.place, target.revision, wanted, unwanted="*/*")
 
 
 def _save(file: Path, content: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ropewalk.harness.files import replacing
-from ropewalk.harness.models.gguf import architecture, is_gguf
+from ropewalk.harness.models.gguf import header, is_gguf
 from ropewalk.harness.serve._parameters import RopeParameters, Target, check_one_embedding
 from ropewalk.scaling.types import Frequencies
 
@@ -96,7 +96,7 @@ def command(changed: dict[str, Any], place: str, target: Target) -> str:
         return (
             f"llama-server -m NEW.gguf -c {target.length}, with NEW.gguf written by --out NEW.gguf"
         )
-    arch = architecture(place)
+    arch = header(place)[0]["general.architecture"]
     keys = (f"{arch}.{name}={FLAGS[type(v)]}:{v}" for name, v in changed.items())
     return f"{line} --override-kv {','.join(keys)}"
 

@@ -83,13 +83,6 @@ def test_pickles_that_an_index_names_are_asked_for(folder, target):
     assert opened(folder, allow_pickle=True).fingerprint != before.fingerprint
 
 
-def test_an_index_beside_whole_weights_is_not_followed(folder):
-    for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
-        (folder / name).write_text('{"weight_map": {"a": "absent.bin"}}')
-    load_weights(opened(folder))
-    assert opened(folder, allow_pickle=True).fingerprint == opened(folder).fingerprint
-
-
 def test_no_attention_comes_from_the_hub(folder):
     model = load_weights(opened(changed(folder, attn_implementation="nobody/kernel")))
     assert model.config._attn_implementation == "sdpa"
@@ -99,30 +92,21 @@ def _adapter(folder: Path) -> None:
     (folder / "adapter_config.json").write_text("{}")
 
 
-def _awq(folder: Path) -> None:
-    changed(folder, quantization_config={"quant_method": "awq", "bits": 4})
-
-
-def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
-    return lambda folder: changed(folder, "tokenizer.json", **{part: given})
-
-
 @pytest.mark.parametrize(("hurt", "words"), [
     (lambda folder: (folder / "tokenizer_config.json").unlink(),
      "has no tokenizer_config.json, which names the begin token"),
     (_adapter, "holds an adapter .* --adapter"),
-    (_awq, "cannot be read without a package: .*pip install gptqmodel"),
-    (lambda folder: changed(folder, num_hidden_layers=10**9), "num_hidden_layers .* 1,000"),
-    (lambda folder: changed(folder, head_dim=2**33), "rotary_dim must be even, from 2 to"),
+    (lambda folder: (folder / "config.json").unlink(), "the config of .*model cannot be read"),
     (lambda folder: changed(folder, architectures=7), "the config of .*model cannot be read"),
-    (lambda folder: changed(folder, rope_scaling={"type": "su"}), "the former name of longrope"),
-    (_tokenizer("normalizer", type="Precompiled", precompiled_charsmap="AAAA"),
-     "the tokenizer of .* cannot be read"),
+    (lambda folder: changed(folder, head_dim=2**33), "rotary_dim must be even, from 2 to"),
+    (lambda folder: changed(folder, rope_scaling={"type": "su"}), "cannot be read: 'su'"),
+    (lambda folder: changed(folder, quantization_config={"quant_method": "modelopt"}),
+     "does not read the quantised weights of"),
 ])  # fmt: skip
 def test_what_is_no_model_is_refused_in_a_sentence(folder, hurt, words):
     hurt(folder)
     with pytest.raises(UserError, match=words) as refused:
-        opened(folder)
+        planned(folder)
     assert len(str(refused.value)) < 500
 
 
@@ -131,8 +115,9 @@ def test_an_expression_without_end_is_a_sentence(folder):
     given = json.loads((folder / "tokenizer.json").read_text())["pre_tokenizer"]
     split = {"type": "Split", "pattern": {"Regex": "^(([a-z])+.)+[A-Z]([a-z])+$"}}
     parts = [split | {"behavior": "Isolated", "invert": False}, given]
-    _tokenizer("pre_tokenizer", type="Sequence", pretokenizers=parts)(folder)
-    with pytest.raises(UserError, match="the tokens of a text cannot be read: .*retry-limit"):
+    sequence = {"type": "Sequence", "pretokenizers": parts}
+    changed(folder, "tokenizer.json", pre_tokenizer=sequence)
+    with pytest.raises(UserError, match="the tokenizer cannot encode a text: .*retry-limit"):
         tokenize(opened(folder).tokenizer, "a" * 60)
 
 
@@ -145,7 +130,7 @@ def test_each_error_of_weights_has_its_own_sentence(folder):
     safe({name: one for name, one in weights.items() if name != lost}, folder / "model.safetensors")
     _refused(folder, f"do not contain the tensor {lost}.")
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    _refused(folder, "the file is damaged or incomplete")
+    _refused(folder, "the weights of .* cannot be read: ")
     (folder / "model.safetensors").write_bytes(whole)
     (folder / "model.safetensors").unlink()
     _refused(folder, "has no weights in safetensors; .*--allow-pickle")
@@ -201,14 +186,6 @@ def test_scales_of_a_form_that_the_library_does_not_read_are_a_sentence(folder):
         load_weights(opened(folder))
 
 
-@pytest.mark.parametrize("keys", [{"quant_method": "modelopt", "quant_algo": "FP8"}, None])
-def test_quantised_weights_that_the_library_takes_as_they_are_stored_are_refused(folder, keys):
-    (folder / "hf_quant_config.json").write_text("{}")
-    with pytest.raises(UserError, match="does not read the quantised weights of"):
-        opened(changed(folder, quantization_config=keys))
-
-
 def _refused(folder: Path, words: str) -> None:
-    with pytest.raises(UserError, match=words) as refused:
+    with pytest.raises(UserError, match=words):
         load_weights(opened(folder))
-    assert ("safetensors;" in words) == ("--allow-pickle" in str(refused.value))
