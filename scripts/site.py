@@ -26,8 +26,8 @@ import ropewalk
 from ropewalk.harness.api.describe import Description, describe
 from ropewalk.harness.cli.app import app
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.methods.resolve import resolve
 from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import FOLDERS, METHOD, Plugin, catalogue, load, names, parameters
 from ropewalk.harness.reports.writing.tables import markdown
 from ropewalk.harness.serve._export import choose
@@ -162,8 +162,8 @@ def python() -> str:
     parts = [
         "# Python",
         "::: ropewalk\n    options:\n      members: []\n      show_root_heading: false",
-        "::: ropewalk.harness.inspection.check.check_method",
-        "::: ropewalk.harness.inspection.check.check_encoding",
+        "::: ropewalk.harness.testing.check_method",
+        "::: ropewalk.harness.testing.check_encoding",
     ]
     for name in dir(ropewalk):
         value = getattr(ropewalk, name)

@@ -29,7 +29,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
             known[key] = layers_of(config, **asked)
         return known[key]
 
-    patch.setattr("ropewalk.harness.inspection.notes.layers_of", once)
+    patch.setattr("ropewalk.harness.sweep.notes.layers_of", once)
     patch.setattr("ropewalk.harness.reports.page.page", lambda *_: "")
     patch.setattr("ropewalk.harness.reports._write.DEFAULT", ())
     patch.setattr("ropewalk.harness.cli.outcome.brief", lambda *_: None)

@@ -11,7 +11,7 @@ import torch
 
 from ropewalk import methods
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import (
     FOLDERS,
     ROOT,

@@ -13,18 +13,18 @@ from ropewalk.harness.api.describe import kinds_of
 from ropewalk.harness.api.observer import LOG, Observer
 from ropewalk.harness.api.settings import name_of, read_spec
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.inspection.check import check_encoding, check_method
-from ropewalk.harness.inspection.inspect import Inspection
-from ropewalk.harness.inspection.inspect import inspect as compute
 from ropewalk.harness.models.config import read_config
 from ropewalk.harness.patching import patch
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.plugins import call, entry, load
+from ropewalk.harness.reports._inspection import Inspection
+from ropewalk.harness.reports._inspection import inspect as compute
 from ropewalk.harness.serve._doctor import Finding, examine
 from ropewalk.harness.serve._export import Export, write
 from ropewalk.harness.serve._export import export as choose
 from ropewalk.harness.serve._server import Server
 from ropewalk.harness.sweep.spec import Spec
+from ropewalk.harness.testing import check_encoding, check_method
 from ropewalk.scaling.types import Rope, Rotation
 
 

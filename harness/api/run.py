@@ -21,7 +21,6 @@ from ropewalk.harness.api.observer import LOG, Observer
 from ropewalk.harness.api.report import Reports
 from ropewalk.harness.api.settings import open_loaded, read_specs
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.inspection.notes import doc_warnings, plan_notes, unnamed_cells
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.names import nearest
 from ropewalk.harness.plugins import load, names_code, parameters
@@ -40,6 +39,7 @@ from ropewalk.harness.sweep.measure import (
     measure,
 )
 from ropewalk.harness.sweep.memory import Cost, estimate
+from ropewalk.harness.sweep.notes import doc_warnings, plan_notes, unnamed_cells
 from ropewalk.harness.sweep.plan import Item, Plan, make_plan
 from ropewalk.harness.sweep.record import describe
 from ropewalk.harness.sweep.spec import Spec

@@ -11,8 +11,8 @@ from ropewalk.harness.api.observer import LOG, Observer
 from ropewalk.harness.api.run import measurer, note_plan
 from ropewalk.harness.api.settings import open_loaded, read_spec
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.methods.resolve import as_served
 from ropewalk.harness.models.checkpoint import Checkpoint
+from ropewalk.harness.patching.resolve import as_served
 from ropewalk.harness.plugins import load
 from ropewalk.harness.recommend.answer import Answer, Recommendation, so_far, write
 from ropewalk.harness.recommend.measuring import (

@@ -16,7 +16,7 @@ from ropewalk.harness.api.run import measurer, note_plan
 from ropewalk.harness.api.settings import name_of, read_spec
 from ropewalk.harness.data.documents import Documents
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.methods.resolve import as_served
+from ropewalk.harness.patching.resolve import as_served
 from ropewalk.harness.plugins import load
 from ropewalk.harness.recommend.space import Space, closed_form, is_free, of_factors, of_options
 from ropewalk.harness.recommend.tune import (

@@ -14,8 +14,7 @@ from ropewalk.harness.cli.output import command
 from ropewalk.harness.cli.settings import OPENING, MaybeModel, Out, with_settings
 
 if TYPE_CHECKING:
-    from ropewalk.harness.inspection.inspect import Inspection, Reading
-    from ropewalk.harness.methods.channels import Change
+    from ropewalk.harness.reports._inspection import Change, Inspection, Reading
     from ropewalk.scaling.types import Rope
 
 KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")

@@ -57,8 +57,8 @@ def run(
     from ropewalk.harness.api.run import MeasuredRun, PlanSummary, planned, summarize
     from ropewalk.harness.cli.outcome import brief, print_brief, print_conditions, status_of
     from ropewalk.harness.cli.show import print_failures, print_plan
-    from ropewalk.harness.inspection.notes import doc_warnings
     from ropewalk.harness.runs.store import reports_of
+    from ropewalk.harness.sweep.notes import doc_warnings
     from ropewalk.harness.sweep.plan import Plan
 
     with planned(specs, TERMINAL) as planning:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.methods.resolve import depends_on_length
+from ropewalk.harness.patching.resolve import depends_on_length
 from ropewalk.harness.plugins import module_of, names, parameters
 from ropewalk.harness.runs.store import checked_samples, measured
 from ropewalk.harness.serve._export import export

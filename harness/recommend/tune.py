@@ -15,7 +15,7 @@ import pandas as pd
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import replacing
-from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
 from ropewalk.harness.recommend.measuring import Measure, Measurements
 from ropewalk.harness.recommend.space import Space

@@ -17,7 +17,6 @@ from transformers import DynamicCache
 from ropewalk.harness.data.documents import open_documents
 from ropewalk.harness.data.tokenize import tokenize
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.methods.resolve import resolve
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.models.config import read_raw
 from ropewalk.harness.models.gguf import is_gguf
@@ -26,6 +25,7 @@ from ropewalk.harness.models.structure import Layers, built, layers_of
 from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.patch import answering, patched
+from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import Plugin, load
 from ropewalk.harness.serve._parameters import full_attention
 from ropewalk.harness.serve._server import Server

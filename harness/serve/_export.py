@@ -15,7 +15,6 @@ import torch
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.errors import UserError, foreign
 from ropewalk.harness.files import is_free, make_folder, new_folder, replacing
-from ropewalk.harness.methods.resolve import resolve
 from ropewalk.harness.models.checkpoint import check_rope, open_checkpoint
 from ropewalk.harness.models.config import open_config
 from ropewalk.harness.models.files import TOKENIZER_FILES
@@ -24,6 +23,7 @@ from ropewalk.harness.models.hub import download, reading
 from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.names import resolved
 from ropewalk.harness.patching.config import is_rotary, rope_of
+from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import Plugin, load
 from ropewalk.harness.serve import gguf, hf_code, transformers
 from ropewalk.harness.serve._parameters import AT_THE_TOP, Distance, RopeParameters, Target, forms

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropewalk as rw
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.methods.resolve import resolve
 from ropewalk.harness.models.checkpoint import hold
+from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load, names
 from ropewalk.harness.recommend import race
 from ropewalk.harness.runs.provenance import command

@@ -21,7 +21,7 @@ from pyarrow import parquet
 from ropewalk.harness.data.corpus import Corpus
 from ropewalk.harness.data.documents import open_documents
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.inspection.notes import doc_notes, doc_warnings
+from ropewalk.harness.sweep.notes import doc_notes, doc_warnings
 from tests.reading import read, refused
 from tests.tiny import tiny_tokenizer
 

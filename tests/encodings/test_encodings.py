@@ -14,10 +14,10 @@ from ropewalk.harness.encodings._model import EncodingAttention, EncodingForCaus
 from ropewalk.harness.encodings.types import Places, bucket
 from ropewalk.harness.engine import Sizes, answers, shareable
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.methods.resolve import resolve
 from ropewalk.harness.models.checkpoint import open_checkpoint
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.patch import answering, patched
+from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load, names
 from ropewalk.harness.runs.provenance import facts
 from ropewalk.harness.runs.store import read_run, read_samples

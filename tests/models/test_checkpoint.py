@@ -14,11 +14,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 import ropewalk as rw
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.inspection.notes import plan_notes
 from ropewalk.harness.models.checkpoint import Checkpoint, check_rope, open_checkpoint
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.frequencies import check_geometry
 from ropewalk.harness.patching.patch import patched
+from ropewalk.harness.sweep.notes import plan_notes
 from ropewalk.harness.sweep.plan import make_plan
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling import native

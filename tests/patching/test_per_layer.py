@@ -13,12 +13,12 @@ import torch
 import ropewalk as rw
 from ropewalk.harness.engine import DEFAULT, Sizes
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.inspection.inspect import inspect
-from ropewalk.harness.methods.resolve import resolve
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.frequencies import rotary_name
 from ropewalk.harness.patching.patch import answering, patched
+from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
+from ropewalk.harness.reports._inspection import inspect
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling import layerwise, longrope, none, ntk, pi, yarn
 from ropewalk.scaling.types import Frequencies, PerLayerFrequencies, Rope

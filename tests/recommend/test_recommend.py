@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.methods.resolve import as_served
+from ropewalk.harness.patching.resolve import as_served
 from ropewalk.harness.recommend import race
 from ropewalk.harness.recommend.measuring import (
     FAR,

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.methods.resolve import resolve
+from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load, names
 from ropewalk.harness.reports import _published
 from ropewalk.harness.reports._published import (

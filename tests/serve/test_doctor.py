@@ -17,8 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import ropewalk as rw
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.methods.resolve import resolve
 from ropewalk.harness.patching.patch import patched
+from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
 from ropewalk.harness.serve._doctor import config_findings, losses_of, server_finding
 from ropewalk.harness.serve._server import Server

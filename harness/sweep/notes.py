@@ -10,7 +10,6 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.structure import layers_of
 from ropewalk.harness.patching.config import is_rotary, rope_of
 from ropewalk.harness.plugins import Plugin, call
-from ropewalk.harness.reports.writing.sentences import counted
 from ropewalk.harness.sweep.plan import Plan, calibrations
 from ropewalk.harness.sweep.record import records
 from ropewalk.scaling import native
@@ -26,14 +25,13 @@ LEFT_OUT = {  # by the record's word; other words are kinds of files
 def plan_notes(plan: Plan) -> list[str]:
     """Return a sentence on each thing that a plan leaves out, measures once, or does not scale."""
     model = plan.checkpoint
-    failures = dict.fromkeys(cell.failed for cell in plan.cells if cell.failed)
-    lines = [f"Its cells fail: {reason}" for reason in failures]
-    own = model.fingerprint.partition("+")[0]  # without that of an adapter
+    lines = [f"Its cells fail: {text}" for text in {c.failed: None for c in plan.cells} if text]
+    fingerprint = model.fingerprint.partition("+")[0]  # without that of an adapter
     lines += [
         f"{file} was measured on another checkpoint ({table.get('model', 'unnamed')}): ropewalk "
         "calibrate measures this one."
         for file, table in calibrations(plan.methods).items()
-        if model.loaded is None and table.get("fingerprint", own) != own
+        if model.loaded is None and table.get("fingerprint", fingerprint) != fingerprint
     ]
     lines += [*_short(plan), *doc_notes(plan.left_out)]
     raw = [task.label for task in plan.tasks if not task.options.get("chat")]
@@ -47,14 +45,14 @@ def plan_notes(plan: Plan) -> list[str]:
 def _equal(plan: Plan) -> list[str]:
     """Name the methods that change nothing, or the same as another one, beyond the window."""
     rope = plan.checkpoint.rope
-    found: dict[str, dict[int, str | None]] = {}
+    beyond: dict[str, dict[int, str | None]] = {}
     for cell in plan.cells:
         if cell.length > rope.trained_length and cell.scaling != "none":
-            found.setdefault(cell.scaling, {})[cell.length] = cell.frequencies
+            beyond.setdefault(cell.scaling, {})[cell.length] = cell.frequencies
     plain = Frequencies(rope.inv_freq()).fingerprint
     lines = []
     alike: dict[tuple[Any, ...], list[str]] = {}
-    for scaling, lengths in found.items():
+    for scaling, lengths in beyond.items():
         same = [f"{length:,}" for length, frequencies in lengths.items() if frequencies == plain]
         if same:
             lines.append(f"{scaling} changes nothing at {', '.join(same)} tokens.")
@@ -80,8 +78,7 @@ def _short(plan: Plan) -> list[str]:
         if stream or texts.isdisjoint(units):
             continue
         read = [document.name for document in plan.sources[task.label].documents()]
-        short = [name for name in read if name not in units]
-        if short:
+        if short := [name for name in read if name not in units]:
             longest = max(cell.length for cell in cells)
             line = f"{len(short)} of {len(read)} documents hold no window of {longest} tokens"
             alike.setdefault(f"{line} and are left out: {_listed(short)}", []).append(task.label)
@@ -89,10 +86,7 @@ def _short(plan: Plan) -> list[str]:
 
 
 def unnamed_cells(plan: Plan, folder: Path) -> str | None:
-    """Say which cells of a folder's record are not in a plan, so that reports lose them.
-
-    Raises UserError where the folder has a run of another model, or another sweep.
-    """
+    """Say which cells of a folder's record are not in a plan, so that reports lose them."""
     before, now = records(plan, folder)
     known, named = (
         [(cell["scaling"], cell["task"], f"{cell['length']} tokens") for cell in record["cells"]]
@@ -102,8 +96,8 @@ def unnamed_cells(plan: Plan, folder: Path) -> str | None:
     if not gone:
         return None
     return (
-        f"{folder} has {counted(len(gone), 'cells')} that this sweep does not name, as "
-        f"{', '.join(gone[0])}: their samples stay, and reports leave them out."
+        f"This sweep does not name all cells of {folder}, as {', '.join(gone[0])} (of "
+        f"{len(gone):,}): their samples stay, and reports leave them out."
     )
 
 
@@ -133,20 +127,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def notes(
-    model: str,
-    config: Any,
-    methods: Sequence[Plugin],
-    rope: Rope,
-    *,
-    trust_remote_code: bool,
+    model: str, config: Any, methods: Sequence[Plugin], rope: Rope, *, trust_remote_code: bool
 ) -> list[str]:
-    """Return a sentence on each special property of a model and its methods; few have any.
-
-    Raises UserError for a shipped scaling that is not known, as a sweep does.
-    """
+    """Return a sentence on each special property of a model and its methods; few have any."""
     if not is_rotary(config):
         return [f"{model} has no rotary embedding: it is measured unchanged."]
-    lines = [call("the checkpoint", lambda: shipped(model, rope))]
+    lines = _shipped(model, rope)
     if (own := rope_of(config).trained_length) != rope.trained_length:
         lines.append(
             f"{model}: the trained window is {rope.trained_length:,} tokens by --trained-length, "
@@ -167,29 +153,27 @@ def notes(
                 f"The layers that rotate see only {window:,} tokens back, within the trained "
                 "window: no method can help."
             )
-    lines += [
+    return lines + [
         f"{method.label} is made for training: {method.module.TRAINING}. Here the weights are used "
         "without training."
         for method in methods
         if hasattr(method.module, "TRAINING")
     ]
-    return [line for line in lines if line]
 
 
-def shipped(model: str, rope: Rope) -> str:
+def _shipped(model: str, rope: Rope) -> list[str]:
     """Describe the scaling that a checkpoint ships, and what native and none do with it."""
     kind, window = native.shipped_type(rope), f"{rope.trained_length:,}"
     if native.DUAL_CHUNK in rope.shipped:
-        native.bands(rope, 1)  # raises ValueError for invalid numbers
-        return (
+        return [
             f"{model} ships dual chunk attention, which transformers ignores: native applies it; "
             "none is the model as transformers runs it."
-        )
+        ]
     if kind == "default":
-        return ""
+        return []
     factor = rope.shipped.get("factor")
     by = f", factor {factor:g}" if isinstance(factor, int | float) else ""
-    return (
+    return [
         f"{model} ships {kind} scaling{by}, trained window {window} tokens. native keeps it; none "
         "and every other method start without it."
-    )
+    ]

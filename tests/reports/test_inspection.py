@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
-from ropewalk.harness.inspection.inspect import (
+from ropewalk.harness.reports._inspection import (
     Inspection,
+    channels,
     inspect,
     score_frame,
 )
-from ropewalk.harness.methods.channels import channels
 from ropewalk.harness.sweep.spec import parse
 from ropewalk.scaling import jet_long, ntk, p_rope, pi
 from ropewalk.scaling.types import Frequencies, Rope

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from ropewalk.harness.inspection.notes import notes, plan_notes
 from ropewalk.harness.patching.config import geometry_of
 from ropewalk.harness.plugins import catalogue, load
+from ropewalk.harness.sweep.notes import notes, plan_notes
 from ropewalk.harness.sweep.plan import make_plan
 from ropewalk.harness.sweep.spec import parse
 from tests import ROOT

@@ -1,1 +1,0 @@
-"""Pictures of a method, without weights."""

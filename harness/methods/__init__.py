@@ -1,1 +1,0 @@
-"""Find, resolve and check methods."""

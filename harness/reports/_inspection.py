@@ -1,0 +1,273 @@
+"""Show what methods do to a model's channels, from its config alone, in tables and two figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.files import make_folder
+from ropewalk.harness.models.checkpoint import check_rope
+from ropewalk.harness.models.config import read_config
+from ropewalk.harness.patching.config import rope_of
+from ropewalk.harness.patching.resolve import resolve
+from ropewalk.harness.plugins import load
+from ropewalk.harness.reports._write import save_csv, save_figure
+from ropewalk.harness.reports.plots import style
+from ropewalk.harness.reports.plots.methods import methods
+from ropewalk.harness.reports.plots.panel import by_length
+from ropewalk.harness.sweep.notes import notes
+from ropewalk.harness.sweep.plan import distinct
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.scaling.types import Rope, Rotation
+
+Change = Literal["unchanged", "in part", "in full", "beyond", "faster"]
+# Two float32 frequencies that differ by less, relatively, are one: an exponent that is rounded to
+# eps moves base ** exponent by ln(base) times that, and float32 holds no base above its maximum.
+FLOAT32 = torch.finfo(torch.float32)
+ROUNDING = math.log(FLOAT32.max) * FLOAT32.eps  # about 1e-5
+SHOWN = 5  # layers, from the first to the last, of a method that gives each its own
+CONTENTS = 64  # random contents of a score curve
+DISTANCES = 400  # at most, of a curve
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One channel pair, read at one length.
+
+    Attributes:
+        turns: turns in the trained window, unscaled.
+        wavelength_unscaled, wavelength: tokens per turn; None for a pair that is not rotated.
+        ratio: the frequency divided by the unscaled one.
+        change: the ratio compared with the stretch, max(1, length / trained_length); ``beyond``
+            means slowed by more than the stretch.
+        unseen: whether the pair meets angles that it never had in training.
+    """
+
+    pair: int
+    turns: float
+    wavelength_unscaled: float
+    wavelength: float | None
+    ratio: float
+    change: Change
+    unseen: bool
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One method at one length."""
+
+    scaling: str
+    length: int
+    rotation: Rotation
+    channels: tuple[Channel, ...]
+
+    JSON = ("scaling", "length", "attention_factor", "channels")
+
+    @property
+    def attention_factor(self) -> float:
+        """Return the factor of cos and sin; of bands that of the last query."""
+        return self.rotation.last.attention_factor
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A model's rotary geometry, notes on it, every method at every length, and written files."""
+
+    model: str
+    rope: Rope
+    notes: tuple[str, ...]
+    readings: tuple[Reading, ...]
+    files: tuple[Path, ...] = ()
+
+
+def inspect(spec: Spec, out: Path | None = None) -> Inspection:
+    """Compute the channels of every scaling x length, and write tables and figures into ``out``.
+
+    Raises UserError as a sweep would.
+    """
+    methods = distinct("scaling", [load("method", name) for name in spec.scaling])
+    trusted = spec.trust_remote_code
+    model, config = read_config(spec.model, revision=spec.revision, trust_remote_code=trusted)
+    rope = rope_of(config, spec.trained_length)
+    check_rope(config, rope, trust_remote_code=trusted)
+    lengths = spec.lengths(rope.trained_length)
+    if out and max(lengths) < 2:
+        raise UserError("figures over distance need a --length of 2 tokens or more.")
+    readings = [
+        Reading(label, length, part, channels(rope, part, length))
+        for method in methods
+        for length in lengths
+        for label, part in _parts(method.label, resolve(method, rope, length))
+    ]
+    lines = notes(model, config, methods, rope, trust_remote_code=trusted)
+    result = Inspection(model, rope, tuple(lines), tuple(readings))
+    return replace(result, files=tuple(write(result, out))) if out else result
+
+
+def _parts(label: str, rotation: Rotation) -> list[tuple[str, Rotation]]:
+    """Return a rotation by its displayed name; for per-layer frequencies, some of the layers."""
+    if not rotation.per_layer:
+        return [(label, rotation)]
+    layers = rotation.frequency_sets()
+    places = {round((len(layers) - 1) * step / (SHOWN - 1)) for step in range(SHOWN)}
+    return [(f"{label} in layer {at + 1}", layers[at]) for at in sorted(places)]
+
+
+def channels(rope: Rope, rotation: Rotation, length: int) -> tuple[Channel, ...]:
+    """Return every channel pair, fastest first; of bands as the last query meets its farthest key.
+
+    A pair that turned fully in training saw every angle. One that did not has unseen angles where
+    its largest, over all bands, exceeds that of the trained window.
+    """
+    frequencies, largest = rotation.farthest.inv_freq, rotation.largest_angles(length)
+    rows = zip(rope.inv_freq().tolist(), frequencies.tolist(), largest.tolist(), strict=True)
+    pairs = []
+    for pair, (plain, new, angle) in enumerate(rows):
+        trained, ratio = rope.trained_length * plain, new / plain  # radians
+        turns, slowed = trained / (2 * math.pi), ratio * rope.stretch(length)
+        change: Change = "beyond"
+        if ratio > 1 + ROUNDING:
+            change = "faster"
+        elif ratio >= 1 - ROUNDING:
+            change = "unchanged"
+        elif slowed >= 1 - ROUNDING:
+            change = "in part" if slowed > 1 + ROUNDING else "in full"
+        pairs.append(
+            Channel(
+                pair=pair,
+                turns=turns,
+                wavelength_unscaled=2 * math.pi / plain,
+                wavelength=2 * math.pi / new if new else None,
+                ratio=ratio,
+                change=change,
+                unseen=turns < 1 and angle > trained * (1 + ROUNDING),
+            )
+        )
+    return tuple(pairs)
+
+
+def channel_frame(inspection: Inspection) -> pd.DataFrame:
+    """Return one row per scaling, length and pair; an unrotated pair has no wavelength."""
+    return pd.DataFrame(
+        {**_head(inspection, reading), **asdict(channel)}
+        for reading in inspection.readings
+        for channel in reading.channels
+    )
+
+
+def score_frame(inspection: Inspection) -> pd.DataFrame:
+    """Return one row per scaling, length and distance to the last query.
+
+    ``mean``, ``low`` and ``high`` are the attention scores of a query with a key of the same
+    content: the mean and the 5 % and 95 % quantiles over random contents, divided by
+    sqrt(head_dim). They are NaN at a distance that the query does not attend to.
+    """
+    frames = []
+    for reading in inspection.readings:
+        even = np.geomspace(1, reading.length, DISTANCES).astype(int) - 1
+        distance = torch.from_numpy(np.unique(even))
+        angles = reading.rotation.angles(distance)
+        pairs = angles.shape[1]
+        draw = torch.Generator().manual_seed(0)
+        normal = torch.randn(CONTENTS, pairs, 2, dtype=torch.float64, generator=draw)
+        factor = reading.rotation.strength / (2 * pairs) ** 0.5
+        scores = factor * normal.square().sum(-1) @ angles.cos().mT
+        low, high = (scores.quantile(share, 0).numpy() for share in (0.05, 0.95))
+        curve = {"distance": distance, "mean": scores.mean(0).numpy(), "low": low, "high": high}
+        frames.append(pd.DataFrame({**_head(inspection, reading), **curve}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
+    """Return the first columns of the rows of both tables."""
+    return {
+        "model": inspection.model,
+        "trained_length": inspection.rope.trained_length,
+        "scaling": reading.scaling,
+        "length": reading.length,
+        "stretch": inspection.rope.stretch(reading.length),
+        "frequencies": reading.rotation.fingerprint,
+        "attention_factor": reading.attention_factor,
+    }
+
+
+def write(inspection: Inspection, folder: Path) -> list[Path]:
+    """Write the tables as CSV and the figures as PNG, SVG and PDF; return the files."""
+    make_folder(folder)
+    pairs, scores = channel_frame(inspection), score_frame(inspection)
+    files = [folder / "channels.csv", folder / "scores.csv"]
+    for file, table in zip(files, (pairs, scores), strict=True):
+        save_csv(table, file)
+    octave = (6 * np.log2(scores["distance"].where(scores["distance"] > 0))).round()
+    columns = ["model", "trained_length", "length", "scaling", "frequencies", octave.rename("bin")]
+    curves = scores.groupby(columns, sort=False)[["distance", "mean", "low", "high"]].mean()
+    with style.drawing():
+        figure = _drawn(pairs, ("pair", "wavelength"), _wavelength_axes, WAVE_NOTE)
+        files += save_figure(figure, folder, "wavelengths")
+        figure = _drawn(curves.reset_index(), ("distance", "mean"), _score_axes, SCORE_NOTE)
+        files += save_figure(figure, folder, "scores")
+    return files
+
+
+WAVE_NOTE = (
+    "Tokens per turn of each channel pair, unscaled 2π · base^(2i/d). Dotted: the trained window. "
+    "A pair of none below it turned fully in training and has met every angle; one above has not."
+)
+SCORE_NOTE = (
+    "Attention score of a query with a key of the same content: mean over 64 random contents, "
+    "averaged over a sixth of an octave of distances; the bands hold 90 % of the contents. Grey: "
+    "the trained window."
+)
+
+
+def _drawn(
+    frame: pd.DataFrame,
+    curve: tuple[str, str],
+    make_axes: Callable[[Axes, pd.DataFrame], None],
+    note: str,
+) -> Figure:
+    """Draw one panel per length, with one curve per method."""
+    known = methods(frame)
+
+    def panel(axes: Axes, rows: pd.DataFrame) -> None:
+        make_axes(axes, rows)
+        for index, (scaling, part) in enumerate(rows.groupby("scaling", sort=False)):
+            look = known.look[str(scaling)]
+            if "low" in part and look != style.REST:
+                axes.fill_between(part[curve[0]], part["low"], part["high"],
+                                  color=look.color, alpha=0.08, linewidth=0)  # fmt: skip
+            style.trace(axes, part[[*curve]], str(scaling), known.look, index, 8)
+
+    figure, panels = by_length(known.drawn(frame), panel)
+    known.finish(figure, panels, note)
+    return figure
+
+
+def _wavelength_axes(axes: Axes, rows: pd.DataFrame) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.minorticks_off()
+    window = rows["trained_length"].iloc[0]
+    axes.axhline(window, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
+    axes.set_xlabel("Channel pair i, fastest first", fontsize=style.SIZE)
+    axes.set_ylabel("Wavelength (tokens)", fontsize=style.SIZE)
+
+
+def _score_axes(axes: Axes, rows: pd.DataFrame) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: style.length_label(int(value)))
+    window, last = rows["trained_length"].iloc[0], rows["distance"].max()
+    axes.axvspan(1, min(window, last), color="0.94", linewidth=0, zorder=0)
+    axes.axvline(window, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
+    axes.set_xlabel("Distance (tokens)", fontsize=style.SIZE)
+    axes.set_ylabel("Attention score", fontsize=style.SIZE)
