@@ -32,13 +32,13 @@ from ropewalk.harness.serve._server import Server
 from ropewalk.harness.sweep.plan import check_rotary, open_model
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling import native
-from ropewalk.scaling.types import Frequencies, Rotation
+from ropewalk.scaling.types import Rotation
 from ropewalk.tasks.types import Loglikelihood
 
 log = logging.getLogger("ropewalk")
-COMPARED = 256  # tokens of the document that a server is asked about
+LONGEST = 16_384  # tokens of the text
+COMPARED, QUICK = 256, 64  # tokens that a server is asked about; those that are read at all
 CHARACTERS = 8 * COMPARED  # the longest words of real tokenizers have so many per token
-QUICK = 64  # tokens of the document that are read, for the cache and by a server
 # Other names of rope_theta, and the scalings that need the window of pretraining.
 BASES = ("rotary_emb_base", "rope_base", "theta", "rotary_base")
 WINDOWED = ("llama3", "yarn", "longrope")
@@ -56,8 +56,7 @@ UNSEEN = (  # no number of a rotary module shows these, or not at every length
 TIMES = (2.0, 0.5, 8.0, 0.125, 1 / 64)
 SHORT, STEPS = 48, 64  # tokens of the text where it passes no window; the last ones, one by one
 PAST = 16  # tokens before and at least behind the end of a window, where stateful types change
-LONGEST = 16_384  # tokens of the text
-BANDED = 1024  # with moved positions, whose forward holds scores of all pairs
+BANDED = 1024  # tokens with moved positions, whose forward holds scores of all pairs
 # Tokens x parameters that are read, twice: a minute or two on few cores, seconds on a GPU.
 BUDGET, CPU_BUDGET = 1e14, 1e12
 ALLOWED = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}  # in log-probability
@@ -65,6 +64,11 @@ OTHER_START = " with"  # what follows a method's name where the text has another
 # The mean difference of a loss in nats that a server's rounding and ours cause. In SmolLM2-135M,
 # bfloat16 alone causes 0.03 to 0.05 with weights in four bits, llama.cpp's 8-bit products 0.04.
 CLOSE = {torch.float32: 0.05, torch.float16: 0.05, torch.bfloat16: 0.12}
+DUAL_CHUNK_UNREAD = (
+    f"{native.DUAL_CHUNK} is read by neither transformers nor a current server. Its rotary class is"
+    " still in vLLM 0.33 and SGLang 0.5.23, but not the attention that it needs. Use --scaling"
+    " native to measure it, and ropewalk export --to hf-code to write it as a modelling file"
+)
 
 
 @dataclass(frozen=True)
@@ -151,16 +155,6 @@ def _beginning(tokenizer: Any, text: str, size: int) -> str:
     return text.encode()[: ends[: size + 1][-1]].decode(errors="ignore")
 
 
-# The config.
-
-
-DUAL_CHUNK_UNREAD = (
-    f"{native.DUAL_CHUNK} is read by neither transformers nor a current server. Its rotary class is"
-    " still in vLLM 0.33 and SGLang 0.5.23, but not the attention that it needs. Use --scaling"
-    " native to measure it, and ropewalk export --to hf-code to write it as a modelling file"
-)
-
-
 def config_findings(where: str, commit: str | None, config: Any, trusted: bool) -> list[Finding]:
     """Return the faults of a config, or one finding that there are none."""
     text = config.get_text_config()
@@ -169,12 +163,7 @@ def config_findings(where: str, commit: str | None, config: Any, trusted: bool) 
     given = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     scaling = dict(full_attention(given) or {}) if isinstance(given, dict) else {}
     kind = str(scaling.get("rope_type", scaling.get("type", "default")))
-    faults = [
-        *_missing(raw, scaling, kind, text),
-        *_contradictory(raw, scaling),
-        *_unread(scaling, kind, text, trusted),
-        *_dropped_elsewhere(scaling, kind, text.model_type),
-    ]
+    faults = [*_faults(raw, scaling, kind, text), *_unread(scaling, kind, text, trusted)]
     if faults:
         return [Finding("config", "failed", fault) for fault in faults]
     rope = rope_of(config)
@@ -187,16 +176,17 @@ def config_findings(where: str, commit: str | None, config: Any, trusted: bool) 
     return findings
 
 
-def _missing(
+def _faults(
     raw: Mapping[str, Any], scaling: Mapping[str, Any], kind: str, text: Any
 ) -> Iterator[str]:
-    """Yield what is not in config.json and the library fills in silently."""
+    """Yield what is missing from config.json, contradictory, or read differently by engines."""
 
     def is_base(name: str) -> bool:
         """Return whether the library takes the base from this key, as GPT-NeoX's class does."""
         changed = type(text).from_dict({**deepcopy(dict(raw)), name: 2 * raw[name]})
         return bool(rope_of(changed).base != rope_of(text).base)
 
+    outer, inner = raw.get("rope_theta"), scaling.get("rope_theta")
     if "rope_theta" not in raw and "rope_theta" not in scaling:
         named = [name for name in BASES if isinstance(raw.get(name), int | float)]
         if not any(map(is_base, named)):
@@ -211,10 +201,6 @@ def _missing(
             f"max_position_embeddings, {text.max_position_embeddings:,} tokens; write the window "
             "of pretraining"
         )
-
-
-def _contradictory(raw: Mapping[str, Any], scaling: Mapping[str, Any]) -> Iterator[str]:
-    """Yield where two keys contradict each other and one wins."""
     old, new = raw.get("rope_scaling"), raw.get("rope_parameters")
     if isinstance(old, dict) and isinstance(new, dict):
         different = sorted(key for key in old.keys() & new.keys() if old[key] != new[key])
@@ -223,49 +209,11 @@ def _contradictory(raw: Mapping[str, Any], scaling: Mapping[str, Any]) -> Iterat
                 f"rope_scaling and rope_parameters differ in {', '.join(different)}: transformers 5"
                 " takes rope_scaling, other readers rope_parameters"
             )
-    outer, inner = raw.get("rope_theta"), scaling.get("rope_theta")
     if None not in (outer, inner) and outer != inner:
         yield (
             f"rope_theta is {outer:g} in config.json and {inner:g} in its scaling: "
             "engines read one or the other"
         )
-
-
-def _unread(scaling: Mapping[str, Any], kind: str, text: Any, trusted: bool) -> Iterator[str]:
-    """Yield the keys of a scaling that change nothing in the library's rotary embedding.
-
-    Each number is changed in turn, and the model's own rotary class is built with it.
-    """
-    if kind == "dynamic":
-        return  # it shows only in inputs longer than the window
-    before = _frequencies_with(text, {}, trusted)
-    given = scaling.get("attention_factor") is not None
-    for key, value in scaling.items():
-        skip = key in UNSEEN or (given and key in OF_THE_FACTOR)
-        skip |= key == WINDOW and kind not in ("llama3", "yarn")  # for longrope it chooses the list
-        if skip or isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        others = [type(value)(value * times) or times for times in TIMES]
-        after = [_frequencies_with(text, {key: other}, trusted) for other in others]
-        if before and all(one and one.fingerprint == before.fingerprint for one in after):
-            yield (
-                f"{key} {value:g} of its {kind} scaling is not read: transformers computes the same"
-                " with other values"
-            )
-
-
-def _frequencies_with(text: Any, changes: dict[str, Any], trusted: bool) -> Frequencies | None:
-    """Return what the model's rotary class has with a changed scaling; None where it fails."""
-    changed = deepcopy(text)
-    full_attention(changed.rope_parameters).update(changes)
-    try:
-        return built(text, changed, trust_remote_code=trusted)
-    except UserError:
-        return None
-
-
-def _dropped_elsewhere(scaling: Mapping[str, Any], kind: str, model_type: str) -> Iterator[str]:
-    """Yield what other engines drop, and frequencies that follow the input: caches become stale."""
     if kind == "dynamic":
         yield (
             "dynamic scaling: the base follows the longest input so far, keys cached before keep "
@@ -279,7 +227,7 @@ def _dropped_elsewhere(scaling: Mapping[str, Any], kind: str, model_type: str) -
             "short_mscale and long_mscale; write it there too"
         )
     differ = scaling.get("short_factor") != scaling.get("long_factor")
-    if kind == "longrope" and differ and not model_type.startswith("phi3"):
+    if kind == "longrope" and differ and not text.model_type.startswith("phi3"):
         yield (
             "longrope has two lists of factors: transformers chooses by the input, servers by the "
             "length that they allocate, and keys cached under the other list are stale; write one "
@@ -287,7 +235,36 @@ def _dropped_elsewhere(scaling: Mapping[str, Any], kind: str, model_type: str) -
         )
 
 
-# The layers.
+def _unread(scaling: Mapping[str, Any], kind: str, text: Any, trusted: bool) -> Iterator[str]:
+    """Yield the keys of a scaling that change nothing in the library's rotary embedding.
+
+    Each number is changed in turn, and the model's own rotary class is built with it.
+    """
+    if kind == "dynamic":
+        return  # it shows only in inputs longer than the window
+
+    def computed(changes: Mapping[str, Any]) -> str:
+        """Return the fingerprint of the frequencies with a changed scaling, "" where that fails."""
+        changed = deepcopy(text)
+        full_attention(changed.rope_parameters).update(changes)
+        try:
+            return built(text, changed, trust_remote_code=trusted).fingerprint
+        except UserError:
+            return ""
+
+    before = computed({})
+    has_factor = scaling.get("attention_factor") is not None
+    for key, value in scaling.items():
+        skip = key in UNSEEN or (has_factor and key in OF_THE_FACTOR)
+        skip |= key == WINDOW and kind not in ("llama3", "yarn")  # for longrope it chooses the list
+        if skip or isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        others = [type(value)(value * times) or times for times in TIMES]
+        if before and all(computed({key: other}) == before for other in others):
+            yield (
+                f"{key} {value:g} of its {kind} scaling is not read: transformers computes the same"
+                " with other values"
+            )
 
 
 def _layer_findings(
@@ -327,9 +304,6 @@ def _layer_findings(
         verified = "the model's own class computes it"
     what = f"{label} acts" if scales else "a scaling would act"
     yield Finding("layers", "passed", f"{what} on {acts} of {total} attention layers; {verified}")
-
-
-# The cache.
 
 
 @torch.inference_mode()
@@ -380,9 +354,6 @@ def _log_probabilities(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tens
     """Return the log-probability of the last tokens, one fewer than there are logits, float32."""
     logs = logits[0, :-1].float().log_softmax(-1)
     return logs.gather(1, tokens[0, -len(logs) :, None])[:, 0]
-
-
-# The server.
 
 
 def _compare_server(
