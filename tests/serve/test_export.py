@@ -1,9 +1,7 @@
 """What a serving engine reads gives the measured losses, or the export is an error."""
 
 import json
-import math
 import shlex
-import shutil
 import socket
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -51,11 +49,10 @@ def frequencies(rope, length):
 SERVED = json.loads((ROOT / "tests/data" / "served.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def mine(tmp_path_factory: pytest.TempPathFactory) -> str:
-    file = tmp_path_factory.mktemp("mine") / "mine.py"
-    file.write_text(MINE)
-    return str(file)
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(MINE)
+    return str(tmp_path / "mine.py")
 
 
 @pytest.fixture(scope="module")
@@ -132,11 +129,9 @@ def test_the_classes_of_the_servers_give_the_same(case):
 
 @pytest.mark.parametrize(("to", "scaling", "words"), [
     ("vllm", "rerope", "--to hf-code"),
-    ("mlx", "log_n", "scales queries"),
     ("sglang", "dynamic_ntk:mode=transformers", "mode=frozen"),
     ("hf-code", "yarn", "--to transformers"),
     ("mlx", "./shrunk.py", "no attention factor below 1"),
-    ("hf-code", "yarn", "256 tokens (yarn changes frequencies alone"),
     ("tensorrt", "yarn", "known: gguf, hf_code"),
 ])  # fmt: skip
 def test_what_an_engine_cannot_express_is_refused(
@@ -179,13 +174,18 @@ def test_a_class_that_does_not_read_a_scaling_is_not_given_one(
         assert found.distance.close
 
 
-@pytest.mark.parametrize("scaling", ["yarn:factor=4", "pi:factor=4"])
-def test_a_form_that_the_config_class_refuses_is_not_written(scaling, tmp_path):
-    """Phi 3's config takes default and longrope alone, so every engine is given the carrier."""
+def test_a_form_that_the_config_class_refuses_is_not_written(tmp_path):
+    """Phi 3's config takes default and longrope alone, so every engine is given the carrier.
+
+    SGLang's class rotates the token at the original window as token 0 while no later one is there:
+    its original window, which a key of the config itself overrides, is the length.
+    """
     families.tiny("phi3").save_pretrained(tmp_path)
-    for to in ("transformers", "vllm", "sglang"):
-        found = rw.export(tmp_path, scaling=scaling, length="4x", to=to)
+    for to, window in (("transformers", WINDOW), ("vllm", WINDOW), ("sglang", LENGTH)):
+        found = rw.export(tmp_path, scaling="yarn:factor=4", length="4x", to=to)
         assert (found.form, found.distance.close) == ("longrope", True)
+        windows = (found.changed, found.changed["rope_parameters"])
+        assert all(keys["original_max_position_embeddings"] == window for keys in windows)
 
 
 @pytest.mark.slow
@@ -223,11 +223,8 @@ def test_a_modelling_file_computes_what_was_measured(family, scaling, saved, tmp
         moved(torch.ones(1, LENGTH + 1, dtype=torch.int64))
 
 
-@pytest.mark.parametrize(("family", "changes"), [
-    ("mistral", {}), ("gemma2", {"layer_types": ["sliding_attention", "full_attention"]}),
-])  # fmt: skip
-def test_sliding_layers_are_no_part_of_the_modelling_file(family, changes, tmp_path):
-    model = save_tiny(tmp_path / "m", family, sliding_window=32, **changes)
+def test_sliding_layers_are_no_part_of_the_modelling_file(tmp_path):
+    model = save_tiny(tmp_path / "m", "mistral", sliding_window=32)
     with pytest.raises(UserError, match="sliding layers, which see 32 tokens"):
         rw.export(model, scaling="rerope", length="4x", to="hf-code")
 
@@ -319,37 +316,29 @@ def test_mlx_gives_the_losses(scaling, tiny, model, mine, tmp_path):
     assert float(nll) == pytest.approx(float(measured(model, found).mean()), rel=1e-4)
 
 
-def test_a_folder_says_the_same_to_older_readers(tiny, tmp_path):
-    """rope_scaling and rope_theta stand beside rope_parameters; the tokenizer admits the length."""
-    rw.export(tiny, scaling="yarn", length="4x", to="vllm", out=tmp_path / "out", copy=True)
-    told = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert told["rope_scaling"] == told["rope_parameters"]
-    assert told["rope_theta"] == told["rope_parameters"]["rope_theta"] == 10_000.0
-    assert told["max_position_embeddings"] == LENGTH
-    assert not (tmp_path / "out" / "model.safetensors").is_symlink()
+@pytest.mark.parametrize("to", ["transformers", "vllm", "sglang", "mlx"])
+def test_a_folder_says_the_same_to_every_reader(to, tmp_path):
+    """rope_scaling and rope_theta for older readers, and no other key or file limits the length.
 
-
-def test_a_folder_has_none_of_the_files_that_vllm_reads_instead_of_its_config(tiny, tmp_path):
-    """vLLM reads params.json where a file is called consolidated*.safetensors, as Mistral's are."""
-    own = Path(shutil.copytree(tiny, tmp_path / "own"))
-    for name in ("params.json", "consolidated.safetensors", "consolidated-00001.safetensors"):
-        (own / name).touch()
-    rw.export(own, scaling="yarn", length="4x", to="vllm", out=tmp_path / "out")
-    left_out = {file.name for file in own.iterdir()} - {
-        f.name for f in (tmp_path / "out").iterdir()
-    }
-    assert left_out == {"params.json", "consolidated.safetensors", "consolidated-00001.safetensors"}
-
-
-def test_a_key_that_is_null_stays_null_in_a_folder(tmp_path):
-    """Without it Mistral's sliding window would be 4096 tokens, the default of its class."""
-    model = save_tiny(tmp_path / "m", "mistral")
-    before = json.loads((model / "config.json").read_text())
-    assert before["sliding_window"] is None
-    rw.export(model, scaling="yarn", length="4x", to="vllm", out=tmp_path / "out")
-    after = json.loads((tmp_path / "out" / "config.json").read_text())
+    vLLM takes the smallest name of the window, SGLang the first; vLLM reads params.json where a
+    file is called consolidated*.safetensors. A null stays: without it the sliding window of Mistral
+    would be 4096 tokens, the default of its class.
+    """
+    limits = {"max_sequence_length": WINDOW, "model_max_length": 2 * WINDOW, "max_seq_len": None}
+    model, out = save_tiny(tmp_path / "m", "mistral", **limits), tmp_path / "out"
+    for name in ("params.json", "consolidated.safetensors"):
+        (model / name).touch()
+    rw.export(model, scaling="yarn", length="4x", to=to, out=out, copy=True)
+    assert not {"params.json", "consolidated.safetensors"} & {file.name for file in out.iterdir()}
+    assert not (out / "model.safetensors").is_symlink()
+    before, after = (json.loads((at / "config.json").read_text()) for at in (model, out))
     assert before.keys() <= after.keys()
-    assert AutoConfig.from_pretrained(tmp_path / "out").sliding_window is None
+    assert after["rope_scaling"] == after["rope_parameters"]
+    assert after["rope_theta"] == after["rope_parameters"]["rope_theta"] == 10_000.0
+    assert after["max_position_embeddings"] == LENGTH
+    assert after["max_sequence_length"] == after["model_max_length"] == LENGTH
+    assert after["max_seq_len"] is None
+    assert AutoConfig.from_pretrained(out).sliding_window is None
 
 
 def test_the_command_prints_config_distance_and_line(tiny, ropewalk):
@@ -375,22 +364,12 @@ def test_the_command_serves_the_revision_that_was_asked_for(to, monkeypatch):
 
 
 @pytest.mark.parametrize("to", ["transformers", "vllm", "sglang"])
-def test_a_config_inside_of_another_is_changed_in_a_folder_alone(to, tmp_path):
-    """As that of Qwen 3.5: keys beside a command go to the outer one, and no one reads them."""
-    text = {**tiny_config("qwen3").to_dict(), "model_type": "qwen3_5_text"}
-    text["layer_types"] = ["full_attention"] * 2
-    AutoConfig.for_model("qwen3_5", text_config=text).save_pretrained(tmp_path)
-    found = rw.export(tmp_path, scaling="yarn:factor=4", length=LENGTH, to=to)
-    line = found.text().splitlines()[-1]
-    assert line.endswith(", with NEW written by --out NEW")
-    assert "rope_parameters" not in line
-
-
-@pytest.mark.parametrize("to", ["transformers", "vllm", "sglang"])
 def test_a_model_of_images_keeps_the_channels_of_their_rows_and_columns(to, tmp_path):
     """Without them a server rotates an image as text; with them, it has no longrope, only yarn.
 
     So do ``mrope.py`` of the wheels vllm 0.33.0 and sglang 0.5.23, and Qwen's own recipe has them.
+    The config is inside of another, so keys of a command go to the outer one, and no one reads
+    them: it is changed in a folder alone.
     """
     sections = {"mrope_section": [3, 3, 2], "mrope_interleaved": True}
     text = {**tiny_config("qwen3").to_dict(), "model_type": "qwen3_5_text"}
@@ -402,6 +381,8 @@ def test_a_model_of_images_keeps_the_channels_of_their_rows_and_columns(to, tmp_
         kept = {name: found.changed["rope_parameters"].get(name) for name in sections} == sections
         assert kept == (to == "transformers" or scaling in ("ntk", "yarn:factor=4"))
         assert ("--language-model-only" in found.command) == (not kept)
+        assert found.command.endswith(", with NEW written by --out NEW")
+        assert "rope_parameters" not in found.command
 
 
 def test_sglang_is_told_base_and_rotated_part_of_a_head_twice(tmp_path):
@@ -411,18 +392,13 @@ def test_sglang_is_told_base_and_rotated_part_of_a_head_twice(tmp_path):
     (the part).
     """
     model = save_tiny(tmp_path / "m", "gpt_neox")
-    out = tmp_path / "out"
-    rw.export(model, scaling="ntk", length="4x", to="sglang", out=out)
-    line = shlex.split(rw.export(model, scaling="ntk", length="4x", to="sglang").command)
-    added = json.loads(line[line.index("--json-model-override-args") + 1])
-    for told in (added, json.loads((out / "config.json").read_text())):
-        assert told["rope_theta"] == told["rope_parameters"]["rope_theta"] != 1e4
-        assert told["partial_rotary_factor"] == 0.25
+    keys = rw.export(model, scaling="ntk", length="4x", to="sglang").changed
+    assert keys["rope_theta"] == keys["rope_parameters"]["rope_theta"] != 1e4
+    assert keys["partial_rotary_factor"] == 0.25
 
 
 @pytest.mark.parametrize(("family", "scaling", "told"), [
     ("llama", "self_extend", "ropewalk export {} --scaling self_extend --length 256 --to hf-code"),
-    ("llama", "yarn", "ropewalk export {} --scaling yarn --length 256 --to transformers"),
     ("qwen3_moe", "yarn", "ropewalk export {} --scaling yarn --length 256 --to transformers"),
     ("qwen3_moe", "self_extend", "no command serves it: hf-code cannot serve self_extend at 256 "
      "tokens (the file is checked for cohere"),
@@ -437,24 +413,17 @@ def test_a_line_to_type_next_is_one_that_runs(family, scaling, told, saved):
 
 def test_a_model_with_slots_is_served_by_transformers(tmp_path):
     """The full-attention entry of Gemma 3 is scaled; for servers that is an error: unchecked."""
-    config = {
-        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 16,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": WINDOW,
-        "vocab_size": 300, "sliding_window": 32, "pad_token_id": None,
-        "layer_types": ["sliding_attention", "full_attention"],
-    }  # fmt: skip
-    folder = tmp_path / "gemma3"
-    AutoConfig.for_model("gemma3_text", **config).save_pretrained(folder)
-    found = rw.export(folder, scaling="yarn", length="4x", to="transformers")
+    families.tiny("gemma3_text").save_pretrained(tmp_path)
+    found = rw.export(tmp_path, scaling="yarn", length="4x", to="transformers")
     assert found.changed["rope_parameters"]["full_attention"]["rope_type"] == "yarn"
     assert found.distance.units <= 1
-    with pytest.raises(UserError, match=r"\(gemma3_text has a rotary embedding per layer") as error:
-        rw.export(folder, scaling="yarn", length="4x", to="vllm")
-    assert str(error.value).count("is not checked") == 1  # a reason that all forms share
+    with pytest.raises(UserError, match=r"\(gemma3_text has a rotary embedding per layer"):
+        rw.export(tmp_path, scaling="yarn", length="4x", to="vllm")
 
 
 @pytest.mark.parametrize("to", ["transformers", "vllm", "sglang", "mlx"])
 def test_a_yarn_that_is_shipped_says_all_that_an_engine_reads(to, tmp_path):
+    """SGLang adds the keys of a command to the shipped ones, and its yarn reads mscale."""
     shipped = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}
     folder = save_tiny(tmp_path / "m", rope_parameters=shipped, max_position_embeddings=LENGTH)
     found = rw.export(folder, scaling="native", length="4x", to=to)
@@ -463,50 +432,6 @@ def test_a_yarn_that_is_shipped_says_all_that_an_engine_reads(to, tmp_path):
     assert (told["beta_fast"], told["beta_slow"], told["attention_factor"]) == (32.0, 1.0, 1.0)
     assert to == "mlx" or told.get("mscale") is told.get("mscale_all_dim") is None
     assert rw.export(folder, scaling="none", length="4x", to=to).form == "default"
-
-
-def test_keys_added_to_a_shipped_yarn_give_sglang_the_measured_factor(tmp_path):
-    """SGLang 0.5.23 adds the keys of a command to the shipped ones (``{**current, **value}``).
-
-    Its yarn multiplies attn_factor by the ratio of mscale to mscale_all_dim where both are numbers,
-    else by 0.1 ln s + 1.
-    """
-    shipped = {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5, "extrapolation_factor": 0.5}
-    folder = save_tiny(tmp_path / "m", rope_parameters=shipped, max_position_embeddings=LENGTH)
-    for scaling in ("native", "yarn:factor=8"):
-        found = rw.export(folder, scaling=scaling, length="4x", to="sglang")
-        words = shlex.split(found.command)
-        added = json.loads(words[words.index("--json-model-override-args") + 1])
-        read = {**shipped, **added["rope_parameters"]}
-        assert read["extrapolation_factor"] == 1
-        assert read["mscale"] is read["mscale_all_dim"] is None
-        factor = (0.1 * math.log(read["factor"]) + 1) * read["attn_factor"]
-        assert factor == pytest.approx(found.target.frequencies.attention_factor)
-
-
-def test_a_longrope_of_sglang_rotates_the_token_behind_the_window_as_any_other(tiny, tmp_path):
-    """Its class rotates the token at the original window as token 0 while no later one is there.
-
-    So the original window, which a key of the config itself overrides, is the length.
-    """
-    families.tiny("phi3").save_pretrained(tmp_path)
-    for place, key in ((tiny, False), (tmp_path, True)):
-        found = rw.export(place, scaling="mr_rope", length="4x", to="sglang")
-        assert (found.form, found.distance.close) == ("longrope", True)
-        name = "original_max_position_embeddings"
-        assert found.changed["rope_parameters"][name] == LENGTH
-        assert found.changed.get(name) == (LENGTH if key else None)
-
-
-@pytest.mark.parametrize("to", ["transformers", "vllm", "sglang", "mlx"])
-def test_no_other_name_of_the_window_limits_the_length(to, tmp_path):
-    """vLLM takes the smallest of these keys, SGLang the first, and reject a longer length."""
-    limits = {"max_sequence_length": WINDOW, "model_max_length": 2 * WINDOW, "max_seq_len": None}
-    folder = save_tiny(tmp_path / "m", **limits)
-    rw.export(folder, scaling="yarn", length="4x", to=to, out=tmp_path / "out")
-    told = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert told["max_sequence_length"] == told["model_max_length"] == LENGTH
-    assert told.get("max_seq_len") is None
 
 
 @pytest.mark.slow
