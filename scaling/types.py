@@ -85,8 +85,8 @@ class Rope:
 class Rotation(ABC):
     """What a method returns: how queries and keys are rotated at one length.
 
-    There are four kinds, each a subclass with the same interface, so that callers need not tell
-    them apart.
+    Its four kinds share this interface, so that callers need not tell them apart. What is not
+    overridden below is that of one set of frequencies at true positions.
     """
 
     per_layer: ClassVar[bool] = False  # each layer has frequencies of its own
@@ -116,10 +116,6 @@ class Rotation(ABC):
         """Return its numbers as ``run.json`` stores them."""
         return self.last.to_record()
 
-    def parameters(self) -> Mapping[str, object]:
-        """Return the ``rope_parameters`` of transformers' own type that is run; empty for none."""
-        return {}
-
     def plainest(self) -> Rotation:
         """Return an equal rotation of the simplest kind."""
         return self
@@ -136,8 +132,8 @@ class Rotation(ABC):
         return self
 
     def as_bands(self, length: int) -> Bands:
-        """Return the same attention as bands; raise ValueError where it cannot be expressed so."""
-        raise ValueError(f"{type(self).__name__} for {length} tokens cannot be expressed as bands")
+        """Return the same attention as bands; not of stateful types, nor of sets by layer."""
+        return Bands(length, (by_distance(length, self.last, 0),))
 
     def angles(self, distances: torch.Tensor) -> torch.Tensor:
         """Return the angle of every channel pair between the last query and keys, in radians.
@@ -175,20 +171,18 @@ class Frequencies(Rotation):
     attention_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        row: object = self.inv_freq  # a user's method may give anything
-        if not isinstance(row, torch.Tensor):
-            raise ValueError(f"inv_freq must be a float32 tensor, got {type(row).__name__}")
-        if row.dtype != torch.float32 or row.dim() != 1:
-            kind = f"{row.dtype} {tuple(row.shape)}"
-            raise ValueError(f"inv_freq must be one row of float32, got {kind}")
-        wrong = ~torch.isfinite(self.inv_freq) | (self.inv_freq < 0)
+        row: Any = self.inv_freq  # a user's method may give anything
+        if not isinstance(row, torch.Tensor) or row.dtype != torch.float32 or row.dim() != 1:
+            kind = getattr(row, "dtype", type(row).__name__)
+            raise ValueError(f"inv_freq must be one row of a float32 tensor, got {kind}")
+        wrong = ~torch.isfinite(row) | (row < 0)
         if bool(wrong.any()):
-            first = int(wrong.nonzero()[0])
+            pair = int(wrong.nonzero()[0])
             raise ValueError(
-                f"inv_freq must be finite and not negative, got {float(self.inv_freq[first]):g} for"
-                f" channel pair {first}"
+                f"inv_freq must be finite and not negative, got {float(row[pair]):g} for channel"
+                f" pair {pair}"
             )
-        if not (math.isfinite(self.attention_factor) and self.attention_factor > 0):
+        if not 0 < self.attention_factor < math.inf:
             raise ValueError(f"attention_factor must be positive, got {self.attention_factor}")
 
     @property
@@ -206,9 +200,6 @@ class Frequencies(Rotation):
             "inv_freq": self.inv_freq.tolist(),
         }
 
-    def as_bands(self, length: int) -> Bands:
-        return Bands(length, (by_distance(length, self, 0),))
-
 
 @dataclass(frozen=True, eq=False)
 class PerLayerFrequencies(Rotation):
@@ -223,8 +214,7 @@ class PerLayerFrequencies(Rotation):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the numbers; where all layers are equal, that of their frequencies."""
-        prints = [one.fingerprint for one in self.layers]
+        prints = [layer.fingerprint for layer in self.layers]
         if len(set(prints)) == 1:
             return prints[0]
         return hashlib.sha256(" ".join(["layers", *prints]).encode()).hexdigest()[:16]
@@ -233,12 +223,10 @@ class PerLayerFrequencies(Rotation):
         return self.layers
 
     def to_record(self) -> dict[str, Any]:
-        return {"layers": [one.to_record() for one in self.layers]}
+        return {"layers": [layer.to_record() for layer in self.layers]}
 
     def plainest(self) -> PerLayerFrequencies | Frequencies:
-        """Return the frequencies of one layer where all layers are equal."""
-        equal = len({one.fingerprint for one in self.layers}) == 1
-        return self.layers[0] if equal else self
+        return self.layers[0] if self.fingerprint == self.layers[0].fingerprint else self
 
     def checked(self, rope: Rope, length: int) -> Rotation:
         if len(self.layers) != rope.layers:
@@ -273,9 +261,6 @@ class StatefulRope(Rotation):
 
     def frequency_sets(self) -> tuple[Frequencies, ...]:
         return (self.frequencies,)
-
-    def parameters(self) -> Mapping[str, object]:
-        return self.rope_parameters
 
     def to_record(self) -> dict[str, Any]:
         return super().to_record() | {"served": dict(self.rope_parameters)}
@@ -313,44 +298,32 @@ class Band:
     blended: bool = False
 
     def __post_init__(self) -> None:
-        shapes = {tuple(row.shape[:1]) for row in (self.first, self.end, self.query)}
-        dims = [self.first.dim(), self.end.dim(), self.query.dim(), self.key.dim()]
-        wide = 1 if self.column is None else 2
-        if len(shapes) != 1 or dims != [1, 1, wide, wide]:
-            raise ValueError(
-                f"first, end and query must be rows of one length, got {sorted(shapes)}"
-            )
-        self._check_columns()
-        if self.first.dtype != torch.int64 or self.end.dtype != torch.int64:
-            raise ValueError(
-                f"first and end must be int64, got {self.first.dtype} and {self.end.dtype}"
-            )
+        for span in (self.first, self.end):
+            if span.dtype != torch.int64 or span.shape != self.query.shape[:1]:
+                raise ValueError("first and end must be int64, one number per row of query")
         numbers = [row for row in (self.query, self.key, self.phase) if row is not None]
         if not all(n.dtype == torch.float64 and _finite(n) for n in numbers):
             raise ValueError("query and key must be finite float64 positions, phase such angles")
-        rows = self.start + torch.arange(len(self.first))
-        causal = (self.first >= 0) & (self.first <= self.end) & (self.end <= rows + 1)
+        columns = self.query.shape[1:]
+        fits = self.key.shape[1:] == columns and len(columns) == (self.column is not None)
+        if self.column is not None and fits:
+            fits = self.column.dtype == torch.int64 and self.column.dim() in (1, 3)
+            fits &= self.column.shape[-1] == len(self.frequencies.inv_freq)
+            fits &= set(self.column.flatten().tolist()) <= set(range(*columns))
+        if not fits:
+            raise ValueError(
+                "column must be int64 (pairs,) or (layers, heads, pairs), with numbers of columns "
+                "that query and key both have"
+            )
+        queries = self.start + torch.arange(len(self.first))
+        causal = (self.first >= 0) & (self.first <= self.end) & (self.end <= queries + 1)
         if not bool(causal.all()):
-            at = int(rows[~causal][0])
+            at = int(queries[~causal][0])
             raise ValueError(f"query {at} must meet keys first..end within 0..{at + 1}")
         if len(self.end) and int(self.end.max()) > len(self.key):
             raise ValueError(
                 f"keys up to {int(self.end.max())} are met, {len(self.key)} have a position"
             )
-
-    def _check_columns(self) -> None:
-        if self.column is None:
-            return
-        pairs, columns = len(self.frequencies.inv_freq), self.query.shape[1]
-        fits = self.column.dtype == torch.int64 and self.column.dim() in (1, 3)
-        if not fits or self.column.shape[-1] != pairs or self.key.shape[1] != columns:
-            raise ValueError(
-                f"column must be int64 ({pairs},) or (layers, heads, {pairs}), and query and key"
-                f" have one number of columns, got {tuple(self.column.shape)}, {columns} and"
-                f" {self.key.shape[1]}"
-            )
-        if not bool(((self.column >= 0) & (self.column < columns)).all()):
-            raise ValueError(f"column must be from 0 to {columns - 1}")
 
     @property
     def pairs(self) -> int:
@@ -380,11 +353,6 @@ class Band:
             for at in range(query.shape[1])
         ]
         return torch.stack(largest)[self.maps].amax(0)
-
-    @property
-    def reach(self) -> float:
-        """The largest relative position of a pair, in tokens."""
-        return float(self.reaches.max())
 
     @property
     def unmoved(self) -> bool:
@@ -486,7 +454,7 @@ class Bands(Rotation):
     @property
     def reach(self) -> float:
         """The largest relative position, in tokens, that a pair is rotated to."""
-        return max(band.reach for band in self.bands)
+        return max(float(band.reaches.max()) for band in self.bands)
 
     @property
     def strength(self) -> float:
@@ -496,20 +464,6 @@ class Bands(Rotation):
     def to_record(self) -> dict[str, Any]:
         counts = {"bands": len(self.bands), "pairs": self.pairs, "reach": self.reach}
         return super().to_record() | counts
-
-    def relative(self, query: int) -> torch.Tensor:
-        """Return the relative positions that a query and every key up to it are rotated to.
-
-        float64 ``(query + 1,)``, tokens; NaN for a key that the query does not attend to. Where
-        channel pairs differ, that of the slowest.
-        """
-        relative = torch.full((query + 1,), torch.nan, dtype=torch.float64)
-        for band in self.bands:
-            row = query - band.start
-            if 0 <= row < len(band.first):
-                met = slice(int(band.first[row]), int(band.end[row]))
-                relative[met] = band.relative(row, met)[:, -1]
-        return relative
 
     def angles(self, distances: torch.Tensor) -> torch.Tensor:
         angles = torch.full((len(distances), len(self.last.inv_freq)), torch.nan).double()
@@ -551,14 +505,12 @@ class Bands(Rotation):
     def checked(self, rope: Rope, length: int) -> Rotation:
         if self.length != length:
             raise ValueError(f"its bands are for {self.length} tokens")
-        for band in self.bands:
-            if band.column is not None and band.by_head:
-                shape, given = (rope.layers, rope.heads), tuple(band.column.shape[:2])
-                if given != shape:
-                    raise ValueError(
-                        f"positions by head for {given[0]} layers of {given[1]} heads; the model"
-                        f" has {shape[0]} layers of {shape[1]} heads"
-                    )
+        shapes = {(*b.column.shape[:2],) for b in self.bands if b.column is not None and b.by_head}
+        for layers, heads in shapes - {(rope.layers, rope.heads)}:
+            raise ValueError(
+                f"positions by head for {layers} layers of {heads} heads; the model has "
+                f"{rope.layers} layers of {rope.heads} heads"
+            )
         return super().checked(rope, length)
 
     @property
@@ -653,28 +605,17 @@ def factor_or_stretch(factor: float | None, rope: Rope, length: int) -> float:
 Method = Callable[[Rope, int], Rotation]
 
 
-def rotation_on(on: Method, rope: Rope, length: int) -> Rotation:
+def rotation_on(on: Method, rope: Rope, length: int, *, moved: bool = True) -> Rotation:
     """Return a method's rotation at a length; raise ValueError where nothing can build on it."""
     rotation = on(rope, length)
-    if rotation.stateful:
-        raise ValueError(f"on={_name(on)} only runs as it is served; nothing can build on it")
-    if rotation.per_layer:
-        raise ValueError(
-            f"on={_name(on)} gives frequencies for each layer; nothing can build on it"
-        )
+    if rotation.stateful or rotation.per_layer or (rotation.moves_positions and not moved):
+        why = "frequencies for each layer" if rotation.per_layer else "moved positions"
+        why = "frequencies that follow the text" if rotation.stateful else why
+        name = str(getattr(getattr(on, "func", on), "__module__", on)).rpartition(".")[2]
+        raise ValueError(f"nothing can build on={name}, which gives {why}")
     return rotation
 
 
 def frequencies_on(on: Method, rope: Rope, length: int) -> Frequencies:
     """Return the frequencies of a method; raise ValueError for one that moves positions itself."""
-    rotation = rotation_on(on, rope, length)
-    if rotation.moves_positions:
-        raise ValueError(
-            f"on must name a method that gives frequencies, {_name(on)!r} moves positions"
-        )
-    return rotation.last
-
-
-def _name(on: Method) -> str:
-    inner = getattr(on, "func", on)  # of a partial
-    return str(getattr(inner, "__module__", on)).rpartition(".")[2]
+    return rotation_on(on, rope, length, moved=False).last

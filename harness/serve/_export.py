@@ -28,6 +28,7 @@ from ropewalk.harness.plugins import Plugin, load
 from ropewalk.harness.serve import gguf, hf_code, transformers
 from ropewalk.harness.serve._parameters import AT_THE_TOP, Distance, RopeParameters, Target, forms
 from ropewalk.harness.sweep.spec import Spec
+from ropewalk.scaling.types import StatefulRope
 
 FORMS = {
     "default": "the plain embedding at another base",
@@ -174,14 +175,14 @@ def _known_forms(target: Target, known: tuple[str, ...]) -> Iterable[RopeParamet
     rotation = target.rotation
     if rotation.needs_code and "bands" in known:
         return [{"rope_type": "bands"}]
-    if not rotation.stateful:
+    if not isinstance(rotation, StatefulRope):
         return [form for form in forms(target) if form["rope_type"] in (*known, "longrope")]
     if "dynamic" not in known:
         raise ValueError(
             "only transformers has a base that follows the length step by step. Use mode=frozen, "
             "the base of one length"
         )
-    return [{**rotation.parameters(), "rope_theta": target.rope.base}]
+    return [{**rotation.rope_parameters, "rope_theta": target.rope.base}]
 
 
 class Expressed(NamedTuple):

@@ -13,21 +13,7 @@ from hypothesis import strategies as st
 
 import ropewalk as rw
 import ropewalk.scaling
-from ropewalk.scaling import (
-    giraffe_power,
-    giraffe_truncated,
-    llama3,
-    longrope,
-    mr_rope,
-    native,
-    none,
-    ntk,
-    ntk_by_parts,
-    ntk_mixed,
-    p_rope,
-    pi,
-    yarn,
-)
+from ropewalk.scaling import longrope, mr_rope, native, none, ntk, ntk_by_parts, p_rope, pi, yarn
 from ropewalk.scaling.types import Frequencies, Rope
 
 FOLDER = Path(ropewalk.scaling.__file__).parent
@@ -132,17 +118,10 @@ LLAMA2 = Rope(128, 10000.0, 4096)
     [
         (pi, {"factor": 0.5}, "factor must be 1 or more, got 0.5"),
         (ntk, {"factor": 2.0, "base": 5e5}, "give factor or base, not both"),
-        (ntk, {"base": 1e39}, "base must be at most 3.4e38"),
         (ntk_by_parts, {"alpha": 32.0}, "beta must be above alpha"),
-        (yarn, {"beta_fast": 1.0}, "beta_fast must be above beta_slow"),
         (yarn, {"ramp": "paper", "truncate": False}, "truncate=False for code only"),
         (yarn, {"mscale": 1.0}, "give attention_factor, or mscale and mscale_all_dim"),
-        (yarn, {"attention_factor": 0.0}, "attention_factor must be positive, got 0.0"),
-        (llama3, {"low_freq_factor": 4.0}, "high_freq_factor must be above low_freq_factor"),
         (p_rope, {"p": 1.01}, "p must be from 0 to 1, got 1.01"),
-        (giraffe_power, {"power": -0.1}, "power must be 0 or more, got -0.1"),
-        (giraffe_truncated, {"cutoff": 0.0}, "cutoff must be a number of tokens above 0"),
-        (ntk_mixed, {"exponent": 0.0}, "exponent must be above 0 and at most 1, got 0.0"),
         (mr_rope, {"kind": "max"}, "kind is uni or pro, got max"),
         (longrope, {}, "give factors=PATH, a JSON file with short_factor and long_factor"),
     ],
@@ -153,18 +132,9 @@ def test_bad_options_are_refused(method, options, words):
         frequencies(LLAMA2, 8192, **options)
 
 
-def test_ntk_refuses_a_single_pair():
-    with pytest.raises(ValueError, match="ntk needs a rotary_dim of 4 or more, got 2"):
-        ntk.frequencies(Rope(2, 10000.0, 4096), 8192)
-
-
 @pytest.mark.parametrize(("shipped", "words"), [
     ({"rope_type": "proportional"}, "the checkpoint ships 'proportional'"),
-    ({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]},
-     "the shipped factor must be a number, got None"),
     ({"rope_type": "llama3", "factor": 8.0}, "the shipped low_freq_factor must be a number"),
-    ({"rope_type": "yarn", "factor": 8.0, "mscale": "one"},
-     "the shipped mscale must be a number, got 'one'"),
 ])  # fmt: skip
 def test_native_refuses_what_it_cannot_read(shipped, words):
     with pytest.raises(ValueError, match=words):

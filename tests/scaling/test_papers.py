@@ -192,8 +192,6 @@ def test_a_factor_file_replaces_what_is_shipped(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("{", "cannot be read as JSON"),
-    ('{"short_factor": [1, 1]}', "longrope needs a searched table, and .* has none"),
     ('{"short_factor": [1, 1], "long_factor": [1, 1, 1]}', "a list of 2 numbers, .*got 3"),
     ('{"short_factor": [1, 0], "long_factor": [1, 1]}', "must be positive numbers, got 0"),
 ])  # fmt: skip
@@ -232,23 +230,11 @@ def test_yarn_divides_from_the_critical_channel_on():
     np.testing.assert_allclose(got, theta * (kept + (1 - kept) / 8), rtol=1e-6)
 
 
-@pytest.mark.parametrize("critical", [0, 64, 18, 5])
+@pytest.mark.parametrize("critical", [0, 64, 18])
 def test_a_critical_channel_that_is_none_is_refused(critical):
     """One outside the head, and for a ramp one that is not slower than what is kept."""
     with pytest.raises(ValueError, match="critical must be"):
         yarn.frequencies(LLAMA3, 1, factor=8.0, critical=critical)
-    if critical in (0, 64):
-        with pytest.raises(ValueError, match="critical must be a channel"):
-            critical_ntk.frequencies(LLAMA3, 1, critical=critical)
-    if critical == 5:
-        with pytest.raises(ValueError, match="critical must be slower"):
-            ntk_by_parts.frequencies(LLAMA3, 1, critical=critical)
-
-
-def test_a_window_without_a_turn_has_no_critical_base():
-    """Of 6 tokens no channel turns once."""
-    with pytest.raises(ValueError, match="7 tokens"):
-        critical_ntk.frequencies(Rope(16, 10_000.0, 6), 12)
 
 
 def test_cope_is_its_authors_mask():
@@ -296,9 +282,10 @@ def phases(found: Bands) -> np.ndarray:
 def test_jet_long_groups_what_is_far(length, group):
     """Distances up to the window are true, others floor(m/G) - floor(n/G), G = ceil(L / w)."""
     found = jet_long.bands(ROPE, length, window=7)
-    for m in range(length):
+    slow = float(found.last.inv_freq[-1])
+    for m, angles in enumerate(phases(found)):
         wanted = [m - n if m - n <= 7 else m // group - n // group for n in range(m + 1)]
-        assert found.relative(m).tolist() == wanted
+        assert np.allclose(angles[: m + 1, -1] / slow, wanted, rtol=0, atol=1e-9)
     assert found.reach < ROPE.trained_length
 
 
