@@ -22,11 +22,11 @@ from ropewalk.harness.names import nearest
 from ropewalk.harness.plugins import RAISED, failure
 from ropewalk.harness.reports._write import write_reports
 from ropewalk.harness.runs.frame import make_frame, score_of
+from ropewalk.harness.runs.record import SampleRecord
 from ropewalk.harness.runs.store import KEPT, read_samples
 from ropewalk.harness.stats.cells import records
 from ropewalk.harness.sweep.measure import Event, Started
 from ropewalk.harness.sweep.plan import Cell, Item, Key, Plan
-from ropewalk.tasks.types import Sample
 
 log = logging.getLogger("ropewalk")
 RUN_NAME = {"mlflow": ["run_name"], "trackio": ["name"], "wandb": ["name"]}  # arguments for it
@@ -59,7 +59,7 @@ def tracking(plan: Plan, folder: Path) -> Iterator[Callable[[Event], None]]:
     cells that were finished before; at the end the table of all scores and the figures.
     """
     trackers: list[Tracker] = []
-    samples: dict[Key, Mapping[str, Any]] = {}
+    samples: dict[Key, SampleRecord] = {}
     missing: dict[str, set[Key]] = {}  # by the key of a cell
 
     def update(event: Event) -> None:
@@ -92,12 +92,10 @@ def _keys(cell: Cell) -> list[Key]:
     return [Item(cell, question).key for question in cell.questions]
 
 
-def _score(cell: Cell, plan: Plan, samples: Mapping[Key, Mapping[str, Any]]) -> float | None:
+def _score(cell: Cell, plan: Plan, samples: Mapping[Key, SampleRecord]) -> float | None:
     """Return the score of a finished cell, None where no sample has a number."""
-    rows = [samples[key] for key in _keys(cell) if samples[key]["status"] == "ok"]
-    graded = [Sample(row["unit"], row["value"], row["weight"], row["facts"]) for row in rows]
     task = next(task for task in plan.tasks if task.label == cell.task)
-    score: float | None = score_of(task, graded)[0]["score"]
+    score: float | None = score_of(task, [samples[key] for key in _keys(cell)])[0]["score"]
     return score
 
 

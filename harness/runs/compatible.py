@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from ropewalk.harness.names import printable
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.runs.record import Run
 
-Run = Mapping[str, Any]
+MODELS, SEEDS, NAMES, PROTOCOLS = "models", "seeds", "names of documents", "protocols"
 
 
 def reasons(runs: Mapping[Path, Run]) -> list[str]:
@@ -20,12 +20,78 @@ def reasons(runs: Mapping[Path, Run]) -> list[str]:
     without documents is comparable with any.
     """
     found = []
-    for (one, first), (other, second) in combinations(runs.items(), 2):
-        for aspect in differing(first, second, ASPECTS):
-            fields = ", ".join(_fields(first, second)) if aspect == MODELS else ""
-            which = f" ({fields})" if fields else ""
-            found.append(printable(f"{one} and {other} have different {aspect}{which}"))
+    for (path, run), (other, second) in combinations(runs.items(), 2):
+        for aspect in differing(run, second):
+            which = f" ({', '.join(_fields(run, second))})" if aspect == MODELS else ""
+            found.append(f"{path} and {other} have different {aspect}{which}")
     return found
+
+
+def differing(run: Run, other: Run) -> list[str]:
+    """Return the aspects in which two runs are not comparable."""
+    same_name = run["model"]["name"] == other["model"]["name"]
+    read, also = ({d["sha256"]: d for d in r["documents"]["read"]} for r in (run, other))
+    pairs = [(read[text], also[text]) for text in read.keys() & also.keys()]
+    per_token = all(
+        any(task["metric"] == "perplexity" for task in r["tasks"].values()) for r in (run, other)
+    )
+    options, others = _options(run), _options(other)
+    aspects = {
+        MODELS: same_name and _fields(run, other),
+        SEEDS: same_name and run["seed"] != other["seed"],
+        "documents": read and also and read.keys() != also.keys(),
+        # Samples are paired by the name of their text.
+        NAMES: any(one.get("name") != two.get("name") for one, two in pairs),
+        "tokenizers": per_token and any(one["tokens"] != two["tokens"] for one, two in pairs),
+        # A task is in both runs, but never with the same options.
+        PROTOCOLS: any(options[t].isdisjoint(others[t]) for t in options.keys() & others.keys()),
+    }
+    return [aspect for aspect, differs in aspects.items() if differs]
+
+
+def check_same_sweep(folder: Path, old: Run, new: Run) -> None:
+    """Raise UserError where the record of another model, or another sweep, would be replaced.
+
+    The same sweep may have more cells than before, or fewer.
+    """
+    if setting := changed_setting(old, new):
+        raise UserError(f"{folder} has another sweep, with other {setting}; choose another --out.")
+
+
+def changed_setting(old: Run, new: Run) -> str | None:
+    """Return a setting that makes a sweep another one, not the same with more or fewer cells."""
+    was, now = (dict[str, Any](run["model"]) for run in (old, new))
+    for field in _fields(old, new):
+        return f"models ({field}: {was.get(field)}, now {now.get(field)})"
+    for aspect in differing(old, new):
+        if aspect in (SEEDS, NAMES, PROTOCOLS):
+            return aspect
+    texts, others = ({d["sha256"] for d in r["documents"]["read"]} for r in (old, new))
+    return None if texts <= others or others <= texts else "documents"
+
+
+def _fields(run: Run, other: Run) -> list[str]:
+    """Return the fields of both models that differ; what is not said of a model is None."""
+    was, now = (dict[str, Any](r["model"]) for r in (run, other))
+    return [key for key in {**was, **now} if (was.get(key) or None) != (now.get(key) or None)]
+
+
+def _options(run: Run) -> dict[str, set[str]]:
+    """Return every set of options that each task has, by its name."""
+    options: dict[str, set[str]] = {}
+    for label, task in run["tasks"].items():
+        settings = str([(name, str(value)) for name, value in deciding(task["options"])])
+        options.setdefault(label.partition(":")[0], set()).add(settings)
+    return options
+
+
+def deciding(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the options that decide a sample, sorted.
+
+    A switch that is off and a text that is empty are left out: a task that gains one keeps its
+    samples.
+    """
+    return sorted((k, value) for k, value in options.items() if value is not False and value != "")
 
 
 def raw_text(runs: Iterable[Run]) -> list[str]:
@@ -41,95 +107,20 @@ def raw_text(runs: Iterable[Run]) -> list[str]:
 
 def unpaired(runs: Mapping[Path, Run]) -> list[str]:
     """Return a sentence on the models with different requests for one task and length."""
-    pairs = [
-        f"{one['model']['name']} and {other['model']['name']}"
-        for one, other in combinations(runs.values(), 2)
-        if not _same_name(one, other) and _other_questions(one, other)
-    ]
+    pairs = []
+    for run, other in combinations(runs.values(), 2):
+        names = run["model"]["name"], other["model"]["name"]
+        of = [(run["tasks"][t], other["tasks"][t]) for t in run["tasks"].keys() & other["tasks"]]
+        both = [(one["questions"], two["questions"]) for one, two in of]
+        if names[0] != names[1] and any(
+            {*one[length]} != {*two[length]}
+            for one, two in both
+            for length in one.keys() & two.keys()
+        ):
+            pairs.append(" and ".join(names))
     if not pairs:
         return []
     more = f" and {len(pairs) - 1} pairs more" if len(pairs) > 1 else ""
     return [
         f"Not compared sample by sample: {pairs[0]}{more}, whose tokens, documents or seeds differ."
     ]
-
-
-def _other_questions(one: Run, other: Run) -> bool:
-    """Return whether two runs ask other questions, which hold the tokens, of a task and length."""
-    both = one["tasks"].keys() & other["tasks"].keys()
-    requests = [[run["tasks"][label]["questions"] for label in both] for run in (one, other)]
-    return any(
-        set(first[length]) != set(second[length])
-        for first, second in zip(*requests, strict=True)
-        for length in first.keys() & second.keys()
-    )
-
-
-def differing(one: Run, other: Run, aspects: Iterable[str]) -> list[str]:
-    """Return the aspects in which two runs differ."""
-    return [aspect for aspect in aspects if ASPECTS[aspect](one, other)]
-
-
-def _same_name(one: Run, other: Run) -> bool:
-    return bool(one["model"]["name"] == other["model"]["name"])
-
-
-def _fields(one: Run, other: Run) -> list[str]:
-    """Return the fields of both models that differ: a later version may record more of a model."""
-    first, second = one["model"], other["model"]
-    return [key for key in first if key in second and first[key] != second[key]]
-
-
-def _documents(one: Run, other: Run) -> bool:
-    texts = [sorted(d["sha256"] for d in run["documents"]["read"]) for run in (one, other)]
-    return all(texts) and texts[0] != texts[1]
-
-
-def _of_a_text(fact: str, one: Run, other: Run) -> bool:
-    """Return whether two runs record another name, or number of tokens, of a text that both read.
-
-    Samples are paired by the name of their text.
-    """
-    known = [{d["sha256"]: d.get(fact) for d in run["documents"]["read"]} for run in (one, other)]
-    return any(known[0][text] != known[1][text] for text in known[0].keys() & known[1].keys())
-
-
-def _protocols(one: Run, other: Run) -> bool:
-    """Return whether a task is in both runs, but never with the same options."""
-    first, second = dict(_options(one)), dict(_options(other))
-    return any(first[name].isdisjoint(second[name]) for name in first.keys() & second)
-
-
-def _per_token(run: Run) -> bool:
-    return any(task["metric"] == "perplexity" for task in run["tasks"].values())
-
-
-def _options(run: Run) -> Iterator[tuple[str, set[str]]]:
-    """Yield each task's name with all settings it had."""
-    settings_of: dict[str, set[str]] = {}
-    for label, task in run["tasks"].items():
-        settings = str([(name, str(value)) for name, value in deciding(task["options"])])
-        settings_of.setdefault(label.partition(":")[0], set()).add(settings)
-    yield from settings_of.items()
-
-
-def deciding(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the options that decide a sample, sorted.
-
-    A switch that is off and a text that is empty are left out: a task that gains one keeps its
-    samples.
-    """
-    return sorted((k, value) for k, value in options.items() if value is not False and value != "")
-
-
-MODELS, SEEDS, NAMES, PROTOCOLS = "models", "seeds", "names of documents", "protocols"
-ASPECTS: dict[str, Callable[[Run, Run], bool]] = {
-    MODELS: lambda one, other: _same_name(one, other) and bool(_fields(one, other)),
-    SEEDS: lambda one, other: _same_name(one, other) and one["seed"] != other["seed"],
-    "documents": _documents,
-    NAMES: partial(_of_a_text, "name"),
-    "tokenizers": lambda one, other: (
-        _per_token(one) and _per_token(other) and _of_a_text("tokens", one, other)
-    ),
-    PROTOCOLS: _protocols,
-}

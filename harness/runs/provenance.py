@@ -9,9 +9,8 @@ from typing import Any
 import pandas as pd
 
 from ropewalk.harness.plugins import FUNCTION, IN_PYTHON
-from ropewalk.harness.runs.record import honoured
+from ropewalk.harness.runs.record import Run
 
-Run = Mapping[str, Any]
 NOT_ASKED = (None, False, 0, "auto")  # settings that a command line leaves out
 NO_FLAG = "published"  # a setting of sweep files alone
 
@@ -86,10 +85,10 @@ def command(run: Run) -> str:
     functions = [one for one in run["methods"].values() if one.get("file") == FUNCTION]
     if functions or run["model"].get("loaded"):
         return ""
-    if str(honoured(run).get("docs")).endswith(IN_PYTHON):
+    if str(run["asked"].get("docs")).endswith(IN_PYTHON):
         return ""
     words = ["ropewalk", "run"]
-    for name, value in honoured(run).items():
+    for name, value in run["asked"].items():
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, Mapping):
             return ""

@@ -14,18 +14,11 @@ from ropewalk.harness.engine import OutOfMemory
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.names import printable
 from ropewalk.harness.plugins import call
-from ropewalk.harness.runs.record import check_graded
-from ropewalk.harness.runs.store import (
-    append,
-    check_intact,
-    measured,
-    outcomes,
-    write_run,
-    writing,
-)
+from ropewalk.harness.runs.record import SampleRecord
+from ropewalk.harness.runs.store import append, each_sample, measured, write_run, writing
 from ropewalk.harness.sweep.backend import Backend, Failed, Reply
 from ropewalk.harness.sweep.memory import needed
-from ropewalk.harness.sweep.plan import Item, Key, Plan
+from ropewalk.harness.sweep.plan import Item, Key, Plan, check_facts
 from ropewalk.harness.sweep.record import records
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.harness.sweep.this_process import ThisProcess
@@ -98,7 +91,7 @@ def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generat
     _, record = records(plan, folder)  # nothing in the folder changes before it is known to match
     try:
         with writing(folder) as samples:
-            done = measured(outcomes(folder))
+            done = measured(each_sample(folder))
             left, work = tuple(plan.left(done)), plan.work(done)
             yield Started(left)
             replies = backend.answers(plan, work) if work else iter(())
@@ -139,7 +132,6 @@ def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generat
                 }
                 append(samples, sample)
                 yield Stored(item, sample)
-            check_intact(samples)
     except KeyboardInterrupt as error:
         error.add_note("everything measured is kept. The same command continues")
         raise
@@ -147,17 +139,19 @@ def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generat
 
 def failures(plan: Plan, folder: Path) -> Iterator[Failure]:
     """Yield what has no number, and why; what is not measured yet has no entry."""
-    samples = outcomes(folder)
+    outcomes = {
+        (one["cell"], one["question"]): (one["status"], one.get("reason"))
+        for one in each_sample(folder)
+    }
     for cell in plan.cells:
         at = cell.task, cell.scaling, cell.length
         if cell.failed is not None:
             yield Failure(*at, None, "failed", cell.failed)
             continue
         for question in cell.questions:
-            sample = samples.get(Item(cell, question).key)
-            if sample is not None and sample["status"] != "ok":
-                why = sample.get("reason") or sample["status"]
-                yield Failure(*at, question.doc_id, sample["status"], why)
+            status, reason = outcomes.get(Item(cell, question).key, ("ok", None))
+            if status != "ok":
+                yield Failure(*at, question.doc_id, status, reason or status)
 
 
 def _joined(group: Item, replies: dict[Key, Reply]) -> Reply:
@@ -232,7 +226,8 @@ def _ok(sample: Any) -> Record:
     """Return a graded sample as it is recorded; raise ValueError for what no record can hold."""
     if not isinstance(sample, Sample):
         raise ValueError(f"it graded with {type(sample).__name__}, not Sample")
-    value, facts = float(sample.value), dict(sample.metadata)
-    outcome = {"value": value, "weight": sample.weight, "facts": facts}
-    check_graded(outcome)
-    return {"status": "ok", **outcome}
+    value, weight, facts = float(sample.value), int(sample.weight), dict(sample.metadata)
+    if not math.isfinite(value) or weight < 1:
+        raise ValueError(f"it graded with the value {value} and the weight {weight}")
+    check_facts(facts)
+    return {"status": "ok", "value": value, "weight": weight, "facts": facts}

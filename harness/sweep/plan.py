@@ -26,7 +26,6 @@ from ropewalk.harness.names import printable
 from ropewalk.harness.patching.resolve import over_lengths, supersets
 from ropewalk.harness.plugins import Plugin, call, load
 from ropewalk.harness.runs.compatible import deciding
-from ropewalk.harness.runs.record import check_question
 from ropewalk.harness.sweep.spec import CELLS, Spec
 from ropewalk.scaling import native, none
 from ropewalk.scaling._files import read_table
@@ -35,7 +34,6 @@ from ropewalk.tasks._tokens import kept
 from ropewalk.tasks.types import Generate, ModelRequest, Request, TaskContext
 
 QUESTIONS = 300_000
-TOKENS = 2**29  # tokens that the questions keep in memory, four bytes each
 Requests = Mapping[str, Mapping[int, Sequence[Request]]]  # by task label and length
 Resolved = Mapping[tuple[str, int], Rotation | UserError]  # by method label and length
 Key = tuple[str, str]  # a cell's key and a question's digest
@@ -185,10 +183,10 @@ def make_plan(
         for documents in opened.values()
     }
     sources = {task: corpora[documents].context for task, documents in opened.items()}
-    tally, requests = Tally(), dict[str, Mapping[int, Sequence[Request]]]()
+    requests = dict[str, Mapping[int, Sequence[Request]]]()
     for task in tasks:
         with found.collecting():
-            requests[task.label] = ask(task, sources[task.label], lengths, spec.seed, tally)
+            requests[task.label] = ask(task, sources[task.label], lengths, spec.seed)
     with found.collecting():
         _check_vocabulary(checkpoint, requests)
         if any(isinstance(part, Generate) for part in _parts(requests)):
@@ -294,14 +292,14 @@ def check_cells(methods: int, tasks: int, lengths: int) -> None:
 
 
 def ask(
-    task: Plugin, source: TaskContext, lengths: Sequence[int], seed: int, tally: Tally
+    task: Plugin, source: TaskContext, lengths: Sequence[int], seed: int
 ) -> dict[int, list[Request]]:
     """Return the questions of a task by length."""
     by_length: dict[int, list[Request]] = {length: [] for length in lengths}
 
     def questions() -> None:
         requests = task.module.ask(source, lengths, seed=seed, **task.arguments)
-        for question in _checked(requests, lengths, tally):
+        for question in _checked(requests, lengths):
             by_length[question.cell or question.length].append(question)
 
     call(f"task {task.label}", questions)
@@ -310,37 +308,46 @@ def ask(
     return by_length
 
 
-def _checked(requests: Iterable[Any], lengths: Sequence[int], tally: Tally) -> Iterator[Request]:
+def _checked(requests: Iterable[Any], lengths: Sequence[int]) -> Iterator[Request]:
     """Yield the questions, of equal ones each with its turn, so that all of them count.
 
     Raises ValueError for what could not be put to a model or recorded.
     """
     turns: Counter[tuple[int, str]] = Counter()
-    for question in requests:
-        check_question(question)
+    for number, question in enumerate(requests):
+        if not isinstance(question, Request):
+            raise ValueError(f"it yields {type(question).__name__}, not Request")
+        if number == QUESTIONS:
+            raise UserError(
+                f"the plan has more than {QUESTIONS:,} questions, more than one task may have; give"
+                " fewer lengths, documents or trials, or for windows with a larger stride."
+            )
+        check_facts([question.doc_id, question.metadata])
         length = question.cell or question.length
         if length not in lengths:
             raise ValueError(
                 f"{question.doc_id}: its {length} tokens are not a length of the sweep"
             )
-        for part in question.model_requests:
-            if part is not question:
-                check_question(part)
-            tally.add(part)
         turn = turns[length, question.digest]
         turns[length, question.digest] += 1
         yield replace(question, repeat=turn) if turn else question
 
 
+def check_facts(facts: Any) -> None:
+    """Raise an error for what no line of ``samples.jsonl`` can hold."""
+    json.dumps(facts, allow_nan=False, ensure_ascii=False).encode()
+
+
 def _check_vocabulary(checkpoint: Checkpoint, requests: Requests) -> None:
     size = checkpoint.config.get_text_config().vocab_size
-    runs = [kept(part.tokens).numbers() for part in _parts(requests)]
-    largest = max((int(tokens.max()) for tokens in runs), default=0)
-    if largest >= size:
-        raise UserError(
-            f"the tokenizer of {checkpoint.label} gives token {largest}, its model has {size}:"
-            " they do not belong together."
-        )
+    for part in _parts(requests):
+        tokens = kept(part.tokens).numbers()
+        for token in (int(tokens.min()), int(tokens.max())):
+            if not 0 <= token < size:
+                raise UserError(
+                    f"{part.doc_id}: token {token} is not in the vocabulary of {checkpoint.label},"
+                    f" which has {size}: the tokenizer and the model do not belong together."
+                )
 
 
 def _parts(requests: Requests) -> list[ModelRequest]:
@@ -402,30 +409,3 @@ def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: 
         *([checkpoint.attention] if checkpoint.attention != "auto" else []),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-class Tally:
-    """Counts the questions of a plan and the tokens they keep."""
-
-    def __init__(self) -> None:
-        self.questions = 0
-        self.tokens = 0
-        self.runs: set[int] = set()  # windows on one text share its tokens
-
-    def add(self, question: Request) -> None:
-        """Count a question; raise UserError where the plan comes to too much."""
-        run = kept(question.tokens).body.obj
-        self.questions += 1
-        if id(run) not in self.runs:
-            self.runs.add(id(run))
-            self.tokens += len(run)  # type: ignore[arg-type]
-        if self.questions > QUESTIONS:
-            self._refuse(f"more than {QUESTIONS:,} questions")
-        if self.tokens > TOKENS:
-            self._refuse(f"questions of more than {TOKENS:,} tokens")
-
-    def _refuse(self, much: str) -> None:
-        raise UserError(
-            f"the plan has {much}, more than one sweep may have; give fewer lengths,"
-            " documents or trials, or for windows with a larger stride."
-        )

@@ -14,17 +14,19 @@ import torch
 
 from ropewalk.harness.names import recorded, recorded_entry
 from ropewalk.harness.plugins import ROOT, Plugin, call
-from ropewalk.harness.runs.store import SCHEMA, check_same_sweep, record_in
+from ropewalk.harness.runs.compatible import check_same_sweep
+from ropewalk.harness.runs.record import SCHEMA, Model, Run, Task
+from ropewalk.harness.runs.record import Plugin as PluginRecord
+from ropewalk.harness.runs.store import record_in
 from ropewalk.harness.sweep.plan import Plan
 
-CELL = ("scaling", "task", "length", "frequencies", "key", "failed")
 PACKAGES = (
     "ropewalk", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scipy", "peft",
     "lm_eval",
 )  # fmt: skip
 
 
-def records(plan: Plan, folder: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+def records(plan: Plan, folder: Path) -> tuple[Run | None, Run]:
     """Return the record that a folder has, and the one that a run of this plan writes there.
 
     The new one has the sessions of the old. Raises UserError where the folder has a run of another
@@ -37,7 +39,7 @@ def records(plan: Plan, folder: Path) -> tuple[dict[str, Any] | None, dict[str, 
     return before, record
 
 
-def describe(plan: Plan) -> dict[str, Any]:
+def describe(plan: Plan) -> Run:
     """Return the record of a plan, of which nothing is measured."""
     asked = plan.spec.model_dump(mode="json")
     return {
@@ -55,9 +57,21 @@ def describe(plan: Plan) -> dict[str, Any]:
             "read": list(plan.documents),
             "left_out": plan.left_out,
         },
-        "cells": [{name: getattr(cell, name) for name in CELL} for cell in plan.cells],
+        "cells": [
+            {
+                "scaling": cell.scaling,
+                "task": cell.task,
+                "length": cell.length,
+                "frequencies": cell.frequencies,
+                "key": cell.key,
+                "failed": cell.failed,
+            }
+            for cell in plan.cells
+        ],
         "frequencies": {
-            cell.frequencies: cell.rotation.to_record() for cell in plan.cells if cell.rotation
+            cell.rotation.fingerprint: cell.rotation.to_record()
+            for cell in plan.cells
+            if cell.rotation
         },
         "sessions": [],
     }
@@ -71,9 +85,9 @@ def _template(plan: Plan) -> str | None:
     return f"applied in {', '.join(chats)}" if chats else "not applied"
 
 
-def _model(plan: Plan) -> dict[str, Any]:
+def _model(plan: Plan) -> Model:
     checkpoint, rope = plan.checkpoint, plan.checkpoint.rope
-    return {
+    model: Model = {
         "name": checkpoint.label,
         "revision": checkpoint.revision,
         "fingerprint": checkpoint.fingerprint,
@@ -86,16 +100,17 @@ def _model(plan: Plan) -> dict[str, Any]:
         "shipped": dict(rope.shipped),
         "bos": checkpoint.tokenizer.bos_token_id,
         "sliding_window": checkpoint.sliding_window,
-        **({"attention": checkpoint.attention} if checkpoint.attention != "auto" else {}),
-        **({"encoding": checkpoint.encoding} if checkpoint.encoding else {}),
-        **({"quantized": checkpoint.quantized} if checkpoint.quantized else {}),
-        **({"tokenizer": checkpoint.tokenizer_hash} if checkpoint.tokenizer_hash else {}),
-        **({"loaded": True} if checkpoint.loaded is not None else {}),
-        **({"adapter": checkpoint.adapter.metadata} if checkpoint.adapter else {}),
+        "attention": None if checkpoint.attention == "auto" else checkpoint.attention,
+        "encoding": checkpoint.encoding,
+        "quantized": checkpoint.quantized,
+        "tokenizer": checkpoint.tokenizer_hash,
+        "loaded": checkpoint.loaded is not None,
+        "adapter": checkpoint.adapter.metadata if checkpoint.adapter else None,
     }
+    return model
 
 
-def _plugin(plugin: Plugin) -> dict[str, Any]:
+def _plugin(plugin: Plugin) -> PluginRecord:
     options = {
         name: recorded(value) if isinstance(value, str) else value
         for name, value in plugin.options.items()
@@ -103,7 +118,7 @@ def _plugin(plugin: Plugin) -> dict[str, Any]:
     return {"given": recorded_entry(plugin.given), "options": options, "file": plugin.digest}
 
 
-def _task(plan: Plan, task: Plugin) -> dict[str, Any]:
+def _task(plan: Plan, task: Plugin) -> Task:
     module = task.module
     first = plan.methods[0].label  # every method is asked the same
     cells = [cell for cell in plan.cells if (cell.task, cell.scaling) == (task.label, first)]
