@@ -17,10 +17,10 @@ from ropewalk.harness.reports._write import save_table
 from ropewalk.harness.reports.differences import between, notes
 from ropewalk.harness.reports.differences import display as display_differences
 from ropewalk.harness.reports.writing.sentences import counted
-from ropewalk.harness.runs.compatible import ASPECTS, MODELS, differing, reasons
+from ropewalk.harness.runs.compatible import MODELS, differing, reasons
 from ropewalk.harness.runs.frame import called, make_frame
 from ropewalk.harness.runs.provenance import machines
-from ropewalk.harness.runs.store import checked_run, read_run
+from ropewalk.harness.runs.store import read_run
 from ropewalk.harness.stats.cells import cells
 from ropewalk.harness.stats.paired import NO_DIFFERENCE
 
@@ -106,8 +106,8 @@ def compare(
 def _two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) -> Comparison:
     if resolved(run) == resolved(other):
         raise UserError(f"{run} was given twice; name two runs.")
-    records = {one: checked_run(one) for one in (run, other)}
-    differs = differing(records[run], records[other], ASPECTS)
+    records = {one: read_run(one) for one in (run, other)}
+    differs = differing(records[run], records[other])
     for aspect in differs:
         if aspect != MODELS:  # to compare other weights under the same name may be the purpose
             raise UserError(
@@ -209,7 +209,7 @@ def _with_table(
     tolerance = TOLERANCE if options["tolerance"] is None else options["tolerance"]
     if tolerance < 0:
         raise UserError(f"--tolerance must be 0 or more percent, got {tolerance:g}.")
-    record = checked_run(run)
+    record = read_run(run)
     label = record["model"]["name"]
     name = options["published"] or record.get("asked", {}).get("published")
     if name is None:

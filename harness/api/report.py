@@ -19,7 +19,7 @@ from ropewalk.harness.reports.plots.style import COLUMN, PAGE, Paper, drawing
 from ropewalk.harness.runs.compatible import raw_text, reasons, unpaired
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.harness.runs.parquet import runs_at
-from ropewalk.harness.runs.store import read_run, reports_of, runs_in
+from ropewalk.harness.runs.store import REPORTS, read_run, runs_in
 from ropewalk.harness.stats.cells import shared
 from ropewalk.harness.stats.checkpoints import as_methods
 
@@ -106,7 +106,7 @@ def report(
             pass
     except OSError as error:
         raise UserError(f"--style {style} is no style of Matplotlib: {reason(error)}.") from None
-    folder = Path(out) if out else None if joined else reports_of(places[0])
+    folder = Path(out) if out else None if joined else places[0] / REPORTS
     if card and folder is None:
         raise UserError("--card: say with --out where the card of several runs goes.")
     return write(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from ropewalk.harness.plugins import load, names_code, parameters
 from ropewalk.harness.reports import best
 from ropewalk.harness.reports.plots.style import drawing, lay_out
 from ropewalk.harness.runs.frame import make_frame
-from ropewalk.harness.runs.store import measured, outcomes, run_folders, runs_in
+from ropewalk.harness.runs.store import each_sample, measured, run_folders, runs_in
 from ropewalk.harness.sweep.backend import Backend
 from ropewalk.harness.sweep.measure import (
     Event,
@@ -85,7 +85,7 @@ def summarize(plan: Plan, folder: Path) -> PlanSummary:
     Raises UserError where the folder is another model's or another sweep's, as the run would.
     """
     unnamed = unnamed_cells(plan, folder)
-    done, checkpoint = measured(outcomes(folder)), plan.checkpoint
+    done, checkpoint = measured(each_sample(folder)), plan.checkpoint
     cells, seen = [], set(done)
     for cell in plan.cells:
         left = {Item(cell, question).key for question in cell.questions} - seen
@@ -314,11 +314,11 @@ def _noted(plan: Plan, events: Generator[Event], observer: Observer) -> Generato
 
 def measurer(
     folder: Path, observer: Observer, backend: Backend
-) -> Callable[[Plan], Iterator[dict[str, Any]]]:
+) -> Callable[[Plan], Iterator[Mapping[str, Any]]]:
     """Return what measures plans of one model into a folder, and yields the stored samples."""
     progress = observer.progress()
 
-    def samples(plan: Plan) -> Iterator[dict[str, Any]]:
+    def samples(plan: Plan) -> Iterator[Mapping[str, Any]]:
         for event in progress(measure(plan, folder, backend)):
             if isinstance(event, Stored):
                 yield event.sample

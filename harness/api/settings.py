@@ -11,8 +11,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.hub import go_offline
 from ropewalk.harness.names import is_path
 from ropewalk.harness.plugins import names_code
-from ropewalk.harness.runs.record import honoured
-from ropewalk.harness.runs.store import checked_run
+from ropewalk.harness.runs.store import read_run
 from ropewalk.harness.sweep.spec import Spec, parse, parse_all
 
 if TYPE_CHECKING:
@@ -54,8 +53,9 @@ def settings_of(run: Path, sweep: Path | None, settings: Mapping[str, Any]) -> d
     own, and leave to run a repository's code, are given again. Raises UserError otherwise.
     """
     given = _given(settings)
-    record = checked_run(run)
-    recorded = {k: v for k, v in honoured(record).items() if k not in ("out", "track", *TRUST)}
+    record = read_run(run)
+    read = {name for name, field in Spec.model_fields.items() if not field.exclude} - {*TRUST}
+    recorded = {name: value for name, value in record["asked"].items() if name in read}
     if sweep is not None or "out" not in given:
         raise UserError(f"--from {run} takes the place of a sweep file, and needs a new --out.")
     for kind, flag in (("method", "scaling"), ("task", "task")):

@@ -152,7 +152,7 @@ def _note_search(tuning: Tuning, space: Space, trials: int, observer: Observer) 
     everything = estimate(plan, set()).tokens / closed  # of one method, on all documents
     held = len(split.held) / (len(split.search) + len(split.held))
     each = sum(len(cell.questions) for cell in plan.cells) / closed
-    begun = len(measured(tuning.samples)) / each
+    begun = len(measured(tuning.samples.values())) / each
     times = max(0.0, trials * (1 - held) + held + closed - begun)
     observer.note(
         f"Searching {space.text}. {counted(trials, 'trials')} and "

@@ -57,7 +57,7 @@ def run(
     from ropewalk.harness.api.run import MeasuredRun, PlanSummary, planned, summarize
     from ropewalk.harness.cli.outcome import brief, print_brief, print_conditions, status_of
     from ropewalk.harness.cli.show import print_failures, print_plan
-    from ropewalk.harness.runs.store import reports_of
+    from ropewalk.harness.runs.store import REPORTS
     from ropewalk.harness.sweep.notes import doc_warnings
     from ropewalk.harness.sweep.plan import Plan
 
@@ -79,7 +79,7 @@ def run(
     # Models of one sweep may have different tokenizers: then a note keeps them separate.
     making = partial(write, folders, tasks=specs[0].task, mixed=len(folders) > 1)
     try:
-        reports = making(reports_of(place), conditions=fail_if or (), observer=TERMINAL)
+        reports = making(place / REPORTS, conditions=fail_if or (), observer=TERMINAL)
     except UserError as error:  # a full disk, for instance
         scores = making(None, ["scores"])
         brief(scores.frame, scores.written, screen)

@@ -16,7 +16,7 @@ from ropewalk.harness.recommend.measuring import CUT, FAR, OWN
 from ropewalk.harness.recommend.race import BUDGET, WINNER, Race, Standing, difference
 from ropewalk.harness.reports._write import save_table
 from ropewalk.harness.reports.writing.sentences import at_most, counted, listed, signed, text
-from ropewalk.harness.runs.store import reports_of
+from ropewalk.harness.runs.store import REPORTS
 from ropewalk.harness.serve._export import express
 from ropewalk.harness.stats.paired import Array, Difference, share
 from ropewalk.harness.sweep.operations import duration
@@ -304,7 +304,7 @@ def write(answer: Answer) -> Recommendation:
     if rotation and method.digest != FUNCTION and plan.checkpoint.loaded is None:
         export, following, _ = express(plan.spec, method.given, data.target, answer.to)
     sentences = [*lines, *([f"Next: {following}"] if following else [])]
-    folder = reports_of(data.folder)
+    folder = data.folder / REPORTS
     make_folder(folder)
     part = ({plan.checkpoint.label: shown}, sentences)
     regret = standing.regret.get(answer.use)

@@ -18,7 +18,7 @@ import pandas as pd
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.resolve import depends_on_length
 from ropewalk.harness.plugins import module_of, names, parameters
-from ropewalk.harness.runs.store import checked_samples, measured
+from ropewalk.harness.runs.store import measured, read_samples
 from ropewalk.harness.serve._export import export
 from ropewalk.harness.stats.paired import Array
 from ropewalk.harness.stats.selection import plainness
@@ -111,11 +111,11 @@ class Measurements:
 
     def __init__(self, plan: Plan, folder: Path, measure: Measure) -> None:
         self.plan, self.folder, self._measure = plan, folder, measure
-        self.samples: dict[Key, Mapping[str, Any]] = dict(checked_samples(folder))
+        self.samples: dict[Key, Mapping[str, Any]] = {**read_samples(folder)}
 
     def complete(self, keys: Set[Key]) -> None:
         """Measure those of these samples that are missing."""
-        part = replace(self.plan, only=keys - measured(self.samples))
+        part = replace(self.plan, only=keys - measured(self.samples.values()))
         if next(part.left(set()), None) is not None:
             for sample in self._measure(part):
                 self.samples[sample["cell"], sample["question"]] = sample
@@ -272,7 +272,7 @@ class RaceData(Measurements):
         new = {key: name for key, name in self._wanted(needs).items() if key not in self.requested}
         if not self.budget.timed:
             return sum(self._sizes[key] for key in new)
-        done, rate = measured(self.samples), self.seconds.get("", 0.0)
+        done, rate = measured(self.samples.values()), self.seconds.get("", 0.0)
         seconds = (
             self._sizes[key] * self.seconds.get(name, rate)
             for key, name in new.items()

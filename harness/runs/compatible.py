@@ -55,19 +55,19 @@ def check_same_sweep(folder: Path, old: Run, new: Run) -> None:
     The same sweep may have more cells than before, or fewer.
     """
     if setting := changed_setting(old, new):
-        raise UserError(f"{folder} has another sweep, with other {setting}; choose another --out.")
+        raise UserError(f"{folder} has another sweep, with {setting}; choose another --out.")
 
 
 def changed_setting(old: Run, new: Run) -> str | None:
     """Return a setting that makes a sweep another one, not the same with more or fewer cells."""
     was, now = (dict[str, Any](run["model"]) for run in (old, new))
     for field in _fields(old, new):
-        return f"models ({field}: {was.get(field)}, now {now.get(field)})"
+        return f"another model ({field}: {was.get(field)}, now {now.get(field)})"
     for aspect in differing(old, new):
         if aspect in (SEEDS, NAMES, PROTOCOLS):
-            return aspect
+            return f"other {aspect}"
     texts, others = ({d["sha256"] for d in r["documents"]["read"]} for r in (old, new))
-    return None if texts <= others or others <= texts else "documents"
+    return None if texts <= others or others <= texts else "other documents"
 
 
 def _fields(run: Run, other: Run) -> list[str]:

@@ -58,7 +58,7 @@ def make_frame(
     conflicts = reasons(runs)
     if conflicts and not mixed:
         raise UserError(f"{conflicts[0]}; report them separately, or with --mixed.")
-    user_tasks = {
+    user_tasks: dict[str | None, Plugin] = {
         task.digest: task for task in (load("task", name) for name in tasks) if task.digest
     }
     for folder, run in runs.items():
@@ -130,7 +130,11 @@ def score_of(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the score of those samples that are ok; if the task raises, the status they get."""
     none = {"score": None, "low": None, "high": None, "n": 0}
-    good = [Sample(s["unit"], s["value"], s["weight"], s["facts"]) for s in samples if _is_ok(s)]
+    good = [
+        Sample(one["unit"], one["value"], one["weight"], one["facts"])
+        for one in samples
+        if one["value"] is not None
+    ]
     if not good:
         return none, {}
     try:

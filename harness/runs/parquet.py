@@ -8,14 +8,15 @@ inside the file, such as ``samples.parquet/served``, names the runs whose names 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ropewalk.harness.errors import UserError, foreign
 from ropewalk.harness.files import replacing
+from ropewalk.harness.runs.record import Run, SampleRecord
 
 TEXTS = ("run", "record", "cell", "question", "task", "frequencies", "unit", "status", "reason")
 WHOLE = ("length", "weight", "session")
@@ -23,7 +24,7 @@ NUMBERS = ("value", "seconds", "peak_mib")
 SCALE = 1_000_000  # losses have six decimals
 
 
-def write(runs: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]], file: Path) -> None:
+def write(runs: Mapping[str, tuple[Run, Sequence[SampleRecord]]], file: Path) -> None:
     """Write the record and the samples of each run, by name."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -35,7 +36,7 @@ def write(runs: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]], file: Pa
         "shared": pa.bool_(),
         "losses": pa.list_(pa.int32()),
     }
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, (record, samples) in runs.items():
         if not samples:
             raise UserError(f"{name} has no samples; leave it out.")
@@ -67,11 +68,9 @@ def _facts(facts: dict[str, Any]) -> dict[str, Any]:
 
 def runs_at(path: Path) -> list[Path]:
     """Return the runs that a path into a Parquet file names; none if it is no such path."""
-    file = next((one for one in (path, *path.parents) if one.suffix == ".parquet"), None)
-    if file is None or not file.is_file():
-        return []
-    _, runs = _read(file, file.stat().st_mtime_ns)
-    return [run for run in map(file.joinpath, runs) if run == path or path in run.parents]
+    file = _file(path)
+    runs = () if file is None else map(file.joinpath, _runs(file, file.stat().st_mtime_ns))
+    return [run for run in runs if run == path or path in run.parents]
 
 
 def record_of(run: Path) -> str:
@@ -79,34 +78,36 @@ def record_of(run: Path) -> str:
     return str(_rows(run)["record"][0])
 
 
-def samples_of(run: Path) -> Iterator[dict[str, Any]]:
+def samples_of(run: Path) -> Iterator[SampleRecord]:
     """Yield the samples of a run in a Parquet file, as ``samples.jsonl`` has them."""
     for row in _rows(run).drop_columns(["run", "record"]).to_pylist():
         facts, losses = json.loads(row["facts"]), row.pop("losses")
         if losses is not None:
             facts["losses"] = [number / SCALE for number in losses]
-        known = {name: cell for name, cell in row.items() if cell is not None or name == "value"}
-        yield {**known, "facts": facts}
+        sample = {name: cell for name, cell in row.items() if cell is not None or name == "value"}
+        yield cast(SampleRecord, {**sample, "facts": facts})
+
+
+def _file(path: Path) -> Path | None:
+    files = (one for one in (path, *path.parents) if one.suffix == ".parquet")
+    return next((file for file in files if file.is_file()), None)
 
 
 def _rows(run: Path) -> Any:
-    file = next(one for one in run.parents if one.suffix == ".parquet")
-    table, runs = _read(file, file.stat().st_mtime_ns)
-    return table.slice(*runs[run.relative_to(file).as_posix()])
+    file = _file(run)
+    assert file is not None  # it is one of ``runs_at``
+    return _runs(file, file.stat().st_mtime_ns)[run.relative_to(file).as_posix()]
 
 
 @lru_cache(maxsize=2)
-def _read(file: Path, _changed: int) -> tuple[Any, dict[str, tuple[int, int]]]:
-    """Return the table of a file and, by run, its first row and number of rows."""
+def _runs(file: Path, _changed: int) -> dict[str, Any]:
+    """Return the rows of each run of a file, which lie together."""
     import pyarrow.parquet as pq
 
     with foreign(f"{file} cannot be read"):
-        table = pq.read_table(file)
-        missing = {"run", "record", "facts", "losses"} - set(table.column_names)
-        if missing:
-            raise ValueError(f"it has no column {', '.join(sorted(missing))}")
-        runs, start = {}, 0
-        for name, rows in groupby(table["run"].to_pylist()):
-            runs[name] = start, len(list(rows))
-            start += runs[name][1]
-    return table, runs
+        table, start = pq.read_table(file), 0
+        runs = {}
+        for name, count in Counter(table["run"].to_pylist()).items():
+            runs[name] = table.slice(start, count)
+            start += count
+    return runs

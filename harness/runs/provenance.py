@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from ropewalk.harness.plugins import FUNCTION, IN_PYTHON
-from ropewalk.harness.runs.record import Run
+
+Run = Mapping[str, Any]
 
 NOT_ASKED = (None, False, 0, "auto")  # settings that a command line leaves out
 NO_FLAG = "published"  # a setting of sweep files alone

@@ -129,7 +129,7 @@ def read_samples(folder: Path) -> dict[Key, SampleRecord]:
     return {(sample["cell"], sample["question"]): sample for sample in each_sample(folder)}
 
 
-def measured(samples: Iterable[SampleRecord]) -> set[Key]:
+def measured(samples: Iterable[Mapping[str, Any]]) -> set[Key]:
     """Return the cell key and question of those samples that need not be measured again."""
     return {(one["cell"], one["question"]) for one in samples if one["status"] in KEPT}
 

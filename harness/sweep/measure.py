@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ropewalk.harness.engine import OutOfMemory
 from ropewalk.harness.errors import UserError
@@ -32,7 +32,7 @@ from ropewalk.tasks.types import (
     Sample,
 )
 
-Record = dict[str, Any]
+Record = dict[str, Any]  # a part of a sample's
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Stored:
     """A sample that is now on the disk: what it was measured of, and its record."""
 
     item: Item
-    sample: Record
+    sample: SampleRecord
 
 
 Event = Started | Stored
@@ -123,13 +123,13 @@ def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generat
                     if len(replied) < len(group.question.model_requests):
                         continue
                     item, reply = group, _joined(group, parts.pop(group.key))
-                sample = {
-                    **_sample(item, _graded(plan, item, reply)),
+                measured_by = {
                     "seconds": round(reply.seconds, 4),
                     "peak_mib": round(reply.peak_mib, 1),
                     "shared": reply.shared,
                     "session": len(record["sessions"]) - 1,
                 }
+                sample = _sample(item, _graded(plan, item, reply) | measured_by)
                 append(samples, sample)
                 yield Stored(item, sample)
     except KeyboardInterrupt as error:
@@ -168,16 +168,17 @@ def _joined(group: Item, replies: dict[Key, Reply]) -> Reply:
     )
 
 
-def _sample(item: Item, outcome: Record) -> Record:
+def _sample(item: Item, outcome: Record) -> SampleRecord:
     cell, question = item
-    return {
-        **dict(zip(("cell", "question"), item.key, strict=True)),
+    named = {
+        "cell": cell.key,
+        "question": question.digest,
         "task": cell.task,
         "length": cell.length,
         "frequencies": cell.frequencies,
         "unit": question.doc_id,
-        **outcome,
     }
+    return cast(SampleRecord, named | outcome)
 
 
 def _too_long(question: Request) -> Record:

@@ -114,7 +114,6 @@ def test_a_cell_without_a_score_is_named(before, tmp_path, ropewalk):
     [
         (lambda record: record.update(seed=7), "they have different seeds"),
         (lambda record: record["documents"]["read"].pop(), "they have different documents"),
-        (lambda record: record["cells"].clear(), "has no questions"),
     ],
 )
 def test_runs_that_cannot_be_paired_are_an_error(before, tmp_path, rejected, change, told):

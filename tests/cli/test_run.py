@@ -118,7 +118,7 @@ class TestRun:
         [
             ({"task": ["perplexity:tail=8"]}, "has another sweep, with other protocols; choose"),
             ({"seed": ["1"]}, "has another sweep, with other seeds; choose another --out."),
-            ({"dtype": ["bfloat16"]}, "holds a run of model"),
+            ({"dtype": ["bfloat16"]}, "has another sweep, with another model (dtype: "),
         ],
     )
     def test_a_dry_run_is_refused_where_the_run_is(
@@ -238,9 +238,7 @@ class TestRefused:
         other = save_tiny(Path("llama"), seed=1)
         done = ropewalk(*sweep(other, docs, Path("run")))
         assert done.status == 2
-        assert done.err.startswith(
-            "ropewalk: the run folder holds a run of model llama (fingerprint: "
-        )
+        assert "run has another sweep, with another model (fingerprint: " in done.err
         assert done.err.endswith("; choose another --out.\n")
         assert (Path("run") / RUN).read_bytes() == (whole / RUN).read_bytes()
 

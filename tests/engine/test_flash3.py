@@ -8,7 +8,7 @@ from torch.nn.attention import _registry, current_flash_attention_impl
 
 from ropewalk.harness.engine import DEFAULT
 from ropewalk.harness.engine.accelerated import NAME
-from ropewalk.harness.runs.store import other_model
+from ropewalk.harness.runs.compatible import changed_setting
 from ropewalk.harness.sweep.plan import make_plan
 from ropewalk.harness.sweep.record import describe
 from ropewalk.harness.sweep.spec import Spec
@@ -59,8 +59,8 @@ def test_its_samples_have_keys_and_a_folder_of_their_own(reference):
     keys = [{cell.key for cell in plan.cells} for plan in plans]
     assert keys[0].isdisjoint(keys[1])
     plain, own = (describe(plan) for plan in plans)
-    assert other_model(plain, own) == other_model(own, plain) == "attention"
-    assert other_model(own, own) is other_model(plain, plain) is None
+    assert changed_setting(plain, own) == "another model (attention: None, now flash3)"
+    assert changed_setting(own, own) is changed_setting(plain, plain) is None
 
 
 def test_without_such_a_gpu_it_is_an_error_before_weights_are_read(rejected, tmp_path):

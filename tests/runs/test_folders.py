@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.runs.store import (
-    RUN,
-    SAMPLES,
-    check_same_sweep,
-    default_folder,
-    requests_of,
-    runs_in,
-)
+from ropewalk.harness.runs.compatible import check_same_sweep
+from ropewalk.harness.runs.store import RUN, SAMPLES, default_folder, requests_of, runs_in
 from tests import ROOT
 from tests.command_line import sweep
 
@@ -93,15 +87,6 @@ def test_a_folder_that_is_not_a_runs_is_left_as_it_is(
         assert f"{tmp_path}" in rejected(*sweep(tiny, docs, tmp_path), *more)
     assert (tmp_path / SAMPLES).read_text() == samples
     assert len(list(tmp_path.iterdir())) == 1 + (record is not None)
-
-
-@pytest.mark.parametrize("out", ["/dev/null", "/dev/null/run", "file", "loop", "gone"])
-def test_a_dry_run_rejects_the_out_that_a_run_would(out, tiny, docs, tmp_path, rejected):
-    (tmp_path / "file").write_text("theirs")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
-    words = sweep(tiny, docs, tmp_path / out)
-    assert "is not a folder; choose another --out." in rejected(*words, "--dry-run")
 
 
 def test_runs_in_a_folder_are_found(record, tmp_path):

@@ -2,19 +2,20 @@
 
 import json
 import shutil
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.runs.frame import make_frame
+from ropewalk.harness.runs.frame import SAMPLE, make_frame
 from ropewalk.harness.runs.store import RUN, SAMPLES
 from ropewalk.harness.stats.cells import cells
+from tests import ROOT
 from tests.command_line import lines_of, put_lines
 from tests.small_runs import changed, sweep
+
+REFERENCE = ROOT / "results" / "reference"
 
 
 def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run):
@@ -26,39 +27,26 @@ def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("bytes", "x"), ("tokens", [1.0]), ("losses", 3), ("bucket", None), ("start", True)],
-)
-def test_a_fact_of_another_kind_costs_its_sample_alone(run, name, value, ropewalk):
-    """It is marked, with the reason, and every report is made of the rest."""
-    first, *others = (run / SAMPLES).read_text().splitlines()
-    record = json.loads(first)
-    record["facts"][name] = value
-    (run / SAMPLES).write_text("\n".join([json.dumps(record), *others, ""]))
-    frame = make_frame([run])
-    assert frame["status"].tolist() == ["failed", "ok", "ok"]
-    assert f"the fact {name} is" in frame["reason"][0]
-    done = ropewalk("report", run, "--report", "scores", "bits_per_byte", "loss_by_position")
-    assert (done.status, "bits_per_byte" in done.out) == (0, True)
+def test_a_frame_has_the_values_of_the_samples():
+    """As a naive join of the two files has them: every sample of every cell, with its facts."""
+    frame, run = make_frame([REFERENCE]), json.loads((REFERENCE / RUN).read_text())
+    keys = {(c["task"], c["scaling"], c["length"]): c["key"] for c in run["cells"]}
+    found = {(line["cell"], line["question"]): line for line in lines_of(REFERENCE)}
+    assert len(frame) == sum(
+        len(run["tasks"][cell["task"]]["questions"][str(cell["length"])]) for cell in run["cells"]
+    )
+    for row in frame.to_dict("records"):
+        line = found[keys[row["task"], row["scaling"], row["length"]], row["question"]]
+        expected = {**line["facts"], **{name: line.get(name) for name in SAMPLE}}
+        assert {name: row[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("above", "field", "value"),
-    [
-        (("methods", "pi"), "options", [None]),
-        (("sessions", 0), "workers", 5),
-        (("documents",), "given", 5),
-        (("model",), "rotary_dim", "x"),
-        ((), "frequencies", {"a": {"x": float("nan")}}),
-    ],
-)
-def test_a_field_of_another_kind_is_named(above, field, value, run, rejected, tmp_path):
+@pytest.mark.parametrize("change", [{"methods": 5}, {"sessions": None}, {"cells": [{}]}])
+def test_a_damaged_record_is_one_sentence(change, run, rejected, tmp_path):
     record = json.loads((run / RUN).read_text())
-    reduce(getitem, above, record)[field] = value
-    (run / RUN).write_text(json.dumps(record))
+    (run / RUN).write_text(json.dumps(record | change))
     for words in (["report", run], ["run", "--from", run]):
-        assert f"{run / RUN} is " in rejected(*words, "--out", tmp_path / "out")
+        assert f"{run / RUN} cannot be read: " in rejected(*words, "--out", tmp_path / "out")
 
 
 def test_a_report_that_fails_ends_no_other(run, tmp_path, ropewalk):

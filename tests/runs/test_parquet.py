@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import ropewalk as rw
-from ropewalk.harness.runs.store import RUN, SAMPLES, checked_run, checked_samples
+from ropewalk.harness.runs.store import RUN, SAMPLES, read_run, read_samples
 from tests import ROOT
 
 REFERENCE = ROOT / "results" / "reference"
@@ -24,25 +24,25 @@ def file(tmp_path):
 
 def test_a_parquet_file_has_every_sample_and_record_of_its_runs(file):
     folder = file.parent / "runs" / "two"
-    assert checked_run(file / "two") == checked_run(folder)
-    assert checked_samples(file / "two") == checked_samples(folder)
+    assert read_run(file / "two") == read_run(folder)
+    assert read_samples(file / "two") == read_samples(folder)
     assert (
         rw.frame(file / "part").drop(columns="run").equals(rw.frame(REFERENCE).drop(columns="run"))
     )
     assert rw.frame(file / "two").equals(rw.frame(folder))
-    assert len(pd.read_parquet(file)) == 2 * len(checked_samples(folder))
+    assert len(pd.read_parquet(file)) == 2 * len(read_samples(folder))
 
 
 def test_losses_of_more_than_six_decimals_are_kept_too(tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(REFERENCE, folder)
-    first = next(iter(checked_samples(folder).values()))
+    first = next(iter(read_samples(folder).values()))
     first["facts"]["losses"] = [1 / 3, 3000.0]
     for path in folder.glob("samples*"):
         path.unlink()
     (folder / SAMPLES).write_text(json.dumps(first) + "\n")
     rw.to_parquet(folder, tmp_path / "one.parquet")
-    (sample,) = checked_samples(tmp_path / "one.parquet" / "run").values()
+    (sample,) = read_samples(tmp_path / "one.parquet" / "run").values()
     assert sample["facts"] == first["facts"]
 
 
@@ -55,7 +55,7 @@ def test_reports_are_made_of_a_part_of_a_file(file, tmp_path):
 
 def test_what_is_not_a_file_of_runs_is_named(file, tmp_path):
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "table.parquet")
-    with pytest.raises(rw.UserError, match=r"table.parquet cannot be read: it has no column"):
+    with pytest.raises(rw.UserError, match="table.parquet cannot be read"):
         rw.frame(tmp_path / "table.parquet")
     with pytest.raises(rw.UserError, match=rf"three is not a run folder: it has no {RUN}"):
         rw.frame(file / "three")
