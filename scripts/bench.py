@@ -34,7 +34,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from ropewalk.harness.data.corpus import make_context
 from ropewalk.harness.engine import answers
 from ropewalk.harness.models.checkpoint import open_checkpoint
-from ropewalk.harness.models.hub import go_offline
+from ropewalk.harness.models.files import go_offline
 from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.patching.patch import patched
 from ropewalk.harness.patching.resolve import resolve

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.harness.data.documents import Documents, of_python
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.models.hub import go_offline
+from ropewalk.harness.models.files import go_offline
 from ropewalk.harness.names import is_path
 from ropewalk.harness.plugins import names_code
 from ropewalk.harness.runs.store import read_run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +17,7 @@ from ropewalk.harness.plugins import IN_PYTHON, split_options
 
 SET_OPTIONS = ("split", "field", "config", "revision")
 NUMBERS = ("limit", "count", "min_tokens", "max_chars", "seed")
-FILES = {*readers.TEXT, *readers.ARCHIVES, *readers.ROWS}
+FILES = {*readers.TEXT, *readers.ROWS}
 
 
 @dataclass(frozen=True)
@@ -110,13 +109,8 @@ def recorded_documents(given: str | Documents) -> str:
 
 
 def _split(given: str) -> tuple[str, str]:
-    """Return a name and its options; the name of a file or a glob may have colons of its own."""
-    name = given
-    while name:
-        if is_path(place(name)) or matching(name):
-            return name, given[len(name) + 1 :]
-        name = name.rpartition(":")[0]
-    name, _, listed = given.partition(":")
+    """Return a name and its options; a file whose own name has a colon takes none."""
+    name, _, listed = (given, "", "") if is_path(place(given)) else given.partition(":")
     return name, listed
 
 
@@ -127,10 +121,10 @@ def _selection(name: str, listed: str) -> Selection:
         if key not in known:
             raise UserError(f"--docs {name} has no option {key!r}; {nearest(key, known)}.")
         if key in NUMBERS:
-            least = 0 if key == "seed" else 1
-            if not (re.fullmatch("[0-9]{1,15}", value) and int(value) >= least):
+            if not value.isdecimal() or (int(value) == 0 and key != "seed"):
+                least = "0" if key == "seed" else "1"
                 raise UserError(
-                    f"--docs {name}: {key}={value} should be a whole number above {least - 1}."
+                    f"--docs {name}: {key}={value} should be a whole number from {least}."
                 )
             options[key] = int(value)
     return Selection(name, **options)

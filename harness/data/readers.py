@@ -1,4 +1,4 @@
-"""Read documents from text files, archives, files of rows and data sets, one at a time."""
+"""Read documents from text files, files of rows and data sets, one at a time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import io
 import json
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape, glob, has_magic
 from hashlib import sha256
@@ -15,7 +17,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fsspec import filesystem
 from fsspec import open as open_file
 from fsspec.compression import register_compression
 from huggingface_hub import constants
@@ -26,7 +27,6 @@ from ropewalk.harness.names import is_path, nearest, place
 
 logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # an error says it
 TEXT = (".html", ".md", ".py", ".rst", ".tex", ".txt")
-ARCHIVES = {".zip": "zip", ".tar": "tar", ".tgz": "tar"}  # and the name of each in fsspec
 JSON = (".json", ".jsonl", ".ndjson")
 TABLES = {".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}  # and their names in datasets
 ROWS = {*JSON, *TABLES}
@@ -98,7 +98,7 @@ def read(selection: Selection) -> Iterator[RawDocument]:
 def left_out(selection: Selection) -> Mapping[str, int]:
     """Return how many files in a folder of texts are not read, by their kind."""
     files = (_files(selection) or []) if place(selection.name).is_dir() else []
-    others = (kind(file) for file in files if kind(file) not in {*TEXT, *ARCHIVES})
+    others = (kind(file) for file in files if kind(file) not in TEXT)
     return Counter(f"{suffix or 'other'} files" for suffix in others)
 
 
@@ -116,25 +116,21 @@ def _files(selection: Selection) -> list[Path] | None:
     if not path.is_dir():
         return matching(selection.name) or None
     options = (selection.split, selection.field, selection.config, selection.revision)
-    if any(options) or _saved_to_disk(path):
+    if any(options):
         return None
     with foreign(f"{path} cannot be read"):
-        below = (file for file in path.rglob("*") if _shown(file.relative_to(path)))
-        files = sorted(file for file in below if file.is_file())
+        below = (file for file in path.rglob("*") if file.is_file())
+        hidden = re.compile(r"(^|/)(\.|__MACOSX/)")
+        files = sorted(f for f in below if not hidden.search(f.relative_to(path).as_posix()))
     kinds = {kind(file) for file in files if file.name != "README.md"}
-    only_rows = not kinds.isdisjoint(ROWS) and kinds.isdisjoint({*TEXT, *ARCHIVES})
+    only_rows = not kinds.isdisjoint(ROWS) and kinds.isdisjoint(TEXT)
     return None if only_rows else files
-
-
-def _shown(path: Path) -> bool:
-    """Return whether no part of a path begins with a dot, or is what macOS adds to an archive."""
-    return not any(part == "__MACOSX" or part.startswith(".") for part in path.parts)
 
 
 def _read_files(files: list[Path], selection: Selection) -> Iterator[RawDocument]:
     root = place(selection.name)
     if root.is_dir():
-        files = [file for file in files if kind(file) in {*TEXT, *ARCHIVES}]
+        files = [file for file in files if kind(file) in TEXT]
     else:
         root = Path(os.path.commonpath([file.parent for file in files]))
     some_rows = any(kind(file) in ROWS for file in files)
@@ -154,13 +150,15 @@ def _read_files(files: list[Path], selection: Selection) -> Iterator[RawDocument
                         TABLES[suffix], data_files=escape(str(path)), split="train", streaming=True
                     )
                 yield from read_rows(rows, selection.field, name, selection.seed)
-            elif suffix in ARCHIVES:
-                archive = filesystem(ARCHIVES[suffix], fo=str(path), skip_instance_cache=True)
-                for member in sorted(archive.find("")):
-                    if kind(Path(member)) in TEXT and _shown(Path(member)):
-                        yield f"{name}/{Path(member)}", _text(archive, member, selection.max_chars)
             else:
-                yield name, _text(filesystem("file"), str(path.absolute()), selection.max_chars)
+                with _opened(path) as file:
+                    yield name, file.read(selection.max_chars)
+
+
+def _opened(path: Path) -> Any:
+    """Open a text, without its byte order mark and with the line ends of Unix."""
+    packed = "infer" if path.suffix.lower() in COMPRESSED else None
+    return open_file(str(path.absolute()), "rt", encoding="utf-8-sig", compression=packed)
 
 
 def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -168,30 +166,20 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
 
     Arrow's threads, by which datasets reads JSON, may end the process where a line is broken.
     """
-    with open_file(str(path.absolute()), "rt", encoding="utf-8-sig", compression="infer") as file:
+    with _opened(path) as file:
         if kind(path) == ".json":
             whole = file.read()
-            try:
+            with suppress(ValueError):  # it may have an object per line
                 parsed = json.loads(whole)
-            except ValueError:  # it may have an object per line
-                file = io.StringIO(whole)
-            else:
                 rows = parsed if isinstance(parsed, list) else [parsed]
                 yield from (row if isinstance(row, dict) else {"text": row} for row in rows)
                 return
+            file = io.StringIO(whole)
         for number, line in enumerate(file, 1):
             if line.strip():
-                try:
+                with foreign(f"{path}: line {number} is not JSON"):
                     row = json.loads(line)
-                except ValueError as error:
-                    raise ValueError(f"line {number} is not JSON: {error}") from None
                 yield row if isinstance(row, dict) else {"text": row}
-
-
-def _text(files: Any, name: str, max_chars: int | None) -> str:
-    # The byte order mark is left out, and line ends are those of Unix.
-    with files.open(name, "r", encoding="utf-8-sig", compression="infer") as file:
-        return str(file.read(max_chars))
 
 
 def read_rows(
@@ -204,13 +192,10 @@ def read_rows(
     field = field or "text"
     if field in (getattr(rows, "column_names", None) or ()):
         rows = rows.select_columns(field)  # others may be images, which take long to decode
-    numbered: Iterator[tuple[int | None, Any]] = enumerate(rows)
-    if seed is not None and hasattr(rows, "select"):
-        numbered = ((index, rows[index]) for index in _drawn([*range(len(rows))], seed))
-    elif seed is not None:
-        numbered = ((None, row) for row in rows.shuffle(seed=seed, buffer_size=BUFFER))
-    for index, row in numbered:
-        label = name if index is None else f"{name}[{index}]"
+    if seed is not None:
+        rows = rows.shuffle(seed=seed, buffer_size=BUFFER)
+    for index, row in enumerate(rows):
+        label = f"{name}[{index}]" if seed is None else name
         if field not in row:
             raise UserError(
                 f"{label} has no field {field!r}; name the one with the text by :field=NAME "
@@ -219,44 +204,32 @@ def read_rows(
         text = row[field]
         if not isinstance(text, str | None):
             raise UserError(f"{label}: field {field!r} is {type(text).__name__}, not text.")
-        mark = "" if index is not None else f"#{sha256((text or '').encode()).hexdigest()[:8]}"
-        yield f"{label}{mark}", text and text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _saved_to_disk(path: Path) -> bool:
-    return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
+        if seed is not None:
+            label = f"{name}#{sha256((text or '').encode()).hexdigest()[:8]}"
+        yield label, text and text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _read_set(selection: Selection) -> Iterator[RawDocument]:
-    path, split = place(selection.name), selection.split or "test"
-    with foreign(f"data set {selection.name} (split {split}) cannot be read"):
-        rows = _open_set(selection, path, split)
-        yield from read_rows(rows, selection.field, path.name, selection.seed)
-
-
-def _open_set(selection: Selection, path: Path, split: str) -> Any:
     import datasets
 
+    path, split = place(selection.name), selection.split or "test"
     name, revision = selection.name, selection.revision
-    if is_path(path):
-        selection.reject("revision")
-        name = str(path)
-    if _saved_to_disk(path):
-        saved = datasets.load_from_disk(name)
-        selection.reject("config", *(() if isinstance(saved, dict) else ("split",)))
-        if isinstance(saved, dict) and split not in saved:
-            raise UserError(f"--docs {name} has no split {split!r}; {nearest(split, saved)}.")
-        return saved[split] if isinstance(saved, dict) else saved
-    if not is_path(path) and constants.HF_HUB_OFFLINE:  # datasets streams only from the hub itself
-        from huggingface_hub import snapshot_download  # imports the hub's whole client
+    with foreign(f"data set {name} (split {split}) cannot be read"):
+        if is_path(path):
+            selection.reject("revision")
+            name = str(path)
+        elif constants.HF_HUB_OFFLINE:  # datasets streams only from the hub itself
+            from huggingface_hub import snapshot_download  # imports the hub's whole client
 
-        try:
-            name, revision = snapshot_download(name, revision=revision, repo_type="dataset"), None
-        except OSError as error:
-            raise UserError(
-                f"data set {name} cannot be read offline: the hub's cache does not have all of it "
-                f"(hf download --repo-type dataset {name})."
-            ) from error
-    return datasets.load_dataset(
-        name, name=selection.config, split=split, revision=revision, streaming=True
-    )
+            try:
+                name = snapshot_download(name, revision=revision, repo_type="dataset")
+            except OSError as error:
+                raise UserError(
+                    f"data set {name} cannot be read offline: the hub's cache does not have all of "
+                    f"it (hf download --repo-type dataset {name})."
+                ) from error
+            revision = None
+        rows = datasets.load_dataset(
+            name, name=selection.config, split=split, revision=revision, streaming=True
+        )
+        yield from read_rows(rows, selection.field, path.name, selection.seed)

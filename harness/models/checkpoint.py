@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any
@@ -13,12 +13,11 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.engine.accelerated import check_compiler, check_flash3
-from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.errors import UserError, foreign, reason
 from ropewalk.harness.models.adapter import Adapter, open_adapter
 from ropewalk.harness.models.config import label, open_config, packed
-from ropewalk.harness.models.files import file_hash, folder_hash, tokenizer_hash
+from ropewalk.harness.models.files import file_hash, folder_hash, reading, tokenizer_hash
 from ropewalk.harness.models.gguf import configure_tokenizer, is_gguf, pretrained, quantization
-from ropewalk.harness.models.hub import reading
 from ropewalk.harness.models.structure import (
     own_frequencies,
     position_limit,
@@ -83,19 +82,6 @@ class Checkpoint:
         return self.config.to_dict()["encoding"] if own else None
 
     @cached_property
-    def generation(self) -> Any:
-        """The generation config that the model has, or will have once it is loaded."""
-        if self.loaded is not None:
-            return self.loaded.generation_config
-        if is_gguf(self.name):
-            return GenerationConfig.from_model_config(self.config)
-        read = partial(GenerationConfig.from_pretrained, self.name, revision=self.revision)
-        try:
-            return read()
-        except OSError:  # without a file of its own, it is in the model's config
-            return read(config_file_name="config.json")
-
-    @cached_property
     def parameter_count(self) -> int:
         """The number of parameters, from the config alone."""
         model = without_weights(self.config, trust_remote_code=self.trust_remote_code)
@@ -139,9 +125,7 @@ def open_checkpoint(
         check_flash3(where_to, number)
     with reading("weights", where):
         shown, kind = label(name, where), packed(config)
-        if kind is not None:
-            _check_quantisation(where, config, kind)
-            shown = f"{shown}-{kind}"
+        shown += f"-{kind}" if kind else ""
         if commit is not None:
             fingerprint = commit
         elif is_gguf(where):
@@ -181,19 +165,6 @@ def open_checkpoint(
     )
 
 
-def _check_quantisation(where: str, config: Any, kind: str) -> None:
-    """Raise UserError for quantised weights that the library would read as plain numbers."""
-    from transformers.quantizers.auto import AutoHfQuantizer  # with every model's code
-
-    quantization = config.quantization_config
-    keys = quantization if isinstance(quantization, dict) else quantization.to_dict()
-    if not AutoHfQuantizer.supports_quant_method(keys):
-        raise UserError(
-            f"transformers does not read the quantised weights of {where} ({kind}), only the "
-            "numbers that stand for them; give the model that was quantised."
-        )
-
-
 def check_rope(config: Any, rope: Rope, *, trust_remote_code: bool = False) -> None:
     """Raise UserError unless a model rotates as its config says, and scales nowhere else.
 
@@ -230,11 +201,18 @@ def check_rope(config: Any, rope: Rope, *, trust_remote_code: bool = False) -> N
 
 def check_generation(checkpoint: Checkpoint) -> None:
     """Raise UserError for a generation config that asks for more than greedy generation."""
-    shipped = checkpoint.generation
-    keys = [
-        key for key, off in UNSUPPORTED.items() if getattr(shipped, key, off) not in (None, off)
-    ]
-    if keys:
+    if checkpoint.loaded is not None:
+        shipped = checkpoint.loaded.generation_config
+    elif is_gguf(checkpoint.name):
+        shipped = GenerationConfig.from_model_config(checkpoint.config)
+    else:
+        read, commit = GenerationConfig.from_pretrained, checkpoint.revision
+        try:
+            shipped = read(checkpoint.name, revision=commit)
+        except OSError:  # without a file of its own, it is in the model's config
+            shipped = read(checkpoint.name, config_file_name="config.json", revision=commit)
+    wanted = UNSUPPORTED.items()
+    if keys := [key for key, off in wanted if getattr(shipped, key, off) not in (None, off)]:
         raise UserError(
             f"the generation config of {checkpoint.label} sets {', '.join(keys)}, which greedy "
             "generation does not apply; remove it there, or leave out the tasks that generate text."
@@ -294,8 +272,15 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
     Its name is that of the folder or repository it was read from, else its class. Raises UserError
     for a model in training mode, or in a dtype that is not measured.
     """
-    kind = type(model).__name__
-    own, model = model, _with_layers(model)
+    kind, adapter = type(model).__name__, None
+    if hasattr(model, "get_base_model"):  # of PEFT, with the adapter in the base's layers
+        peft = model.active_peft_config
+        if peft.is_prompt_learning or peft.is_adaption_prompt:
+            raise UserError(f"{peft.peft_type.value}: only adapters of weights are measured.")
+        fingerprint = _fingerprint_in_memory(model)
+        base, name = peft.base_model_name_or_path, str(model.active_adapter)
+        adapter = Adapter(name, "", fingerprint, str(peft.peft_type.value), base, merge=False)
+        model = model.get_base_model()
     if tokenizer is None:
         raise UserError(f"{kind} needs its tokenizer: run(model=…, tokenizer=…).")
     if model.training:
@@ -303,18 +288,8 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
     dtype = str(model.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise UserError(f"{kind} computes in {dtype}; one of {', '.join(DTYPES)} is measured.")
-    name = PurePath(str(model.config.name_or_path)).name or kind
-    quantized, adapter = packed(model.config), None
-    if hasattr(own, "get_base_model"):
-        config = own.active_peft_config
-        adapter = Adapter(
-            name=str(own.active_adapter),
-            folder="",
-            fingerprint=_fingerprint_in_memory(own),
-            kind=str(config.peft_type.value),
-            base=config.base_model_name_or_path,
-            merge=False,
-        )
+    quantized = packed(model.config)
+    name = PurePath(str(model.config.name_or_path)).name or type(model).__name__
     name += f"-{quantized}" if quantized else ""
     name += f"+{adapter.name}" if adapter else ""
     return Checkpoint(
@@ -336,26 +311,6 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
     )
 
 
-def _with_layers(model: Any) -> Any:
-    """Return the base model whose layers hold the adapter of a PEFT model; other models as is.
-
-    Raises UserError for an adapter that is more than its layers, as a prompt is.
-    """
-    if not hasattr(model, "get_base_model"):
-        return model
-    base = model.get_base_model()
-    some = torch.arange(1, 17, device=base.device)[None] % base.config.get_text_config().vocab_size
-    with torch.no_grad():
-        same = torch.equal(model(input_ids=some).logits, base(input_ids=some).logits)
-    if not same:
-        kind = model.active_peft_config.peft_type.value
-        raise UserError(
-            f"the adapter of kind {kind} is not in the layers of {type(base).__name__} alone; only "
-            "adapters of weights are measured."
-        )
-    return base
-
-
 def _fingerprint_in_memory(model: Any) -> str:
     """Hash config and weights, every byte: a changed model has other numbers.
 
@@ -369,13 +324,9 @@ def _fingerprint_in_memory(model: Any) -> str:
         if hasattr(module, "active_adapters") and hasattr(module, "merged_adapters"):
             applied = [getattr(module, part, None) for part in APPLIED]
             digest.update(f"{name} {applied}".encode())
-    for name, tensor in model.state_dict().items():
-        if tensor.is_meta:
-            raise UserError(
-                f"{type(model).__name__} has layers outside memory ({name}), as accelerate puts "
-                "them; give the model's name, and device_map='auto'."
-            )
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        values = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(values.view(torch.uint8).numpy())
+    with foreign(f"{type(model).__name__} is not all in memory"):
+        for name, tensor in model.state_dict().items():
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            values = tensor.detach().cpu().contiguous().reshape(-1)
+            digest.update(values.view(torch.uint8).numpy())
     return digest.hexdigest()[:16]

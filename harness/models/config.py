@@ -12,9 +12,8 @@ from transformers.utils import logging
 
 from ropewalk.harness.encodings._config import EncodingConfig, check_code
 from ropewalk.harness.errors import UserError, reason
-from ropewalk.harness.models.files import TOKENIZER_FILES
+from ropewalk.harness.models.files import TOKENIZER_FILES, download, reading
 from ropewalk.harness.models.gguf import gguf_config, is_gguf, quantization
-from ropewalk.harness.models.hub import download, reading
 from ropewalk.harness.names import is_path, place, printable
 
 HUB_GGUF = re.compile(r"([^./~@][^/@]*/[^/@]+)/(.+\.gguf)", re.IGNORECASE)  # owner/name/file.gguf
@@ -101,11 +100,21 @@ def label(name: str, where: str) -> str:
 
 
 def packed(config: Any) -> str | None:
-    """Return the kind of quantised weights that a config describes, such as bitsandbytes-8bit."""
+    """Return the kind of quantised weights that a config describes, such as bitsandbytes-8bit.
+
+    Raises UserError where the library would read the numbers that stand for them as weights.
+    """
     quantization = getattr(config, "quantization_config", None)
     if quantization is None:
         return None
+    from transformers.quantizers.auto import AutoHfQuantizer  # with every model's code
+
     keys = quantization if isinstance(quantization, dict) else quantization.to_dict()
+    if not AutoHfQuantizer.supports_quant_method(keys):
+        raise UserError(
+            f"transformers does not read weights that are quantised by {keys['quant_method']}; "
+            "give the model that was quantised."
+        )
     method = keys.get("quant_method")
     bits = keys.get("bits") or (8 if keys.get("load_in_8bit") else None)
     kind = f"{bits or (4 if keys.get('load_in_4bit') else '')}bit"

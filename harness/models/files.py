@@ -1,20 +1,77 @@
-"""Hash the files of a model."""
+"""The files of a model: from the hub, what its client raises as one sentence, and their hashes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from hashlib import file_digest, sha256
 from pathlib import Path
 
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from huggingface_hub import constants, errors
 
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.models.hub import ONLY_SAFE
+from ropewalk.harness.errors import UserError, foreign
 
-TOKENIZER_FILES = ("*token*", "vocab*", "merges*", "*.model", "*.tiktoken", "*.jinja")
-SAFE = ".safetensors"
+LOG_IN = "hf auth login"
+ONLY_SAFE = "only safetensors are read, other weights with --allow-pickle where you trust them"
+SAFE, INDEX = ".safetensors", "model.safetensors.index.json"
 HASHED = (".json", ".model", ".py", SAFE, ".bin")
+TOKENIZER_FILES = ("*token*", "vocab*", "merges*", "*.model", "*.tiktoken", "*.jinja")
+
+
+def download(
+    name: str, revision: str | None, wanted: list[str], unwanted: str | None = None
+) -> Path:
+    """Return the folder of a repository's files that match; download what the cache lacks."""
+    from huggingface_hub import snapshot_download  # the whole client
+
+    patterns = {"allow_patterns": wanted, "ignore_patterns": unwanted}
+    return Path(snapshot_download(name, revision=revision, **patterns))
+
+
+@contextmanager
+def reading(part: str, where: str) -> Iterator[None]:
+    """Read a part of a model inside; what a library raises becomes one sentence that names it."""
+    what = f"the {part} of {where} cannot be read"
+    with foreign(what):
+        try:
+            yield
+        except Exception as error:
+            if advice := _advice(error, where):
+                raise UserError(f"{what}: {advice}.") from error
+            raise
+
+
+def _advice(error: BaseException | None, name: str) -> str | None:
+    """Return what to do about an error that has a usual remedy."""
+    if "trust_remote_code=True" in str(error):
+        return "it needs the repository's own code; where you trust it, add --trust-remote-code"
+    if "named model.safetensors" in str(error):
+        return f"it has no weights in safetensors; {ONLY_SAFE}"
+    while error is not None:
+        if isinstance(error, errors.GatedRepoError):
+            page = f"{constants.ENDPOINT}/{name}"
+            return f"it is gated; accept its conditions at {page} and log in ({LOG_IN})"
+        if isinstance(error, errors.RepositoryNotFoundError):
+            return f"no folder and no model of the hub has this name; a private one needs {LOG_IN}"
+        if isinstance(error, errors.RevisionNotFoundError):
+            return "the hub has no such revision of it"
+        if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
+            if constants.HF_HUB_OFFLINE:
+                return "the hub's cache does not have all of it; run once without --offline"
+            return f"the hub ({constants.ENDPOINT}) cannot be reached; --offline reads its cache"
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def go_offline() -> None:
+    """Ask the hub for nothing from now on, in this process and in those that it starts."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    constants.HF_HUB_OFFLINE = True
+    if "datasets" in sys.modules:  # which read the variables when it was imported
+        sys.modules["datasets"].config.HF_HUB_OFFLINE = True
 
 
 def folder_hash(folder: Path, *, code: bool, allow_pickle: bool) -> str:
@@ -26,8 +83,8 @@ def folder_hash(folder: Path, *, code: bool, allow_pickle: bool) -> str:
     names = {path.name for path in folder.iterdir() if path.suffix in HASHED}
     if code:
         names |= {path.relative_to(folder).as_posix() for path in folder.rglob("*.py")}
-    index = folder / SAFE_WEIGHTS_INDEX_NAME
-    if index.exists() and not (folder / SAFE_WEIGHTS_NAME).exists():
+    index = folder / INDEX
+    if index.exists() and not (folder / f"model{SAFE}").exists():
         shards = set(json.loads(index.read_bytes())["weight_map"].values())
         for name in () if allow_pickle else shards:
             if not name.endswith(SAFE):

@@ -30,7 +30,6 @@ GUESSED = 1024  # a flag beside the kind of file: its author did not write the k
 AS_GPT2 = ("gpt-2", "phi-2", "olmo", "mpt")
 BY_DIGIT = ("smollm", "starcoder", "refact", "command-r", "codeshell")
 SPACE = "▁"  # in the tokens of SentencePiece
-ENDS = (".weight", ".bias")
 FROM = "give the folder or hub name (config.json, safetensors) that it was made from."
 
 
@@ -152,20 +151,16 @@ def _unread_settings(config: Any, metadata: dict[str, Any]) -> Iterator[str]:
 
 def _unread_tensors(config: Any, metadata: dict[str, Any], tensors: tuple[str, ...]) -> list[str]:
     """Return the tensors that have no place in the model, in words: a scaling, a bias, experts."""
-    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
     from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
-    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
+    from transformers.modeling_gguf_pytorch_utils import (
+        TENSOR_PROCESSORS,
+        TensorProcessor,
+        get_gguf_hf_weights_map,
+    )
 
     kind = metadata["general.architecture"]
     if kind in GGUF_CONFIG_ARCHS:  # the library's newer way, whose report on the weights names them
         return []
     processor = TENSOR_PROCESSORS.get(kind, TensorProcessor)(config=config.to_dict())
-    number = next(number for number, name in MODEL_ARCH_NAMES.items() if name == kind)
-    names, known = get_tensor_name_map(number, config.num_hidden_layers), dict[str, str]()
-    for whole in without_weights(config, trust_remote_code=False).state_dict():
-        own = processor.preprocess_name(whole)
-        name, dot, last = own.rpartition(".") if own.endswith(ENDS) else (own, "", "")
-        for inner in (name, name.partition(".")[2]):  # some are named by the model without its head
-            known[f"{names.get_name(inner)}{dot}{last}"] = whole
-        processor.perform_fallback_tensor_mapping(known, dot + last, "", own)
+    known = get_gguf_hf_weights_map(without_weights(config, trust_remote_code=False), processor)
     return [f"the tensor {reason(name)}" for name in tensors if name not in known]

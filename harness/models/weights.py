@@ -9,14 +9,15 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from huggingface_hub.utils import enable_progress_bars
 from torch import nn
 
 from ropewalk.harness.engine.accelerated import compile_layers
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.adapter import adapted
 from ropewalk.harness.models.checkpoint import DTYPES, Checkpoint
+from ropewalk.harness.models.files import reading
 from ropewalk.harness.models.gguf import is_gguf, pretrained
-from ropewalk.harness.models.hub import reading
 from ropewalk.harness.models.structure import auto_model
 from ropewalk.harness.names import tensors
 from ropewalk.harness.patching.frequencies import check_geometry
@@ -68,6 +69,8 @@ def _load(checkpoint: Checkpoint, **more: Any) -> Any:
         more["device_map"] = checkpoint.device_map
     elif torch.device(checkpoint.device).type != "cpu":  # a CPU maps the files
         more["device_map"] = {"": torch.device(checkpoint.device)}
+    if checkpoint.revision:  # a download of weights takes long; transformers' switch hides it
+        enable_progress_bars()
     with pretrained(checkpoint.name) as (where, file):
         return auto_model().from_pretrained(
             where,

@@ -19,8 +19,8 @@ from ropewalk.harness.data.tokenize import tokenize
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.models.config import read_raw
+from ropewalk.harness.models.files import reading
 from ropewalk.harness.models.gguf import is_gguf
-from ropewalk.harness.models.hub import reading
 from ropewalk.harness.models.structure import Layers, built, layers_of
 from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.patching.config import rope_of

@@ -17,9 +17,8 @@ from ropewalk.harness.errors import UserError, foreign
 from ropewalk.harness.files import is_free, make_folder, new_folder, replacing
 from ropewalk.harness.models.checkpoint import check_rope, open_checkpoint
 from ropewalk.harness.models.config import open_config
-from ropewalk.harness.models.files import TOKENIZER_FILES
+from ropewalk.harness.models.files import TOKENIZER_FILES, download, reading
 from ropewalk.harness.models.gguf import GGUF, is_gguf
-from ropewalk.harness.models.hub import download, reading
 from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.names import resolved
 from ropewalk.harness.patching.config import is_rotary, rope_of

@@ -21,7 +21,7 @@ import torch
 from ropewalk.harness.engine import OutOfMemory, Sizes
 from ropewalk.harness.engine.prefix_tree import in_order
 from ropewalk.harness.errors import UserError, reason
-from ropewalk.harness.models.hub import go_offline
+from ropewalk.harness.models.files import go_offline
 from ropewalk.harness.names import place
 from ropewalk.harness.sweep.backend import Failed, Reply
 from ropewalk.harness.sweep.memory import fitted

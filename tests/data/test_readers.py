@@ -6,8 +6,6 @@ import gzip
 import hashlib
 import json
 import lzma
-import tarfile
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,7 +30,6 @@ pytestmark = pytest.mark.filterwarnings(
 TEXT = "Es war einmal …\nand it was long\n"
 PROSE = "A long sentence of the kind that a book has, and then another one.\n" * 20
 ROWS = [{"text": f"row {index} " + "rope " * index, "id": index} for index in range(6)]
-HIDDEN = ("._one.txt", ".git/note.txt", "__MACOSX/two.txt", ".rows.jsonl")
 
 
 @pytest.fixture(autouse=True)
@@ -114,34 +111,15 @@ def test_rows_are_what_was_written(name, tmp_path):
     assert "[0]: field 'id' is int, not text." in refused(f"{tmp_path / name}:field=id")
 
 
-@pytest.mark.parametrize("name", ["a:b.txt", "12:30.jsonl", "a:limit=1.txt", "x:*.txt", "[a].txt"])
-def test_a_name_with_colons_and_brackets_takes_options(name, tmp_path):
-    content = '{"text": "long"}\n{"text": "b"}' if ".jsonl" in name else "long"
-    (tmp_path / name.replace("*", "y")).write_text(content)
-    texts = ["long", "b"] if ".jsonl" in name else ["long"]
-    assert [text for _, text in read(tmp_path / name)] == texts
-    assert [text for _, text in read(f"{tmp_path / name}:limit=1,max_chars=2")] == ["lo"]
-
-
-@pytest.mark.parametrize("name", ["books.zip", "books.ZIP", "books.tar", "books.tar.gz"])
-def test_an_archive_is_its_text_files(name, tmp_path):
-    """Without what is hidden, in order, as a folder is."""
-    files = {"b/two.md": b"second", "a.txt.gz": gzip.compress(b"first"), "cover.png": b"\x89PNG"}
-    files |= dict.fromkeys(HIDDEN, b"\x00\x05\x16\xff")
-    folder = tmp_path / "folder"
-    for file, content in files.items():
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_bytes(content)
-    if ".tar" in name:
-        with tarfile.open(tmp_path / name, "w:gz" if name.endswith(".gz") else "w") as tar:
-            tar.add(folder, ".")
-    else:
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            for file, content in files.items():
-                archive.writestr(file, content)
-    wanted = [("a.txt.gz", "first"), ("b/two.md", "second")]
-    assert read(folder) == wanted
-    assert read(tmp_path / name) == [(f"{name}/{file}", text) for file, text in wanted]
+def test_a_folder_is_its_text_files(tmp_path):
+    """In order, without what is hidden; a file whose name has a colon is one too."""
+    files = {"b/two.md": b"second", "a.txt.gz": gzip.compress(b"first"), "c:d.txt": b"third"}
+    hidden = ("cover.png", "._one.txt", ".git/note.txt", "__MACOSX/two.txt", ".rows.jsonl")
+    for file, content in {**files, **dict.fromkeys(hidden, b"\x00\xff")}.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes(content)
+    assert read(tmp_path) == [("a.txt.gz", "first"), ("b/two.md", "second"), ("c:d.txt", "third")]
+    assert read(tmp_path / "c:d.txt") == [("c:d.txt", "third")]
 
 
 def test_a_glob_names_files_below_what_they_share(tmp_path):
@@ -176,9 +154,8 @@ def test_a_null_row_is_left_out_and_counted(tmp_path):
     texts = [PROSE, None, PROSE[9:], None]
     rows = datasets.Dataset.from_dict({"text": texts})
     rows.to_parquet(tmp_path / "a.parquet")
-    rows.save_to_disk(tmp_path / "saved")
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
-    for name in ("a.parquet", "saved", "a.jsonl"):
+    for name in ("a.parquet", "a.jsonl"):
         found = measured(tmp_path / name)
         assert (len(found.entries), found.left_out) == (2, {"null": 2})
 
@@ -231,19 +208,15 @@ def test_a_seed_draws_the_same_documents_again(tmp_path):
     texts = {f"{index:03}.txt": f"text {index}" for index in range(150)}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
-    rows = datasets.Dataset.from_dict({"text": list(texts.values())})
-    rows.save_to_disk(tmp_path / "saved")
     (tmp_path / "streamed").mkdir()
     lines = [json.dumps({"text": text}) for text in texts.values()]
     (tmp_path / "streamed" / "train.jsonl").write_text("\n".join(lines))
-    sets = ("*.txt:", "saved:", "streamed:split=train,", "streamed/train.jsonl:")
+    sets = ("*.txt:", "streamed:split=train,", "streamed/train.jsonl:")
     for source in (f"{tmp_path}/{name}" for name in sets):
         draws = [taken(f"{source}count=5,seed={seed}") for seed in (1, 1, 2)]
         assert draws[0] == draws[1] != draws[2]
         assert len(set(draws[0])) == 5
         assert sorted(text for _, text in read(f"{source}seed=1")) == sorted(texts.values())
-    drawn = read(f"{tmp_path}/saved:seed=4")
-    assert sorted(drawn) == sorted((f"saved[{i}]", f"text {i}") for i in range(150)) != drawn
 
 
 @pytest.mark.parametrize(
@@ -256,8 +229,8 @@ def test_a_seed_draws_the_same_documents_again(tmp_path):
             gzip.compress(b"rope" * 999, mtime=0)[:-9],
             " cannot be read: Compressed file",
         ),
-        ("none.zip", b"rope", " cannot be read: File is not a zip file."),
-        ("line.jsonl", b'{"text": "a"}\n{"text": \n', " cannot be read: line 2 is not JSON"),
+        ("books.zip", b"PK\xff", " cannot be read: 'utf-8' codec can't decode"),
+        ("line.jsonl", b'{"text": "a"}\n{"text": \n', ": line 2 is not JSON"),
     ],
 )
 def test_what_is_broken_is_one_sentence(name, content, message, tmp_path):
@@ -277,12 +250,12 @@ JSON = st.recursive(
     max_leaves=8,
 )
 WHOLE = [gzip.compress(TEXT.encode()), zstd(b'{"text": "a"}'), TEXT.encode()]
-KINDS = [".txt", ".zip", ".tar", ".jsonl", ".json", ".csv", ".parquet", ".arrow"]
+KINDS = [".txt", ".jsonl", ".json", ".csv", ".parquet", ".arrow"]
 
 
 @pytest.mark.slow
 @settings(
-    max_examples=150,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -101,7 +101,7 @@ def _adapter(folder: Path) -> None:
     (lambda folder: changed(folder, head_dim=2**33), "rotary_dim must be even, from 2 to"),
     (lambda folder: changed(folder, rope_scaling={"type": "su"}), "cannot be read: 'su'"),
     (lambda folder: changed(folder, quantization_config={"quant_method": "modelopt"}),
-     "does not read the quantised weights of"),
+     "does not read weights that are quantised by modelopt"),
 ])  # fmt: skip
 def test_what_is_no_model_is_refused_in_a_sentence(folder, hurt, words):
     hurt(folder)

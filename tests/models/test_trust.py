@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from ropewalk.harness.data import documents
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import open_checkpoint
-from ropewalk.harness.models.hub import go_offline
+from ropewalk.harness.models.files import go_offline
 from ropewalk.harness.sweep.spec import Spec, parse_all
 from ropewalk.scaling import pi
 from tests.child import in_child
