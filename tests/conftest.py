@@ -83,7 +83,7 @@ def last_screen() -> Iterator[Callable[..., None]]:
 @pytest.fixture
 def real_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the page of reports be made."""
-    monkeypatch.setattr("ropewalk.harness.reports.page.page", small_runs.page)
+    monkeypatch.setattr("ropewalk.harness.reports._page.page", small_runs.page)
 
 
 @pytest.fixture

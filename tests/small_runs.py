@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ropewalk.harness.reports._page import page as page
 from ropewalk.harness.reports._write import DEFAULT as DEFAULT
-from ropewalk.harness.reports.page import page as page
 from ropewalk.harness.runs.store import RUN
 from tests.command_line import status
 
@@ -30,7 +30,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
         return known[key]
 
     patch.setattr("ropewalk.harness.sweep.notes.layers_of", once)
-    patch.setattr("ropewalk.harness.reports.page.page", lambda *_: "")
+    patch.setattr("ropewalk.harness.reports._page.page", lambda *_: "")
     patch.setattr("ropewalk.harness.reports._write.DEFAULT", ())
     patch.setattr("ropewalk.harness.cli.outcome.brief", lambda *_: None)
     patch.setattr("ropewalk.harness.reports._write.FIGURES", (".png",))

@@ -37,7 +37,7 @@ WRITERS = {
     "harness/reports/_write.py",
     "harness/reports/_inspection.py",
     "harness/reports/_published.py",
-    "harness/reports/page/__init__.py",
+    "harness/reports/_page.py",
 }
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -13,9 +13,9 @@ from ropewalk.harness.api.gate import Verdict, evaluate
 from ropewalk.harness.api.observer import LOG, Observer
 from ropewalk.harness.card import write_card
 from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.reports._page import write_page
+from ropewalk.harness.reports._style import COLUMN, PAGE, Paper, drawing
 from ropewalk.harness.reports._write import ALL, Written, write_reports
-from ropewalk.harness.reports.page import write_page
-from ropewalk.harness.reports.plots.style import COLUMN, PAGE, Paper, drawing
 from ropewalk.harness.runs.compatible import raw_text, reasons, unpaired
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.harness.runs.parquet import runs_at

@@ -24,8 +24,8 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.names import nearest
 from ropewalk.harness.plugins import load, names_code, parameters
-from ropewalk.harness.reports import best
-from ropewalk.harness.reports.plots.style import drawing, lay_out
+from ropewalk.harness.reports import answer, best
+from ropewalk.harness.reports._style import drawing
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.harness.runs.store import each_sample, measured, run_folders, runs_in
 from ropewalk.harness.sweep.backend import Backend
@@ -153,9 +153,8 @@ class Run:
         text = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
         text = re.sub("`(.+?)`", r"<code>\1</code>", text)
         with suppress(ValueError), drawing():  # fewer than two methods have no figure
-            figure, content = best.draw(frame, table), BytesIO()
-            lay_out(figure)
-            figure.savefig(content, format="png")
+            content = BytesIO()
+            answer.make(frame).savefig(content, format="png")
             picture = base64.b64encode(content.getvalue()).decode()
             text += f'<img alt="Regret of each method" src="data:image/png;base64,{picture}">'
         return text

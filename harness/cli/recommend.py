@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import Any, Literal
 
 from rich.table import Table
@@ -52,7 +53,6 @@ def recommend(
         check_name("engine", to.replace("-", "_"))  # before anything that takes long to import
     from ropewalk.harness.api.select import race
     from ropewalk.harness.cli.tables import print_sentences
-    from ropewalk.harness.reports.plots.style import wrapped
 
     if model is None:
         raise UserError(
@@ -71,7 +71,7 @@ def recommend(
         justify: Literal["left", "right"] = "left" if column in ("method", "verdict") else "right"
         table.add_column(str(column).replace(" ", "\n", 1), justify=justify, no_wrap=True)
     for name, *cells in result.shown.to_numpy().tolist():
-        table.add_row("\n".join(wrapped(name, max(16, screen.width - 59))), *cells)
+        table.add_row("\n".join(wrap(name, max(16, screen.width - 59))), *cells)
     screen.print(table)
     for name, reason in result.failures.items():
         screen.print(f"No number of {name}: {reason}", soft_wrap=True)

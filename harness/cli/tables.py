@@ -12,7 +12,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from ropewalk.harness.reports.plots.style import wrapped
 from ropewalk.harness.reports.writing.tables import parted, without_missing
 
 UNBROKEN = re.compile(r"(?<=\d)(,?) (?=[\d%])")  # "5 %", "[8.2, 15.5]"
@@ -36,7 +35,7 @@ def grids(table: pd.DataFrame, width: int) -> list[Table]:
     rows = without_missing(table).to_numpy().tolist()
     texts = [[*map(str, row)] for row in (list(table.columns), *rows)]
     for row in texts:
-        row[0] = "\n".join(wrapped(row[0], max(MOST_NAME, width // 3)))
+        row[0] = "\n".join(wrap(row[0], max(MOST_NAME, width // 3)))
     if sum(_widths(texts)) > width:
         texts = [
             [row[0], *(re.sub(r" (?=[\[(])", "\n", cell) for cell in row[1:])] for row in texts

@@ -21,10 +21,8 @@ from ropewalk.harness.models.config import read_config
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
+from ropewalk.harness.reports import _style as style
 from ropewalk.harness.reports._write import save_csv, save_figure
-from ropewalk.harness.reports.plots import style
-from ropewalk.harness.reports.plots.methods import methods
-from ropewalk.harness.reports.plots.panel import by_length
 from ropewalk.harness.sweep.notes import notes
 from ropewalk.harness.sweep.plan import distinct
 from ropewalk.harness.sweep.spec import Spec
@@ -237,18 +235,24 @@ def _drawn(
     note: str,
 ) -> Figure:
     """Draw one panel per length, with one curve per method."""
-    known = methods(frame)
-
-    def panel(axes: Axes, rows: pd.DataFrame) -> None:
+    known = style.methods(frame)
+    groups = list(known.drawn(frame).groupby("length"))
+    columns = style.columns_for(len(groups))
+    figure, panels = style.sheet(len(groups), columns, 2.6)
+    room = figure.get_size_inches()[0] / columns - 0.65
+    for axes, (length, rows) in zip(panels, groups, strict=True):
         make_axes(axes, rows)
-        for index, (scaling, part) in enumerate(rows.groupby("scaling", sort=False)):
+        for scaling, part in rows.groupby("scaling", sort=False):
             look = known.look[str(scaling)]
             if "low" in part and look != style.REST:
                 axes.fill_between(part[curve[0]], part["low"], part["high"],
                                   color=look.color, alpha=0.08, linewidth=0)  # fmt: skip
-            style.trace(axes, part[[*curve]], str(scaling), known.look, index, 8)
-
-    figure, panels = by_length(known.drawn(frame), panel)
+            known.plot(axes, part[[*curve]], str(scaling))
+        first = rows.iloc[0]
+        tokens = style.length_label(int(str(length)))
+        relative = first["length"] / first["trained_length"]
+        title = f"{first['model']}, {tokens} tokens ({relative:.3g}×)"
+        axes.set_title(style.folded(title, room))
     known.finish(figure, panels, note)
     return figure
 
@@ -259,8 +263,8 @@ def _wavelength_axes(axes: Axes, rows: pd.DataFrame) -> None:
     axes.minorticks_off()
     window = rows["trained_length"].iloc[0]
     axes.axhline(window, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
-    axes.set_xlabel("Channel pair i, fastest first", fontsize=style.SIZE)
-    axes.set_ylabel("Wavelength (tokens)", fontsize=style.SIZE)
+    axes.set_xlabel("Channel pair i, fastest first")
+    axes.set_ylabel("Wavelength (tokens)")
 
 
 def _score_axes(axes: Axes, rows: pd.DataFrame) -> None:
@@ -269,5 +273,5 @@ def _score_axes(axes: Axes, rows: pd.DataFrame) -> None:
     window, last = rows["trained_length"].iloc[0], rows["distance"].max()
     axes.axvspan(1, min(window, last), color="0.94", linewidth=0, zorder=0)
     axes.axvline(window, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
-    axes.set_xlabel("Distance (tokens)", fontsize=style.SIZE)
-    axes.set_ylabel("Attention score", fontsize=style.SIZE)
+    axes.set_xlabel("Distance (tokens)")
+    axes.set_ylabel("Attention score")

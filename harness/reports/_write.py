@@ -17,7 +17,7 @@ from PIL import Image
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.plugins import Plugin, call, load, names
-from ropewalk.harness.reports.plots.style import Paper, drawing, lay_out
+from ropewalk.harness.reports._style import Paper, drawing
 from ropewalk.harness.reports.writing.sentences import without_backticks
 from ropewalk.harness.reports.writing.tables import (
     Part,
@@ -34,7 +34,12 @@ DOTS_PER_INCH = 200
 FIGURES = (".png", ".svg", ".pdf")
 CAPTION = ".caption.txt"
 TABLES = (".csv", ".parquet", ".md", ".tex")
-DEFAULT = ("scores", "best", "curves")  # the reports of a run; the others are made on request
+DEFAULT = (
+    "scores",
+    "best",
+    "answer",
+    "curves",
+)  # the reports of a run; the others are made on request
 ALL = "all"
 
 
@@ -227,7 +232,6 @@ def figure_files(figure: Figure, paper: Paper | None = None) -> dict[str, bytes]
     files = {}
     with drawing(paper):
         figure.set_dpi(DOTS_PER_INCH)
-        lay_out(figure)
         for suffix in FIGURES:
             content = io.BytesIO()
             metadata = {changing[suffix]: None}

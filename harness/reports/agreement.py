@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from scipy.special import ndtri
 
-from ropewalk.harness.reports.plots import style
-from ropewalk.harness.reports.plots.methods import Methods, methods
-from ropewalk.harness.reports.plots.panel import LOG_FROM, plain_log
+from ropewalk.harness.reports import _style as style
+from ropewalk.harness.reports._style import Methods, methods
 from ropewalk.harness.reports.writing.sentences import titles
 from ropewalk.harness.stats.cells import CELL, cells
 from ropewalk.harness.stats.key_tokens import measured
@@ -30,7 +28,6 @@ NONE = (
     "retrieval of one model at a length beyond the trained window, of two methods that differ"
 )
 
-MOST_TICKS = 6  # of a narrow panel
 NOTE = (
     "Bars: 95 % intervals of each score alone. ρ is Spearman's rank correlation over the methods "
     "that differ, with its 95 % interval (Bonett and Wright 2000; none for a perfect order). It is "
@@ -38,6 +35,7 @@ NOTE = (
 )
 
 
+@style.styled
 def make(frame: pd.DataFrame, *, evaluator: str = "none") -> Figure:
     """Draw retrieval against tail perplexity, and against that of the key tokens where it is known.
 
@@ -48,20 +46,18 @@ def make(frame: pd.DataFrame, *, evaluator: str = "none") -> Figure:
     panel = ["order", "title", "length"]
     groups = list(pairs(frame, known.drawn, evaluator).groupby(panel, sort=False))
     shown, left_out = style.shown_part(groups, "panels")
-    lengths = len({length for (*_, length), _ in shown})
-    columns = style.columns_for(len(shown), min(3, lengths))
-    figure, panels = style.sheet(len(shown), columns, panel_height=style.paper().tall(2.5))
+    columns = style.columns_for(len(shown))
+    figure, panels = style.sheet(len(shown), columns, 2.5)
     for axes, ((_, title, length), rows) in zip(panels, shown, strict=True):
         _panel(axes, rows, known)
         relative = int(str(length)) / rows["trained_length"].iloc[0]
         where = f"{title}, {style.length_label(int(str(length)))} ({relative:.3g}×)"
         room = figure.get_size_inches()[0] / columns - 0.6
-        style.tidy(axes, "", room=room)
         lines = [style.folded(line, room) for line in (where, agreement(rows))]
         axes.set_title("\n".join(lines), fontsize=style.SIZE, loc="left")
     sizes = [rows["frequencies"].nunique() for _, rows in shown]
     counts = f"Methods per panel: {' to '.join(map(str, sorted({min(sizes), max(sizes)})))}."
-    replace(known, fixed=()).finish(figure, panels, f"{counts} {NOTE}{left_out}")
+    known.finish(figure, panels, f"{counts} {NOTE}{left_out}")
     return figure
 
 
@@ -76,8 +72,8 @@ def _panel(axes: Axes, rows: pd.DataFrame, known: Methods) -> None:
             markeredgewidth=0.5, markersize=5.5, label=row["scaling"], linestyle="",
         )  # fmt: skip
     low, high = float(rows["low"].min()), float(rows["high"].max())
-    if high > LOG_FROM * low:
-        plain_log(axes, "x", low, high, MOST_TICKS)
+    if high > 3 * low:
+        style.log_axis(axes, "x", low, high)
     axes.set_ylim(-0.04, 1.04)
     axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
     axes.set_xlabel(f"{rows['kind'].iloc[0]}, lower is better", fontsize=style.SIZE)

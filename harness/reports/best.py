@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from ropewalk.harness.reports.plots.answer import draw_answer, longest
 from ropewalk.harness.reports.writing import sentences
 from ropewalk.harness.reports.writing.tables import heading
 from ropewalk.harness.stats.cells import records
@@ -147,12 +145,6 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
             )
         tables[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
     return tables
-
-
-def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
-    """Draw how much worse than the best each method is at the longest length of every task."""
-    margin = float(table["margin"].iloc[0])
-    return draw_answer(frame, longest(_decided(frame, margin)))
 
 
 def summary(table: pd.DataFrame) -> list[str]:

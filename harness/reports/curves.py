@@ -2,171 +2,265 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator, PercentFormatter
+from matplotlib.transforms import ScaledTranslation
 
-from ropewalk.harness.reports.plots import style
-from ropewalk.harness.reports.plots.methods import methods
-from ropewalk.harness.reports.plots.panel import LINE, End, draw_panel, label_ends, lost
+from ropewalk.harness.reports import _style as style
 from ropewalk.harness.reports.writing.sentences import titles
-from ropewalk.harness.stats.cells import CELL, cells
-from ropewalk.harness.stats.checkpoints import alike, group_name, labels
+from ropewalk.harness.stats.cells import cells, records
+from ropewalk.harness.stats.checkpoints import labels
 from ropewalk.harness.stats.decision import truncations
 from ropewalk.harness.stats.measure import LOWER, SHARES
 from ropewalk.harness.stats.seeds import ENDING, of_seeds, over_seeds
 
-NOTE = (
-    "Intervals are in the table of scores, and the differences between methods, which are paired, "
-    "in differences."
-)
+TABLES = " Intervals and paired differences are in the tables."
 TRUNCATED = (
-    " Dash-dotted: truncation, the unscaled model reading only its trained window before these "
+    " Dash-dotted: truncation, the unscaled model reading only its trained window before the same "
     "tokens."
 )
-TAIL = " The same last tokens are scored at every length."
-BUNDLES = " A bracket joins methods whose ends nearly coincide, and gives their range."
-ONE_LENGTH = "one length is no curve: differences and scores have what was measured there"
-MEANS = "Lines: means of {} seeds; dots: single seeds; n is that of each seed."
-SEEDS = " For shares each seed has its own thin line, and no mean is drawn."
+SEEDS = (
+    " Lines: means of {} seeds; dots: single seeds; n is that of each seed. For shares each seed "
+    "has its own thin line, and no mean is drawn."
+)
+LOST = {"out_of_memory": "x", "not_finite": "+", "failed": "v"}  # status: marker above the panel
 SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the caption
+LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
 LONGEST = 28  # letters of a name at the end of a line
-MOST_LABELLED = 4  # panels whose lines are named at their ends; of more there is one legend
+MOST_LABELLED = 4  # panels whose lines are named at their ends; with more there is one legend
+LINE = 0.122  # inches of a line of text
 
 
+@style.styled
 def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING) -> Figure:
     """Draw every scaling once; those with the same frequencies in all cells share a line.
 
-    Models with the same questions have one scale of scores. With ``seeds``, by default where every
-    model is one of several seeds, dots are single seeds and lines the means of the models without
-    their ``ending``; of shares no mean is drawn.
+    A panel in which every score is 0 is left out. With ``seeds``, by default where every model is
+    one of several seeds, dots are single seeds and lines the means of the models without their
+    ``ending``; no mean of shares is drawn. Raises ValueError if there is no score or one length.
     """
+    named, about, cuts = titles(frame), TABLES, dict[tuple[str, str], tuple[int, float]]()
     if over_seeds(frame, seeds, ending):
-        return _over_seeds(of_seeds(frame, ending), titles(frame))
-    return curves(frame, NOTE, titles(frame))
-
-
-def _over_seeds(table: pd.DataFrame, named: Mapping[str, str]) -> Figure:
-    known, lengths = labels(table), table["length"].astype(str)
-    names = [known[pair] for pair in zip(table["model"], table["scaling"], strict=True)]
-    kinds = table["seeds"].map("{} seeds".format)
-    # Panels are of one number of seeds; the best are those of all panels that can be compared.
-    groups = alike(table[table["score"].notna()].rename(columns={"questions": "question"}))
-    pools = {model: group_name(group) for group in groups for model in group}
-    pool = table["model"].map(lambda model: pools.get(model, model))
-    if pool.nunique() > 1:
-        kinds += ", " + pool
-    if table["trained_length"].nunique() > 1:
-        kinds += table["trained_length"].map(", window of {:,} tokens".format)
-    drawn = table.assign(
-        model=kinds, pool=pool + " " + table["trained_length"].astype(str), scaling=names,
-        low=table["least"], high=table["most"], frequencies=pd.Series(names) + " " + lengths,
-    )  # fmt: skip
-    means = MEANS.format(" or ".join(map(str, sorted(set(table["seeds"])))))
-    shares = SEEDS if table["metric"].isin(SHARES).any() else ""
-    return curves(drawn, means + shares, named)
-
-
-def curves(frame: pd.DataFrame, about: str, named: Mapping[str, str]) -> Figure:
-    """Draw every scaling once; those with the same frequencies in all cells share a line.
-
-    A frame that has the scores of seeds in the column ``single`` gets their dots. ``about`` says in
-    the caption what is drawn, ``named`` has the titles of tasks. Raises ValueError where there is
-    no score, or one length.
-    """
-    known, kin = methods(frame), alike(frame)
-    table = cells(frame)
-    if "single" in frame:
-        table = table.merge(frame[[*CELL, "single"]], on=CELL)
+        table = _by_seeds(of_seeds(frame, ending))
+        known = style.methods(table)
+        about += SEEDS.format(" or ".join(map(str, sorted(set(table["seeds"])))))
+    else:
+        table, known, cuts = cells(frame), style.methods(frame), truncations(frame)
     table = known.drawn(table)
+    scored = table.groupby(["model", "task"])["score"].transform("max") > 0
     if table["score"].isna().all():
         raise ValueError(f"no scores to draw: the cells are {', '.join(table['status'].unique())}")
-    if table.groupby(["model", "task"])["length"].nunique().max() == 1:
-        raise ValueError(ONE_LENGTH)
-    every = list(table.groupby(["model", "task"], sort=False))
+    if not scored.any():
+        raise ValueError("every score is 0")
+    if table[scored].groupby(["model", "task"])["length"].nunique().max() == 1:
+        raise ValueError("one length is no curve: the tables have what was measured there")
+    left = [named[str(task)] for task in table["task"][~scored].unique()]
+    every = list(table[scored].groupby(["model", "task"], sort=False))
     groups, left_out = style.shown_part(every, "panels")
-    truncated = {} if "single" in frame else truncations(frame)
+    left_out += f" Left out, because every score is 0: {', '.join(left)}." if left else ""
     labelled = len(groups) <= MOST_LABELLED and style.REST not in known.look.values()
     labelled = labelled and max(map(len, known.look)) <= LONGEST
-    columns = style.columns_for(len(groups), table["task"].nunique(), most=2 if labelled else 3)
-    lines = max(rows["scaling"].nunique() for _, rows in groups) + 3
-    tall = max(style.paper().tall(2.7), LINE * lines + 0.9) if labelled else style.paper().tall(2.7)
-    figure, panels = style.sheet(len(groups), columns, panel_height=tall)
+    columns = style.columns_for(len(groups), 2 if labelled else 3)
+    lines = max(rows["scaling"].nunique() for _, rows in groups) + 1
+    height = max(2.7, LINE * lines + 0.9 if labelled else 0)
+    figure, panels = style.sheet(len(groups), columns, height)
     room = figure.get_size_inches()[0] / columns - (1.75 if labelled else 0.65)
-    above = 9 if lost(table) else 2
-    several = "single" in table or len({model for (model, _), _ in groups}) > 1
-    first: dict[tuple[str, str], Axes] = {}
+    several = table["model"].nunique() > 1
+    first: dict[str, Axes] = {}
     for axes, ((model, task), rows) in zip(panels, groups, strict=True):
-        models = next((some for some in kin if model in some), [model])
-        if (like := first.setdefault((str(models[0]), str(task)), axes)) is not axes:
-            axes.sharey(like)
-        scale = table[(table["task"] == task) & table["model"].isin(models)]
-        draw_panel(axes, rows, known.look, scale=scale, room=room, above=above)
-        cut = truncated.get((str(model), str(task)))
+        if first.setdefault(str(task), axes) is not axes:
+            axes.sharey(first[str(task)])
+        cut = cuts.get((str(model), str(task)))
+        kin = table[table["task"] == task]
+        scores = kin["single"].explode() if "single" in kin else kin["score"]
+        _panel(axes, rows, known.look, scores.astype(float), room)
         if cut:
             axes.hlines(cut[1], cut[0], rows["length"].max(), color=style.GREY, linewidth=1.2,
                         linestyle="-.", zorder=1, label="_truncation")  # fmt: skip
         if labelled:
-            _name_ends(axes, rows, known.look, cut and cut[1], tall - 0.9)
+            _name_ends(axes, rows, known.look, cut and cut[1], height - 0.9)
         head = f"{model}: {named[str(task)]}" if several else named[str(task)]
-        style.tidy(axes, head, room=room + labelled, above=above + style.SIZE + 2)
+        above = 11 if _lost(table) else 4
+        axes.set_title(style.folded(head, room + labelled), pad=above + style.SIZE)
+        style.shade_window(axes, int(rows["trained_length"].iloc[0]), above - 2)
         metric = str(rows["metric"].iloc[0])
-        label = metric.replace("_", " ").capitalize() + " (%)" * (metric in SHARES)
-        axes.set_ylabel(label, fontsize=style.SIZE)
-        unit = "tokens" if columns > 2 or labelled else "tokens, trained windows"
-        axes.set_xlabel(f"Context length ({unit})", fontsize=style.SIZE)
-    caption = _caption(pd.concat([rows for _, rows in groups]), frame, about, named)
-    caption += (TRUNCATED if truncated else "") + (BUNDLES if labelled else "") + left_out
-    known.finish(figure, panels, caption, legend=not labelled)
+        axes.set_ylabel(metric.replace("_", " ").capitalize() + " (%)" * (metric in SHARES))
+        axes.set_xlabel(f"Context length (tokens{', trained windows' if room > 2 else ''})")
+    shown = pd.concat([rows for _, rows in groups])
+    caption = f"{_facts(shown, named)}{about}{TRUNCATED if cuts else ''}"
+    caption += "".join(f" {SIGNS[mark]} {name}." for name, mark in _lost(table).items())
+    known.finish(figure, panels, caption + left_out, legend=not labelled)
     return figure
 
 
-def _name_ends(
-    axes: Axes, rows: pd.DataFrame, look: Mapping[str, style.Look], cut: float | None, tall: float
+def _by_seeds(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells of means over seeds as methods, in panels of one number of seeds."""
+    known = labels(table)
+    names = [known[pair] for pair in zip(table["model"], table["scaling"], strict=True)]
+    panels = table["seeds"].map("{} seeds".format)
+    if table["trained_length"].nunique() > 1:
+        panels += table["trained_length"].map(", window of {:,} tokens".format)
+    signs = pd.Series(names) + " " + table["length"].astype(str)
+    return table.assign(model=panels, scaling=names, frequencies=signs)
+
+
+def _lost(table: pd.DataFrame) -> dict[str, str]:
+    """Return status and marker of what kept a cell of the table from having a score."""
+    statuses = table["status"][table["score"].isna()]
+    return {
+        name.replace("_", " "): mark
+        for name, mark in LOST.items()
+        if statuses.str.contains(name).any()
+    }
+
+
+def _panel(
+    axes: Axes,
+    table: pd.DataFrame,
+    look: Mapping[str, style.Look],
+    scores: pd.Series[float],
+    room: float,
 ) -> None:
-    """Name the lines of a panel where they end, each in its colour."""
-    share = rows["metric"].iloc[0] in SHARES
-    scale, longest = 100 if share else 1, int(rows["length"].max())
+    """Draw the cells of one model and task into a panel ``room`` inches wide.
+
+    ``scores`` are those of all panels with the same axis.
+    """
+    curves = dict(tuple(table.groupby("scaling", sort=False)))
+    for index, name in enumerate(name for name in look if name in curves):
+        # Later markers are smaller, so that several in one place are seen to be several.
+        _curve(axes, curves[name], name, look[name], 5.8 - 1.8 * index / len(look))
+    metric = table["metric"].iloc[0]
+    if metric in SHARES:
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+    elif metric == "perplexity" and scores.max() > LOG_FROM * scores.min():
+        style.log_axis(axes, "y", scores.min(), scores.max())
+    lengths, trained = sorted(map(int, table["length"].unique())), table["trained_length"].iloc[0]
+    first, last = min(*lengths, trained), max(*lengths, trained)
+    pad = max(1.1, (last / first) ** 0.05)
+    inches = [
+        room * math.log2(n / first * pad) / math.log2(pad * pad * last / first) for n in lengths
+    ]
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(first / pad, last * pad)
+    ticks = [style.tick_label(length, trained) for length in lengths]
+    axes.set_xticks(lengths, style.thinned(ticks, inches))
+    axes.xaxis.set_minor_locator(NullLocator())
+    _mark_lost(axes, table, look)
+    for row in table[table["score"].notna() & (table["status"] != "ok")].itertuples():
+        axes.annotate(  # how many samples the point has, where it lacks some
+            str(row.status).split(" ok")[0], (row.length, row.score), (0, -3), ha="center",
+            va="top", textcoords="offset points", fontsize=style.SIZE - 2, color=style.GREY,
+        )  # fmt: skip
+
+
+def _curve(axes: Axes, rows: pd.DataFrame, name: str, look: style.Look, size: float) -> None:
+    """Draw scores as a line that breaks where there is none, and the dots of single seeds.
+
+    Means of shares are not drawn: of seeds that find all keys and seeds that find none, the mean is
+    no seed's score.
+    """
+    edge: dict[str, Any] = {
+        "markeredgecolor": "white", "markeredgewidth": 0.6, "zorder": 1.5 + look.width,
+        "color": look.color, "marker": look.marker,
+    }  # fmt: skip
+    seeds = "single" in rows
+    share = seeds and rows["metric"].iloc[0] in SHARES
+    axes.plot(
+        rows["length"], rows["score"] * (math.nan if share else 1), **edge, label=name,
+        linestyle=look.linestyle, linewidth=look.width, markersize=0 if seeds else size,
+    )  # fmt: skip
+    if seeds:
+        single = pd.DataFrame([of if isinstance(of, tuple) else () for of in rows["single"]])
+        for scores in (single[seed] for seed in single):
+            axes.plot(
+                rows["length"], scores, **edge, markersize=3.6, linewidth=0.5, label="_seed",
+                linestyle=look.linestyle if share else "",
+            )  # fmt: skip
+
+
+def _mark_lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, style.Look]) -> None:
+    """Mark above the panel which methods have no score at a length; one grey mark if none has."""
+    gone = table[table["score"].isna()]
+    for status, marker in LOST.items():
+        for length, rows in gone[gone["status"].str.contains(status)].groupby("length"):
+            everyone = len(rows) > 1 and len(rows) == (table["length"] == length).sum()
+            colors = [style.GREY] if everyone else [look[name].color for name in rows["scaling"]]
+            for index, color in enumerate(colors):
+                aside = 5.5 * (index - (len(colors) - 1) / 2)
+                shift = ScaledTranslation(aside / 72, 5 / 72, axes.figure.dpi_scale_trans)
+                axes.plot(
+                    [int(str(length))], [1], marker=marker, color=color, markersize=4, linestyle="",
+                    label=f"_{status}", clip_on=False,
+                    transform=axes.get_xaxis_transform() + shift,
+                )  # fmt: skip
+
+
+def _name_ends(
+    axes: Axes, rows: pd.DataFrame, look: Mapping[str, style.Look], cut: float | None, inches: float
+) -> None:
+    """Name the lines of a panel of so many inches where they end, each in its colour."""
+    share, longest = rows["metric"].iloc[0] in SHARES, int(rows["length"].max())
+    ends = []
+    for row in records(rows.dropna(subset="score").groupby("scaling", sort=False).tail(1)):
+        score = median(row["single"]) if share and "single" in row else row["score"]
+        ends.append((row["scaling"], row["length"], score, look[row["scaling"]].color))
+    if cut is not None:
+        ends.append(("truncation", longest, cut, style.GREY))
     axes.autoscale_view()
     to_axes = axes.transData + axes.transAxes.inverted()
-
-    lines = []
-    for row in (
-        rows.dropna(subset="score").groupby("scaling", sort=False).tail(1).to_dict("records")
-    ):
-        scores = row["single"] if share and "single" in row else [row["score"]]
-        name = str(row["scaling"])
-        lines.append((name, int(row["length"]), scores, look[name].color))
-    if cut is not None:
-        lines.append(("truncation", longest, [cut], style.GREY))
-    ends = []
-    for name, length, scores, color in lines:
-        height = float(to_axes.transform((length, median(scores)))[1])
-        early = length < longest
-        label = f"{name} (to {style.length_label(length)})" if early else name
-        low, high = scale * min(scores), scale * max(scores)
-        ends.append(End(label, length, height, color, low, high, early))
-    largest = max((abs(end.high) for end in ends), default=0)
-    written = "{:.0f}" if share or largest >= 1000 else "{:.1f}" if largest >= 10 else "{:.3g}"
-    label_ends(axes, ends, tall, written)
+    places = [float(to_axes.transform((length, score))[1]) for _, length, score, _ in ends]
+    order = sorted(range(len(ends)), key=places.__getitem__)
+    centers = spread([places[index] for index in order], LINE / inches)
+    largest = max((abs(score) for _, _, score, _ in ends), default=0)
+    digits = 0 if share or largest >= 1000 else 1 if largest >= 10 else 3
+    for index, center in zip(order, centers, strict=True):
+        name, length, score, color = ends[index]
+        early = f" (to {style.length_label(length)})" if length < longest else ""
+        value = f"{100 * score:.0f}" if share else f"{score:.{digits}f}"
+        axes.annotate(
+            f"{name}{early}  {value}", (length, places[index]), (1.08, center), va="center",
+            xycoords=("data", "axes fraction"), textcoords="axes fraction", color=color,
+            fontsize=style.SIZE - 1, annotation_clip=False,
+            arrowprops=None if early else {
+                "arrowstyle": "-", "color": "0.75", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3,
+                "relpos": (0, 0.5),
+            },
+        )  # fmt: skip
 
 
-def _caption(table: pd.DataFrame, frame: pd.DataFrame, about: str, named: Mapping[str, str]) -> str:
+def spread(places: Sequence[float], line: float) -> list[float]:
+    """Return heights near these rising places at which labels of one line do not touch.
+
+    They stay inside the panel where it is high enough, else they hang out below.
+    """
+    centers, floor = [], -0.03
+    for place in places:
+        centers.append(max(place, floor + line / 2))
+        floor = centers[-1] + line / 2
+    ceiling = max([1.02, *places[-1:]])
+    for index in reversed(range(len(centers))):
+        centers[index] = min(centers[index], ceiling - line / 2)
+        ceiling = centers[index] - line / 2
+    return centers
+
+
+def _facts(table: pd.DataFrame, named: Mapping[str, str]) -> str:
+    """Return the model, which side is better, and n per point."""
     counts = []
     for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
         counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({named[str(task)]})")
-    marks = [f"{SIGNS[mark]} {name.replace('_', ' ')}." for name, mark in lost(table).items()]
-    tail = TAIL if "protocol" in frame and frame["protocol"].eq("tail").any() else ""
-    sides = {
-        ("lower" if metric in LOWER else "higher", metric) for metric in table["metric"].unique()
-    }
-    better = " and ".join(f"{side} {metric}" for side, metric in sorted(sides))
-    better = f"{better[0].upper()}{better[1:]} {'are' if len(sides) > 1 else 'is'} better."
+    better = " and ".join(
+        f"{'lower' if metric in LOWER else 'higher'} {metric}"
+        for metric in table["metric"].unique()
+    )
     models = f"{table['model'].iloc[0]}. " if table["model"].nunique() == 1 else ""
-    return " ".join(
-        [f"{models}{better} n per point: {', '.join(counts)}.",
-         f"{about}{tail}", *marks]
-    )  # fmt: skip
+    return f"{models}Better: {better}. n per point: {', '.join(counts)}."

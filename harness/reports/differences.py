@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from ropewalk.harness.reports.plots import style
-from ropewalk.harness.reports.plots.forest import ROW, Row, draw_rows, on_scale
-from ropewalk.harness.reports.plots.methods import methods
 from ropewalk.harness.reports.writing import sentences
-from ropewalk.harness.reports.writing.sentences import titles
 from ropewalk.harness.reports.writing.tables import across
 from ropewalk.harness.stats.cells import cells, in_option, records
 from ropewalk.harness.stats.checkpoints import labels, lengths
@@ -45,13 +39,6 @@ NOT_COMPARED = (
     "or trial that all of them have, and scores that are made of these."
 )
 EQUAL = "Without an interval: equal with every seed."
-MOST_LENGTHS, MOST_METHODS, MOST_ROWS = 4, 24, 6
-FIGURE = (
-    "Each method less {baseline}{models} on the same documents and trials. Bars: 95 % intervals of "
-    "each difference alone. Filled: significantly better or worse (5 %, corrected for all "
-    "comparisons at a length). Hollow: no significant difference. “=”: the same measurement. No "
-    "mark: not compared. ◂ ▸: off the scale."
-)
 
 
 def make(
@@ -273,77 +260,3 @@ def notes(table: pd.DataFrame) -> list[str]:
             texts.append(f"(… of …): on the {units} that all compared methods have.")
     failed = table.get("failed", pd.Series(dtype=float)).fillna(0).gt(0).any()
     return [" ".join([*texts, FAILED] if failed else texts)]
-
-
-def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
-    """Draw the differences with their intervals: one panel per length and one row per method.
-
-    Only the best methods at the longest length are drawn where there are many.
-    """
-    if "seeds" in table:
-        raise ValueError("differences over seeds have no figure")
-    known, baseline = methods(frame), str(table["baseline"].iloc[0])
-    table = known.drawn(table)
-    if table.empty or table["same"].all():
-        raise ValueError(f"no method differs from {baseline!r}")
-    order = known.first(list(table["scaling"].unique()), MOST_METHODS)
-    most = style.paper().across(MOST_LENGTHS)  # the longest lengths at which any method differs
-    rows = [
-        [here for _, here in kin.groupby("length") if not here["same"].all()][-most:]
-        for _, kin in table.groupby(["model", "task", "baseline"], sort=False)
-    ]
-    columns = max(map(len, rows))
-    groups, left_out = style.shown_part([kin for kin in rows if kin], "rows of panels", MOST_ROWS)
-    figure, panels = style.sheet(
-        columns * len(groups), columns, panel_height=ROW * len(order) + 0.95
-    )
-    room, named = figure.get_size_inches()[0] / columns - 0.6, titles(frame)
-    for index, kin in enumerate(groups):
-        here = panels[index * columns : (index + 1) * columns]
-        for spare in here[len(kin) :]:
-            spare.remove()
-        for axes, shown in zip(here, kin, strict=False):
-            _panel(axes, shown, known.look, order)
-            labels = [style.folded(name, 2, style.SIZE - 1) for name in order]
-            axes.set_yticks(range(len(order)), labels if axes is here[0] else [""] * len(order))
-            first = shown.iloc[0]
-            where = f"{style.length_label(int(first['length']))} ({first['relative_length']:.3g}×)"
-            less = f" less {first['baseline']}" if first["baseline"] != baseline else ""
-            over = f"{first['model']}{less}: {named[first['task']]}" if axes is here[0] else ""
-            style.tidy(axes, over, room=min(2, columns) * room)
-            lines = [line for line in (axes.get_title(loc="left"), where) if line]
-            axes.set_title("\n".join(lines), loc="left", fontsize=style.SIZE)
-    several = table["baseline"].nunique() > 1
-    models = ", or less the same method of the model named," if several else ""
-    if left := table["scaling"].nunique() - len(order):
-        left_out += f" {left} methods are left out; the table has all."
-    figure.set_label(FIGURE.format(baseline=baseline, models=models) + left_out)
-    return figure
-
-
-def _panel(
-    axes: Axes, table: pd.DataFrame, look: Mapping[str, style.Look], order: list[str]
-) -> None:
-    facts = {row["scaling"]: row for row in records(table)}
-    first = next(iter(facts.values()))
-    percent = first["relative"] or first["metric"] in SHARES
-    scale = 100 if percent else 1
-    rows = []
-    for name in order:
-        row = facts.get(name)
-        if row is None or row["same"]:
-            rows.append(Row(name, None, None, None, style.GREY, "", text="=" if row else ""))
-            continue
-        status, own = str(row["status"]), look[name]
-        drawn = Row(
-            name, row["difference"], row["low"], row["high"],
-            style.GREY if own == style.REST else own.color, own.marker,
-            full=row["verdict"] in ("better", "worse"),
-            note="" if status == "ok" else status.split(" ok")[0],
-        )  # fmt: skip
-        rows.append(drawn.scaled(scale))
-    unit = " %" if first["relative"] else " pp" if percent else ""
-    draw_rows(axes, rows, on_scale(rows), lambda value: sentences.signed(value / scale, unit=unit))
-    what = "Percentage points" if percent else "Difference"
-    what = "Difference (%)" if first["relative"] else what
-    axes.set_xlabel(f"{what},\n{first['better']} is better", fontsize=style.SIZE - 1)

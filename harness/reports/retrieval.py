@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -15,13 +14,11 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
-from numpy.typing import NDArray
 
-from ropewalk.harness.reports.plots import style
-from ropewalk.harness.reports.plots.methods import methods
+from ropewalk.harness.reports import _style as style
 from ropewalk.harness.reports.writing.sentences import percent, text, titles
 from ropewalk.harness.reports.writing.tables import across, heading
-from ropewalk.harness.stats.cells import CELL
+from ropewalk.harness.stats.cells import CELL, records
 from ropewalk.harness.stats.measure import SHARES
 from ropewalk.tasks._intervals import draws, macro_average, proportion
 
@@ -33,26 +30,18 @@ NEEDED = (
     "part", "question", "answer", "key",
 )  # fmt: skip
 MISSING = {"score": None, "low": None, "high": None, "n": 0, "status": "missing"}
-NONE = "no task of retrieval was measured; add niah, ruler or passkey to the sweep"
-NO_DEPTH = "no task hides something at a depth"
+TRIALS = "The mean counts every task the same. Trials of a task at a length: {}."
+LACKING = "Missing: another method has this task at this length; without it there is no average."
 EFFECTIVE = (
     "Effective length: the longest that, with all shorter ones measured, reaches {:.1f} %; RULER's "
     "85.6 % is the score of Llama 2 7B at 4k in its thirteen tasks."
 )
-LACKING = (
-    "Missing: another method has this task at this length, this one has not, and so no average."
-)
 COLOURS = "viridis"  # rises evenly in lightness, so it holds in grey and to colour-blind eyes
 MOST_NAMED = 11  # depths that get a label
-MOST_MAPS = 12  # of a model and task
+MOST_METHODS = 12
 TALLEST = 9.4  # inches of a page
-LINE = "Right of the line: past the trained length."
-HATCHED = "Hatched: not measured, or failed."
-ANY_FORMAT = ", any format"
-LENIENT = (
-    "Any format: the right number counts in whatever format; it does not count in the scores, and "
-    "not in the map beside it."
-)
+CAPTION = "{}Trials per cell: {}. Right of the line: past the trained length."
+HATCHED = " Hatched: not measured, or failed."
 FEW = 5  # trials: a share of fewer is written as a count
 
 
@@ -69,7 +58,9 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
     """
     known = frame.loc[frame["metric"].isin(SHARES)].reindex(columns=NEEDED).reset_index(drop=True)
     if known.empty:
-        raise ValueError(NONE)
+        raise ValueError(
+            "no task of retrieval was measured; add niah, ruler or passkey to the sweep"
+        )
     rows: list[dict[str, Any]] = []
     for (model, window), samples in _named(known).groupby(["model", "trained_length"], sort=False):
         trials = samples.groupby(["scaling", "length", "part"], sort=False)
@@ -111,60 +102,36 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the mean of all parts, with average and effective length, then every part."""
-    known = _parts(table)
-    first = "mean of all tasks" if len(known) > 1 else known[0]
-    shown = table if len(known) > 1 else table[table["part"] == MEAN]
+    parts = [part for part in table["part"].unique() if part != MEAN]
+    first = "mean of all tasks" if len(parts) > 1 else parts[0]
+    shown = table if len(parts) > 1 else table[table["part"] == MEAN]
     titled = shown.assign(task=shown["part"].replace(MEAN, first))
     tables = across(titled, lambda cell: text({**cell, "metric": "accuracy"}))  # in percent
     for model, rows in table[table["part"] == MEAN].groupby("model", sort=False):
         mean = tables[heading(first, rows["metric"].iloc[0], str(model))]
         below = f"< {style.length_label(int(rows['length'].min()))}"
-        averages, reaches = [], []
-        for row in rows.drop_duplicates("scaling").to_dict("records"):
-            known_average, reach = pd.notna(row["average"]), row["effective_length"]
-            averages.append(f"{100 * row['average']:.1f} %" if known_average else "")
-            label = below if pd.isna(reach) else style.length_label(int(reach))
-            reaches.append(label if known_average else "")
-        mean["average"], mean["effective length"] = averages, reaches
+        methods = records(rows.drop_duplicates("scaling"))
+        known = [row["average"] is not None for row in methods]
+        mean["average"] = [
+            f"{100 * row['average']:.1f} %" if of else ""
+            for row, of in zip(methods, known, strict=True)
+        ]
+        mean["effective length"] = [
+            (style.length_label(row["effective_length"]) if row["effective_length"] else below)
+            if of
+            else ""
+            for row, of in zip(methods, known, strict=True)
+        ]
     order = sorted(tables, key=lambda title: not title.startswith(first))
     return {title: tables[title] for title in order}
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Return what the mean covers, what is missing, and when a length is effective."""
-    each = {str(model): _counted(rows) for model, rows in table.groupby("model", sort=False)}
-    texts = list(dict.fromkeys(each.values()))
-    texts = texts if len(texts) == 1 else [f"{model}: {text}" for model, text in each.items()]
-    texts += [LACKING] if (table["status"] == "missing").any() else []
-    return [*texts, EFFECTIVE.format(100 * table["threshold"].iloc[0])]
-
-
-def _counted(rows: pd.DataFrame) -> str:
-    known = _parts(rows)
-    scored = rows[(rows["part"] != MEAN) & rows["score"].notna()]
-    counts = sorted(scored["n"].agg(["min", "max"]).dropna().astype(int).unique())
-    trials = f"{' to '.join(map(str, counts))} trial{'s' * (counts != [1])} each at a length"
-    trials = trials if counts else "without a score at any length"
-    if len(known) == 1:
-        return f"{known[0]}, {trials}."
-    sentence = f"The mean counts {len(known)} tasks the same ({', '.join(known)}), {trials}."
-    if without := sorted(set(rows["length"]) - set(rows.loc[rows["part"] == MEAN, "length"])):
-        lengths = ", ".join(map(str, without))
-        sentence += f" A length at which not every task was asked ({lengths} tokens) has no mean"
-        sentence += " and is in no average."
-    return sentence
-
-
-def _parts(table: pd.DataFrame) -> list[str]:
-    return [part for part in table["part"].unique() if part != MEAN]
-
-
-def hidden(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials that were measured of what is hidden at a depth; of other tasks none."""
-    if "depth" not in frame:
-        return frame[:0]
-    measured = frame[["depth", "value"]].notna().all(axis=1)
-    return frame[measured & frame["metric"].isin(SHARES)]
+    """Return how many trials there are, what is missing, and when a length is effective."""
+    counts = table.loc[(table["part"] != MEAN) & table["score"].notna(), "n"]
+    trials = " to ".join(map(str, sorted({counts.min(), counts.max()}))) if len(counts) else "none"
+    texts = [TRIALS.format(trials), EFFECTIVE.format(100 * table["threshold"].iloc[0])]
+    return texts + [LACKING] * bool((table["status"] == "missing").any())
 
 
 def _named(known: pd.DataFrame) -> pd.DataFrame:
@@ -210,140 +177,110 @@ def _mean(scores: list[dict[str, Any]], drawn: Mapping[str, str]) -> dict[str, A
     return {"score": value, "low": low, "high": high, "n": n, "status": "ok"}
 
 
+@style.styled
 def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     """Draw one heat map per scaling of the share found by depth (down) and length (across).
 
-    Where answers have the number in another format, a map that counts them is beside it. Methods
-    with the same frequencies in all cells share a map. Raises ValueError where no task hides
-    something at a depth.
+    Methods with the same frequencies in all cells share a map. Tasks in which every score is 0 are
+    left out. Raises ValueError where no task finds something at a depth.
     """
     del table
-    known = methods(frame)
-    tasks = hidden(frame)["task"].unique()
-    if not len(tasks):
-        raise ValueError(NO_DEPTH)
-    every = frame[frame["task"].isin(tasks)]  # unmeasured cells included
-    needed = [*CELL, "trained_length", "depth", "value", "found"]
-    samples = known.drawn(every.reindex(columns=needed))
-    names = list(samples["scaling"].unique())
-    kept = known.first(names, MOST_MAPS)
-    samples = samples[samples["scaling"].isin(kept)]
-    every_map = _maps(samples, titles(frame))
-    lenient = [shown.title.endswith(ANY_FORMAT) for shown in every_map]
-    widest = max(len(shown.lengths) for shown in every_map)
-    most = 3 if widest <= 7 else 2 if widest <= 10 else 1
-    columns = style.columns_for(len(every_map), 1, most=most)
-    if columns != 1 and 2 * sum(lenient) == len(every_map):  # pairs stay side by side
-        columns = style.paper().across(4 if widest <= 4 else 2)
-    columns = max(columns, min(len(every_map), 2)) if widest <= 4 else columns
-    tall = max(0.9, min(0.2 * max(len(shown.depths) for shown in every_map), 2.4))
-    most = columns * int(TALLEST / (tall + 0.75))
-    maps, left_out = style.shown_part(every_map, "maps", min(most, 2 * MOST_MAPS))
-    if len(kept) < len(names):
-        left_out += f" The best {len(kept)} of {len(names)} methods at the longest length are here."
-    figure, panels = style.sheet(len(maps), columns, panel_height=tall + 0.75)
+    known, named = style.methods(frame), titles(frame)
+    needed = [*CELL, "trained_length", "metric", "depth", "value"]
+    samples = known.drawn(frame.reindex(columns=needed))
+    found = samples["depth"].notna() & samples["metric"].isin(SHARES) & (samples["value"] > 0)
+    samples = samples[samples["task"].isin(samples["task"][found])]  # unmeasured cells too
+    if samples.empty:
+        raise ValueError("no task finds anything that it hides at a depth")
+    best = [name for name in known.best if name in set(samples["scaling"])][:MOST_METHODS]
+    samples = samples[samples["scaling"].isin(best)]
+    kinds = samples.groupby(["model", "task"])
+    widest, deepest = (int(kinds[name].nunique().max()) for name in ("length", "depth"))
+    every = list(samples.groupby(["model", "task", "scaling"], sort=False))
+    columns = style.columns_for(len(every), 3 if widest <= 7 else 2 if widest <= 10 else 1)
+    height = max(0.9, min(0.2 * deepest, 2.4))
+    groups, left_out = style.shown_part(every, "maps", columns * int(TALLEST / (height + 0.75)))
+    figure, panels = style.sheet(len(groups), columns, height + 0.75)
     room = (figure.get_size_inches()[0] - 0.9) / columns - 0.35
-    rows = math.ceil(len(maps) / columns)
-    for index, (axes, shown) in enumerate(zip(panels, maps, strict=True)):
-        mesh = _heat_map(axes, shown, room=room, tall=tall)
-        style.tidy(axes, shown.title, room=room)
-        axes.spines[:].set_visible(False)
+    parts = [name for name in ("model", "task") if samples[name].nunique() > 1]
+    counts, unknown = [], False
+    for index, (axes, ((model, task, scaling), rows)) in enumerate(
+        zip(panels, groups, strict=True)
+    ):
+        kin = kinds.get_group((model, task))
+        depths, lengths = sorted(kin["depth"].dropna().unique()), sorted(kin["length"].unique())
+        cells = rows.dropna(subset=["depth", "value"]).groupby(["depth", "length"])["value"]
+        shares = cells.mean().unstack().reindex(index=depths, columns=lengths)
+        trials = cells.size().unstack().reindex(index=depths, columns=lengths)
+        counts += cells.size().tolist()
+        unknown |= bool(shares.isna().any(axis=None))
+        mesh = _heat_map(axes, shares, trials, int(rows["trained_length"].iloc[0]), room, height)
+        title = [named.get(rows[name].iloc[0], rows[name].iloc[0]) for name in parts]
+        axes.set_title(style.folded(", ".join([*title, str(scaling)]), room))
         if index % columns == 0:
-            axes.set_ylabel("Depth (%)", fontsize=style.SIZE)
-        if index // columns == rows - 1:
-            label = "Context length (tokens)" if room > 1.5 else "Length"
-            axes.set_xlabel(label, fontsize=style.SIZE)
-    percent = PercentFormatter(1, symbol="")
-    bar = figure.colorbar(mesh, ax=panels, format=percent, aspect=12 * rows, pad=0.02)
-    bar.set_label("Found (%)", fontsize=style.SIZE)
-    bar.ax.tick_params(labelsize=style.SIZE - 1, length=2.5, width=0.6)
+            axes.set_ylabel("Depth (%)")
+        if index + columns >= len(groups):
+            axes.set_xlabel("Context length (tokens)" if room > 1.5 else "Length")
+    bar = figure.colorbar(
+        mesh,
+        ax=panels,
+        format=PercentFormatter(1, symbol=""),
+        aspect=12 * math.ceil(len(groups) / columns),
+        pad=0.02,
+    )
+    bar.set_label("Found (%)")
     bar.outline.set_visible(False)
-    figure.set_label(_caption(samples, maps, titles(frame)) + left_out)
+    alike = [samples[name].iloc[0] for name in ("model", "task") if name not in parts]
+    what = f"{', '.join(named.get(name, name) for name in alike)}. " if alike else ""
+    sizes = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    if len(best) == MOST_METHODS:
+        left_out += f" At most the best {MOST_METHODS} methods at the longest length are drawn."
+    figure.set_label(CAPTION.format(what, sizes) + HATCHED * unknown + left_out)
     return figure
 
 
-def _maps(samples: pd.DataFrame, named: Mapping[str, str]) -> list[Map]:
-    """Return one map per model, task and scaling, titled with what differs between maps."""
-    parts = ["model", "task", "scaling"]
-    titled = [part for part in parts if part == "scaling" or samples[part].nunique() > 1]
-    maps = []
-    for _, kin in samples.groupby(["model", "task"], sort=False):
-        depths, lengths = sorted(kin["depth"].dropna().unique()), sorted(kin["length"].unique())
-        for _, rows in kin.groupby("scaling", sort=False):
-            first = rows.iloc[0]
-            title = ", ".join(named.get(first[part], str(first[part])) for part in titled)
-            known = rows.dropna(subset=["depth", "value"])
-            either = known["value"].mask(known["found"] == "format", 1.0)
-            kinds = [(title, known)]
-            if (either != known["value"]).any():
-                kinds.append((f"{title}{ANY_FORMAT}", known.assign(value=either)))
-            for name, trials in kinds:
-                cells = trials.groupby(["depth", "length"])["value"].agg(["mean", "count"])
-                shares, counts = (
-                    cells[of].unstack().reindex(index=depths, columns=lengths).to_numpy(np.float64)
-                    for of in ("mean", "count")
-                )
-                trained = int(first["trained_length"])
-                maps.append(Map(name, depths, lengths, trained, shares, counts))
-    return maps
-
-
-def _caption(samples: pd.DataFrame, maps: list[Map], named: Mapping[str, str]) -> str:
-    known = samples.dropna(subset=["depth", "value"])
-    sizes = known.groupby(["model", "task", "scaling", "length", "depth"]).size()
-    keys = " to ".join(map(str, sorted({sizes.min(), sizes.max()})))
-    hatched = [HATCHED] if any(np.isnan(shown.shares).any() for shown in maps) else []
-    alike = [samples[part].iloc[0] for part in ("model", "task") if samples[part].nunique() == 1]
-    lenient = [LENIENT] if any(shown.title.endswith(ANY_FORMAT) for shown in maps) else []
-    what = [f"{', '.join(named.get(name, name) for name in alike)}."] if alike else []
-    return " ".join([*what, f"Trials per cell: {keys}.", *lenient, LINE, *hatched])
-
-
-@dataclass(frozen=True)
-class Map:
-    """One heat map: ``shares`` of ``counts`` trials, shape (depths, lengths), NaN if unknown."""
-
-    title: str
-    depths: list[float]
-    lengths: list[int]
-    trained_length: int
-    shares: NDArray[np.float64]
-    counts: NDArray[np.float64]
-
-
-def _heat_map(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:
-    """Draw one map of ``room`` x ``tall`` inches, with numbers where they can be read."""
-    rows, columns = shown.shares.shape
+def _heat_map(
+    axes: Axes,
+    shares: pd.DataFrame,
+    trials: pd.DataFrame,
+    trained_length: int,
+    room: float,
+    height: float,
+) -> QuadMesh:
+    """Draw shares of trials, depths down and lengths across, with numbers where there is room."""
+    rows, columns = shares.shape
     axes.add_patch(
         Rectangle((-0.5, -0.5), columns, rows, facecolor="0.93", edgecolor="0.6", hatch="/////",
                   linewidth=0, zorder=0)
     )  # fmt: skip
     mesh = axes.pcolormesh(
-        np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5, shown.shares, cmap=COLOURS,
+        np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5, shares.to_numpy(), cmap=COLOURS,
         vmin=0, vmax=1, edgecolors="white", linewidth=0.5,
     )  # fmt: skip
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)  # depth 0, the start of the text, is on top
-    if tall / rows >= 0.12 and room / columns >= 0.2:
-        for (row, column), share in np.ndenumerate(shown.shares):
+    axes.spines[:].set_visible(False)
+    if height / rows >= 0.12 and room / columns >= 0.2:
+        for (row, column), share in np.ndenumerate(shares.to_numpy()):
             if not np.isnan(share):  # black or white, whichever has more contrast
                 red, green, blue, _ = mesh.cmap(share)
                 dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
-                count = int(shown.counts[row, column])
-                hits = float(share) * count
-                few = count < FEW and math.isclose(hits, round(hits), abs_tol=1e-9)
+                count = int(trials.to_numpy(float)[row, column])
+                few = count < FEW and math.isclose(
+                    share * count, round(share * count), abs_tol=1e-9
+                )
                 axes.text(
-                    column, row, f"{hits:.0f} of {count}" if few else percent(float(share)),
-                    color="white" if dark else "black",
-                    fontsize=style.SIZE - 1.5, ha="center", va="center_baseline",
-                    in_layout=False,  # it lies inside the map, and there are hundreds
+                    column, row, f"{share * count:.0f} of {count}" if few else percent(share),
+                    color="white" if dark else "black", fontsize=style.SIZE - 1.5, ha="center",
+                    va="center_baseline", in_layout=False,  # inside the map, and there are hundreds
                 )  # fmt: skip
-    labels = [style.tick_label(length, shown.trained_length) for length in shown.lengths]
+    lengths = shares.columns.to_numpy(int)
+    labels = [style.tick_label(int(length), trained_length) for length in lengths]
     places = [room / columns * index for index in range(columns)]
-    axes.set_xticks(range(columns), style.spaced(labels, places))
+    axes.set_xticks(range(columns), style.thinned(labels, places))
     named = range(0, rows, math.ceil(rows / MOST_NAMED))
-    axes.set_yticks(named, [f"{100 * shown.depths[row]:.0f}" for row in named])
-    end = sum(length <= shown.trained_length for length in shown.lengths) - 0.5
+    axes.set_yticks(named, [f"{100 * shares.index[row]:.0f}" for row in named])
+    end = int((lengths <= trained_length).sum()) - 0.5
     for color, width in (("white", 3.2), ("black", 1.4)):
         axes.plot(
             [end, end], [-0.06, 1], transform=axes.get_xaxis_transform(), color=color,

@@ -55,7 +55,7 @@ def test_the_last_screen_names_a_winner_or_a_bound():
     assert text.startswith("Use yarn at 2x (2,048 tokens): at most")
     two = [row for name in ("yarn", "pi") for row in asked("passkey", name, 2048, [1.0] * 20)]
     text = " ".join(" ".join(lines_of(pd.DataFrame(two))).split())
-    assert "Use pi at 2x (2,048 tokens): at most 13 percentage points worse" in text
+    assert "Use pi at 2x (2,048 tokens): at most 13 pp worse" in text
     few = [row for name, hit in hits.items() for row in asked("passkey", name, 2048, hit * 4)]
     text = " ".join(" ".join(lines_of(pd.DataFrame(few))).split())
     assert "accuracy: 100 % [89, 100]; winner: 50 percentage points [" in text

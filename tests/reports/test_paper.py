@@ -1,70 +1,88 @@
-"""Figures and tables for a paper: their width and style."""
+"""Figures for a paper: their width and style, the same bytes again, and no overlapping labels."""
+
+from itertools import pairwise
 
 import matplotlib as mpl
-import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
 from ropewalk.harness.reports import _write as write
-from ropewalk.harness.reports import curves
-from ropewalk.harness.reports.plots.style import COLUMN, Paper, drawing
-from ropewalk.harness.reports.writing.tables import latex
-from tests.frames import PERPLEXITY, sweep
+from ropewalk.harness.reports import answer, curves
+from ropewalk.harness.reports._style import COLUMN, Paper, drawing, methods
+from ropewalk.harness.reports.curves import spread
+from tests.frames import PERPLEXITY, TWELVE, sweep
 
 FRAME = sweep(lengths=(256, 2048))
+pytestmark = pytest.mark.slow
 
 
-def made(frame: pd.DataFrame, paper: Paper | None = None) -> Figure:
+def made(paper: Paper | None = None) -> Figure:
     with drawing(paper):
-        figure = curves.make(frame)
+        figure = curves.make(FRAME)
         figure.draw_without_rendering()
     return figure
 
 
-def test_a_caption_is_beside_its_figure(tmp_path):
-    """As text; none of it is in the image."""
-    note = "Not comparable: models <a> and b_1 differ."
-    write.write_reports(FRAME, tmp_path, ["curves"], note)
-    caption = (tmp_path / "curves.caption.txt").read_text(encoding="utf-8")
-    assert caption.startswith("Score against context length")
-    assert caption.endswith(f"{note}\n")
-
-
-@pytest.mark.slow
 def test_a_style_file_sets_the_font_and_leaves_no_trace(tmp_path):
     """Text is in the style's font, a name with a $ is no formula, and settings are as before."""
     (tmp_path / "mine.mplstyle").write_text("font.family: serif\ntext.usetex: True\n")
     before = dict(mpl.rcParams)
-    figure = made(FRAME, Paper(style=tmp_path / "mine.mplstyle"))
+    figure = made(Paper(style=tmp_path / "mine.mplstyle"))
     assert figure.axes[0].xaxis.label.get_fontfamily() == ["serif"]
     assert not figure.axes[0].xaxis.label.get_usetex()
     assert dict(mpl.rcParams) == before
 
 
-@pytest.mark.slow
-def test_a_figure_has_the_same_bytes_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(write, "FIGURES", (".png", ".svg", ".pdf"))
-    few = FRAME[(FRAME["task"] == PERPLEXITY) & FRAME["scaling"].isin(["none", "yarn"])]
+def test_a_notebook_gets_the_figure_of_the_files():
+    """Without the settings of a report too: sizes do not come from the notebook."""
+    alone = curves.make(FRAME)
+    assert tuple(alone.get_size_inches()) == tuple(made().get_size_inches())
+    assert alone.axes[0].title.get_fontsize() == made().axes[0].title.get_fontsize()
+
+
+def test_a_figure_has_the_same_bytes_again(tmp_path):
     first, second = (
-        [file.read_bytes() for file in write.save_figure(made(few), tmp_path, name)]
+        [file.read_bytes() for file in write.save_figure(made(), tmp_path, name)]
         for name in ("first", "second")
     )
     assert first == second
-    assert len(first) == 4  # with the caption
 
 
-@pytest.mark.slow
 def test_the_flags_reach_the_figures(ropewalk, many, tmp_path, monkeypatch, rejected):
     """From the command line to the width of the SVG."""
     monkeypatch.setattr(write, "FIGURES", (".svg",))
-    words = ["report", many, "--report", "retrieval", "--out", tmp_path, "--width", "column"]
+    words = ["report", many, "--report", "answer", "--out", tmp_path, "--width", "column"]
     assert ropewalk(*words).status == 0
-    assert f'width="{72 * COLUMN:.1f}pt"' in (tmp_path / "retrieval.svg").read_text()
+    assert f'width="{72 * COLUMN:.1f}pt"' in (tmp_path / "answer.svg").read_text()
     assert "is no style of Matplotlib" in rejected(*words, "--style", "absent.mplstyle")
 
 
-def test_a_table_of_latex_has_its_numbers_and_escapes_names():
-    table = pd.DataFrame({"scaling": ["./a_b%.py"], "1024 (4×)": ["8.37 [7.2, 9.8]"]})
-    text = latex(table, "Scores. A note.")
-    assert r"./a\_b\%.py & 8.37 [7.2, 9.8]" in " ".join(text.split())
-    assert r"\caption{Scores.}" in text
+@pytest.mark.parametrize("width", [7.0, COLUMN])
+def test_names_and_panels_have_room(width):
+    """Twelve methods with long names: no name lies on a panel or beyond the page."""
+    with drawing(Paper(width)):
+        figure = answer.make(sweep(scalings=TWELVE, lengths=(256, 2048)))
+        figure.draw_without_rendering()
+    for axes in (part.axes[0] for part in figure.subfigs):
+        assert axes.get_window_extent().width > 0.9 * figure.dpi
+        for label in axes.get_yticklabels():
+            box = label.get_window_extent()
+            assert 0 <= box.x0 < box.x1 <= axes.get_window_extent().x0
+
+
+def test_lines_are_named_at_their_ends_in_their_colours():
+    figure, look = made(), methods(FRAME).look
+    read = figure.axes[0]
+    named = {text.get_text().split("  ")[0]: text.get_color() for text in read.texts}
+    assert named["yarn"] == look["yarn"].color
+    assert named["none"] == "black"
+    assert {"truncation", "mine (to 256)"} <= named.keys()
+    scores = FRAME[(FRAME["task"] == PERPLEXITY) & (FRAME["length"] == 2048)]
+    yarn = scores.loc[scores["scaling"] == "yarn", "score"].iloc[0]
+    assert f"yarn  {yarn:.1f}" in {text.get_text() for text in read.texts}
+
+
+def test_labels_of_lines_do_not_touch():
+    centers = spread([0.0, 0.01, 0.02, 0.9, 0.91], 0.05)
+    assert all(high - low >= 0.05 - 1e-9 for low, high in pairwise(centers))
+    assert centers[-1] <= 1.02

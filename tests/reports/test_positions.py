@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ropewalk.harness.reports import loss_by_position
-from ropewalk.harness.reports.loss_by_position import positions
+from ropewalk.harness.reports import position
+from ropewalk.harness.reports.position import positions
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.tasks.perplexity import by_position
 from tests.frames import Row
@@ -45,7 +45,7 @@ def losses(scaling: str, length: int, rise: float) -> list[Row]:
 def test_the_mean_of_the_documents_is_drawn_at_its_position():
     """A line a scaling: 2.15 inside the window and the rise past it, at the middle of each run."""
     frame = pd.DataFrame([*losses("none", 128, 3.0), *losses("yarn", 128, 0.5)])
-    figure = loss_by_position.make(frame)
+    figure = position.make(frame)
     [axes] = figure.axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     for name, rise in (("none", 3.0), ("yarn", 0.5)):
@@ -59,18 +59,7 @@ def test_losses_of_a_tail_alone_are_no_window():
     frame = pd.DataFrame(losses("none", 128, 3.0)).assign(tokens=16)
     for without in (frame, frame.drop(columns="losses")):
         with pytest.raises(ValueError, match="no task scored whole windows .tail"):
-            loss_by_position.make(without)
-
-
-def test_windows_of_one_document_are_one_sample():
-    """Two windows of each of four documents: the interval and n are those of four."""
-    once = losses("none", 128, 1.0)
-    twice = [
-        {**row, "losses": [x + sign for x in row["losses"]]} for row in once for sign in (1, -1)
-    ]
-    one, two = (positions(pd.DataFrame(rows)) for rows in (once, twice))
-    assert set(two["documents"]) == {4}
-    np.testing.assert_allclose(two[["score", "low", "high"]], one[["score", "low", "high"]])
+            position.make(without)
 
 
 @pytest.mark.slow

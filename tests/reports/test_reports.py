@@ -180,14 +180,14 @@ def test_the_map_holds_the_share_of_keys_found():
 
 
 @pytest.mark.slow
-def test_answers_in_another_format_have_a_map_of_their_own():
-    keys = FRAME[FRAME["depth"].notna() & (FRAME["scaling"] == "pi")]
-    other = keys.assign(found=keys["value"].map({1.0: "exact", 0.0: "format"}))
-    figure = retrieval.draw(other, other)
-    strict, lenient = maps(figure).values()
-    assert [axes.get_title(loc="left") for axes in (strict, lenient)] == ["pi", "pi, any format"]
-    assert {text.get_text() for text in lenient.texts} == {"4 of 4"}
-    assert list(maps(retrieval.draw(keys, keys))) == ["pi"]
+def test_a_panel_in_which_every_score_is_0_is_left_out():
+    zero = FRAME["task"] == PASSKEY
+    frame = FRAME.assign(**{name: FRAME[name].mask(zero, 0.0) for name in ("value", "score")})
+    figure = curves.make(frame)
+    assert [axes.get_ylabel() for axes in figure.axes] == ["Perplexity"]
+    assert "every score is 0: Passkey accuracy" in str(figure.get_label())
+    with pytest.raises(ValueError, match="finds anything"):
+        retrieval.draw(frame, frame)
 
 
 def test_a_title_counts_the_targets_of_the_longest_length():

@@ -62,7 +62,7 @@ def test_a_difference_of_shares_is_between_minus_1_and_1_and_never_sure():
 @pytest.mark.parametrize(
     ("regret", "relative", "text"),
     [
-        (0.00999, False, "1 percentage point"),
+        (0.00999, False, "1 pp"),
         (0.02712, True, "2.8 %"),
         (0.05, True, "5 %"),
         (12.3401, True, "1,235 %"),

@@ -53,7 +53,7 @@ def test_a_backtick_in_a_name_opens_no_markup(tmp_path):
 
 def test_a_run_writes_three_reports_and_those_that_its_folder_has(tmp_path, monkeypatch):
     monkeypatch.setattr(_write, "DEFAULT", small_runs.DEFAULT)
-    three = {"scores", "best", "curves"}
+    three = {"scores", "best", "answer", "curves"}
     four = {*three, "regret"}
     for requested, stems in ((None, three), (["regret"], four), (None, four)):
         written = write_reports(FRAME, tmp_path, requested)
@@ -67,6 +67,6 @@ def test_a_table_has_its_figure_and_all_is_every_report(tmp_path):
     made = {file.name.split(".")[0] for file in written.files}
     assert made | {*written.skipped} == {*plugins.names("report")}
     assert (tmp_path / "differences.csv").exists()
-    assert (tmp_path / "differences.png").exists()
+    assert (tmp_path / "retrieval.png").exists()
     write_reports(FRAME[FRAME["scaling"] == "none"], tmp_path, ["differences"])
     assert not (tmp_path / "differences.csv").exists()

@@ -1,0 +1,294 @@
+"""How figures look: sizes for paper, and one colour and marker per method in all figures of a run.
+
+Colours and markers survive colour blindness and grey print. Sizes are those of a paper's page.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from textwrap import TextWrapper
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import matplotlib.style
+import pandas as pd
+from matplotlib import rc_context, rcdefaults, rcParams
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from ropewalk.harness.stats.cells import coinciding, once, ranked
+
+P = ParamSpec("P")
+T = TypeVar("T")
+PAGE, COLUMN = 7.0, 3.3  # inches: the text of a two-column paper, and one of its columns
+SIZE = 8.0  # points; tick labels and notes one less
+LETTER = 0.58 * SIZE / 72  # inches: the mean width of a letter in DejaVu Sans
+GREY = "0.4"
+MOST_PANELS = 12  # that can be read on a page
+# Okabe and Ito, less yellow (too light for a line) and black (which is ``none``), and six more that
+# stay as far from each other and from these under deuteranopia and protanopia.
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
+    "#772200", "#6677FF", "#663355", "#EE1155", "#3322AA", "#0000FF",
+)  # fmt: skip
+MARKERS = ("s", "^", "D", "v", "P", "<", "X", ">", "p", "d", "h", "*")
+# These methods have the same look in every run; others take what a run leaves free.
+USUAL = (
+    "yarn", "pi", "ntk_by_parts", "ntk", "self_extend", "dual_chunk", "rerope", "lm_infinite",
+    "dynamic_ntk", "string", "native", "longrope",
+)  # fmt: skip
+FEW = 8  # of more methods than colours these many, the best, are coloured
+LONGEST = 40  # letters of a method's name in a figure
+PARTS = ["model", "task", "scaling", "length", "frequencies", "metric", "score"]
+RULE = " In colour: the {} methods of the best mean rank at the longest length; grey: the other {}."
+SETTINGS: dict[str, Any] = {
+    "font.size": SIZE, "axes.titlesize": SIZE, "axes.labelsize": SIZE, "legend.fontsize": SIZE,
+    "figure.titlesize": SIZE + 1, "xtick.labelsize": SIZE - 1, "ytick.labelsize": SIZE - 1,
+    "xtick.major.size": 2.5, "ytick.major.size": 2.5, "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6, "axes.titlelocation": "left", "axes.spines.top": False,
+    "axes.spines.right": False, "legend.frameon": False, "legend.handlelength": 3.2,
+    "lines.linewidth": 1.2, "figure.constrained_layout.use": True, "figure.autolayout": False,
+    # A $ in a name is a $. SVG text becomes paths, for a viewer without the font would set it in
+    # another width than was measured here; PDF embeds the font and keeps its text.
+    "text.parse_math": False, "text.usetex": False, "svg.fonttype": "path",
+    "svg.hashsalt": "ropewalk", "pdf.fonttype": 42,
+}  # fmt: skip
+logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs each table of a PDF's font
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What figures are drawn for: their width in inches, and a style of Matplotlib or its file."""
+
+    width: float = PAGE
+    style: str | Path | None = None
+
+
+@contextmanager
+def drawing(paper: Paper | None = None) -> Iterator[None]:
+    """Draw and save under settings of our own, whatever a matplotlibrc says: same data, same bytes.
+
+    The style of the paper has a say in fonts and lines, not in sizes. Without a paper an outer
+    ``drawing`` stays in force.
+    """
+    if paper is None and rcParams["svg.hashsalt"] == SETTINGS["svg.hashsalt"]:
+        yield
+        return
+    paper = paper or Paper()
+    with rc_context():
+        rcdefaults()
+        if paper.style:
+            matplotlib.style.use(paper.style)
+        settings: Any = {**SETTINGS, "figure.figsize": (paper.width, paper.width)}
+        rcParams.update(settings)
+        yield
+
+
+def styled(draw: Callable[P, T]) -> Callable[P, T]:
+    """Let a function that draws do so in our style, in a notebook too."""
+
+    @wraps(draw)
+    def inside(*args: P.args, **options: P.kwargs) -> T:
+        with drawing():
+            return draw(*args, **options)
+
+    return inside
+
+
+def paper_width() -> float:
+    """Return the width in inches of what is drawn for."""
+    return float(rcParams["figure.figsize"][0])
+
+
+def sheet(panels: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a grid of panels, each ``height`` inches high."""
+    rows, width = math.ceil(panels / columns), paper_width()
+    if columns == 1 and width == PAGE:
+        width = 0.65 * PAGE
+    figure = Figure(figsize=(width, rows * height))
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for spare in axes[panels:]:
+        spare.remove()
+    return figure, axes[:panels]
+
+
+def columns_for(panels: int, most: int = 3) -> int:
+    """Return how many panels are side by side: in a column of a paper one."""
+    if paper_width() < PAGE:
+        return 1
+    return min(most, 2 if panels == 4 else panels)
+
+
+def shown_part(groups: Sequence[T], what: str, most: int = MOST_PANELS) -> tuple[list[T], str]:
+    """Return as many as one figure can show, and in a sentence what it leaves out."""
+    left = len(groups) - most
+    text = f" {left} of {len(groups)} {what} are left out here; the tables have all." * (left > 0)
+    return list(groups[:most]), text
+
+
+def folded(text: str, inches: float) -> str:
+    """Break a text into lines of this width; specs where their options begin, not inside a name."""
+    wrapper = TextWrapper(max(12, int(inches / LETTER)), break_on_hyphens=False)
+    wrapper.wordsep_simple_re = re.compile(r"(\s+|(?<=[:,+])(?!\d))")
+    return wrapper.fill(text)
+
+
+def thinned(labels: Sequence[str], inches: Sequence[float]) -> list[str]:
+    """Blank the tick labels that would touch the next one; ``inches`` are their rising places."""
+    kept, edge = list[str](), math.inf
+    for label, place in zip(reversed(labels), reversed(inches), strict=True):
+        half = 0.55 * LETTER * max(map(len, label.split("\n"))) + 0.01
+        fits = place + half <= edge
+        kept.append(label if fits else "")
+        edge = place - half if fits else edge
+    return kept[::-1]
+
+
+def length_label(length: int) -> str:
+    """Return "512", "1k", "1.5k"; k is 1024 tokens."""
+    thousands = length / 1024
+    exact = thousands >= 1 and (thousands * 2).is_integer()
+    return f"{thousands:g}k" if exact else str(length)
+
+
+def tick_label(length: int, trained_length: int) -> str:
+    """Return a length over what it is of the window, as in "512" over "2×"."""
+    return f"{length_label(length)}\n{length / trained_length:.3g}×"
+
+
+def log_axis(axes: Axes, axis: Literal["x", "y"], low: float, high: float) -> None:
+    """Make an axis logarithmic, with plain numbers at steps that suit its range."""
+    axes.set(**{f"{axis}scale": "log"})
+    drawn, ratio = axes.xaxis if axis == "x" else axes.yaxis, high / low
+    subs = (1, 1.5, 2, 3, 4, 5, 7) if ratio < 30 else (1, 2, 5) if ratio < 1000 else (1,)
+    drawn.set_major_locator(MaxNLocator(5) if ratio < 4 else LogLocator(subs=subs, numticks=9))
+    drawn.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
+    drawn.set_minor_locator(NullLocator())
+
+
+def _number(value: float) -> str:
+    """Return "0.5", "20,000", from a million on "2e6"."""
+    return f"{value:,.10g}" if value < 1e6 else f"{value:g}".replace("e+0", "e").replace("e+", "e")
+
+
+def shade_window(axes: Axes, trained_length: int, above: float = 2) -> None:
+    """Shade the lengths of pretraining and name their end, ``above`` points over the panel."""
+    low, high = axes.get_xlim()
+    axes.axvspan(low, trained_length, color="0.94", linewidth=0, zorder=0)
+    axes.axvline(trained_length, color=GREY, linewidth=0.8, linestyle=":", zorder=1)
+    side = "left" if trained_length**2 < low * high else "right"
+    axes.annotate(
+        "trained length", (trained_length, 1), (0, above), xycoords=axes.get_xaxis_transform(),
+        textcoords="offset points", ha=side, color=GREY, fontsize=SIZE - 1,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one method is drawn, in every panel."""
+
+    color: str
+    marker: str
+    linestyle: str = "-"
+    width: float = 1.2
+
+
+PLAIN = Look("black", "o", "--")  # the unscaled model
+REST = Look("0.72", "", width=0.7)  # one of many methods without a colour
+
+
+@dataclass(frozen=True)
+class Methods:
+    """How the methods of a run are drawn.
+
+    ``names`` has the name in figures of every scaling that is drawn: scalings that coincide in all
+    cells share one. ``look`` is by that name, and ``best`` has the names from the best to the
+    worst.
+    """
+
+    names: Mapping[str, str]
+    look: Mapping[str, Look]
+    best: Sequence[str]
+
+    def drawn(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of the methods that are drawn, under their names in figures."""
+        kept = table[table["scaling"].isin(list(self.names))]
+        return kept.assign(scaling=kept["scaling"].map(self.names))
+
+    def plot(self, axes: Axes, points: pd.DataFrame, name: str, marks: int = 8) -> None:
+        """Draw a line of many points, x and y, with about so many marks, each line's elsewhere."""
+        look, every = self.look[name], max(1, len(points) // marks)
+        first = list(self.look).index(name) * every // len(self.look)
+        axes.plot(
+            points.iloc[:, 0], points.iloc[:, 1], label=name, color=look.color, markersize=3.6,
+            linestyle=look.linestyle, linewidth=look.width - 0.1, marker=look.marker,
+            markeredgecolor="white", markeredgewidth=0.5, markevery=(first, every),
+            zorder=1.5 + look.width,
+        )  # fmt: skip
+
+    def finish(
+        self, figure: Figure, panels: Sequence[Axes], caption: str, *, legend: bool = True
+    ) -> None:
+        """Caption a figure, and make it higher by a legend of the methods under the panels.
+
+        The caption is the figure's label, which is written beside it and not into it.
+        """
+        lines = {str(line.get_label()): line for axes in panels for line in axes.get_lines()}
+        shown = [name for name in self.look if name in lines]
+        drawn = {name: lines[name] for name in shown if self.look[name] != REST}
+        if others := len(shown) - len(drawn):
+            caption += RULE.format(sum(self.look[name] != PLAIN for name in drawn), others)
+            drawn[f"{others} others"] = Line2D([], [], color=REST.color, linewidth=REST.width)
+        figure.set_label(caption)
+        if legend and drawn:
+            width, height = figure.get_size_inches()
+            columns = max(1, int(width / (max(map(len, drawn)) * LETTER + 0.6)))
+            rows = math.ceil(len(drawn) / columns)
+            figure.set_size_inches(width, height + 0.17 * rows + 0.1)
+            figure.legend(
+                drawn.values(),
+                drawn,
+                loc="outside lower center",
+                ncols=math.ceil(len(drawn) / rows),
+            )
+
+
+@once
+def methods(frame: pd.DataFrame) -> Methods:
+    """Give every method of a run its name and look; the frame is that of all the run's samples."""
+    known = frame[frame.columns.intersection(PARTS)].drop_duplicates(ignore_index=True)
+    kept = coinciding(known)
+    labels = dict(zip(known.loc[kept.index, "scaling"], kept["scaling"], strict=True))
+    names: dict[str, str] = {}
+    for scaling, label in labels.items():
+        short = label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
+        same = sum(name.partition(" (")[0] == short for name in names.values())
+        names[scaling] = f"{short} ({same + 1})" if same else short
+    best = [scaling for scaling in ranked(known) if scaling in names]
+    own = [scaling for scaling in best if "none" not in labels[scaling].split(" = ")]
+    coloured = own if len(own) <= len(COLOURS) else own[:FEW]
+    slots: dict[str, int] = {}
+    for scaling in sorted(
+        coloured, key=lambda scaling: (":" in scaling, list(names).index(scaling))
+    ):
+        usual = scaling.partition(":")[0]
+        slot = USUAL.index(usual) if usual in USUAL else -1
+        if slot >= 0 and slot not in slots.values():
+            slots[scaling] = slot
+    for scaling in (scaling for scaling in names if scaling in coloured and scaling not in slots):
+        slots[scaling] = min(set(range(len(COLOURS))) - set(slots.values()))
+    look = {
+        name: PLAIN if scaling not in own
+        else Look(COLOURS[slots[scaling]], MARKERS[slots[scaling]]) if scaling in slots
+        else REST
+        for scaling, name in names.items()
+    }  # fmt: skip
+    return Methods(names, look, [names[scaling] for scaling in best])

@@ -1,0 +1,220 @@
+"""How much worse than the best each method is at the longest length, with intervals and bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from ropewalk.harness.reports import _style as style
+from ropewalk.harness.reports import cells
+from ropewalk.harness.reports.verdict import verdicts
+from ropewalk.harness.reports.writing.sentences import signed, titles
+from ropewalk.harness.stats.cells import records
+from ropewalk.harness.stats.decision import MARGIN
+from ropewalk.harness.stats.measure import SHARES
+
+ROW = 0.17  # inches
+MOST_METHODS = 24
+LONGEST = 24  # letters of a name beside which two panels have room
+CUT = "truncation"
+CAPTION = (
+    "All methods at the longest length, the best mean on top. Thick bars: 95 % intervals of the "
+    "paired difference from the best mean. Thin lines end at the bound of how much worse than the "
+    "best the method is at most; the bounds hold for all methods together (95 %). Filled: by these "
+    "bounds the method may be the best; hollow: it is worse than another method. Shaded: within "
+    "{margin:g} % of the best (percentage points of a share); a method is as good as the best if "
+    "its thin line ends there. ◂ ▸: off the scale. Arrow: the method to use. n: {counts}."
+)
+COSTS = (
+    " In-window cost: the change inside the trained window in the form that the method has at this "
+    "length; –: not measured there."
+)
+TRUNCATION = " Truncation, dash-dotted: the unscaled model reading only its trained window."
+CODE = " *: needs its own modelling code."
+
+
+@style.styled
+def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> Figure:
+    """Draw one panel per model and task and one row per method, the best on top.
+
+    Panels in which every score is 0 are left out. Raises ValueError where no two methods can be
+    compared.
+    """
+    table = cells.cells(frame) if margin == MARGIN else cells.make(frame, margin=margin)
+    known, named = style.methods(frame), titles(frame)
+    sentences = {
+        (row["model"], row["task"], row["length"]): row["sentence"]
+        for row in records(verdicts(table))
+    }
+    every: list[tuple[tuple[Any, ...], list[dict[str, Any]]]] = []
+    for key, kin in table[table["compared"].notna()].groupby(["model", "task"], sort=False):
+        here = kin[kin["length"] == kin["length"].max()]
+        once = here[here["same_as"].isna()]
+        if len(once) > 1 and once["compared_score"].max() > 0:
+            lower = bool(once["lower"].iloc[0])
+            order = once.sort_values("compared_score", ascending=lower, kind="stable")
+            best = records(order.head(MOST_METHODS))
+            every.append((key, [_named(row, here, known) for row in best]))
+    if not every:
+        raise ValueError("no two methods can be compared")
+    groups, left_out = style.shown_part(every, "panels")
+    longest = max(len(row["label"]) for _, rows in groups for row in rows)
+    columns = style.columns_for(len(groups), 1 if longest > LONGEST else 2)
+    width = style.paper_width()
+    several = len({model for (model, _), _ in groups}) > 1
+    first, heads = [rows[0] for _, rows in groups], []
+    for (model, task), rows in groups:
+        length, times = rows[0]["length"], rows[0]["relative_length"]
+        title = f"{model}: {named[str(task)]}" if several else named[str(task)]
+        where = f"{title} at {style.length_label(length)} ({times:.3g}×)"
+        lines = where, sentences[model, task, length]
+        heads.append("\n".join(style.folded(str(line), width / columns - 0.1) for line in lines))
+    most = max(head.count("\n") + 1 for head in heads), max(len(rows) for _, rows in groups)
+    sheet = math.ceil(len(groups) / columns), columns
+    height = ROW * (most[1] + 1) + 0.13 * most[0] + 0.7
+    figure = Figure(figsize=(width, sheet[0] * height + 0.2))
+    parts = figure.subfigures(*sheet, squeeze=False).flat
+    for part, (_, rows), head in zip(parts, groups, heads, strict=False):
+        _panel(part.subplots(), rows, known, width / columns / 2)
+        part.suptitle(head, x=0.02, ha="left", fontsize=style.SIZE)
+    if not several:
+        figure.suptitle(str(first[0]["model"]), x=0.02 / columns, ha="left")
+    counts = ", ".join(f"{row['compared']} {row['unit']}" for row in first)
+    caption = CAPTION.format(margin=margin, counts=counts)
+    caption += TRUNCATION * any(row["truncation"] is not None for row in first)
+    caption += COSTS * any(map(_costly, (rows for _, rows in groups)))
+    caption += CODE * any(row["needs_code"] for _, rows in groups for row in rows)
+    figure.set_label(caption + left_out)
+    return figure
+
+
+def _named(row: dict[str, Any], here: pd.DataFrame, known: style.Methods) -> dict[str, Any]:
+    """Return a row with its name in figures, and the names of those that are the same here."""
+    same = [row["scaling"], *here.loc[here["same_as"] == row["scaling"], "scaling"]]
+    names = dict.fromkeys(known.names[name] for name in same if name in known.names)
+    return {**row, "label": " = ".join(names) + " *" * row["needs_code"]}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A row of a panel: a value with a thick bar from low to high, and a thin line to a bound."""
+
+    label: str
+    value: float
+    low: float | None
+    high: float | None
+    bound: float | None
+    color: str
+    marker: str
+    full: bool
+    use: bool = False
+    cost: str = "0"
+    note: str = ""
+
+    @property
+    def reach(self) -> float:
+        """Return how far from 0 the row is drawn."""
+        ends = (self.value, self.low, self.high, self.bound)
+        return max(abs(end) for end in ends if end is not None)
+
+
+def _panel(
+    axes: Axes, rows: Sequence[Mapping[str, Any]], known: style.Methods, room: float
+) -> None:
+    """Draw rows with names in at most ``room`` inches."""
+    best = rows[0]
+    unit = " %" if best["relative"] else " pp" if best["metric"] in SHARES else ""
+    margin = best["margin"] / 100 * (1 if unit else abs(best["compared_score"]))
+    marks = [_mark(row, known, unit, partial=row["compared"] < best["asked"]) for row in rows]
+    matter = [mark.reach for mark in (*marks[:2], *marks) if mark.full or mark.use]
+    reach = max(2 * max(*matter, marks[1].reach), 3 * margin)
+    if best["truncation"] is not None and best["change"] is not None:
+        ends = [best[f"change{end}"] for end in ("", "_high", "_low")]
+        value, low, high = (None if end is None else 1 / (1 + end) - 1 for end in ends)
+        cut = Mark(CUT, value or 0.0, low, high, None, style.GREY, "|", full=False)
+        marks.insert(sum(mark.value <= cut.value for mark in marks), cut)
+        if abs(cut.value) <= reach:
+            axes.axvline(cut.value, color=style.GREY, linewidth=0.9, linestyle="-.", zorder=1)
+    axes.axvline(0, color=style.GREY, linewidth=0.8, linestyle=":", zorder=0)
+    axes.axvspan(-margin, margin, color="0.9", linewidth=0, zorder=0)
+    for index, mark in enumerate(marks):
+        _draw(axes, mark, index, reach, unit)
+    drawn = [mark for mark in marks if abs(mark.value) <= reach]
+    ends = [end for mark in drawn for end in (mark.value, mark.low, mark.high, mark.bound) if end]
+    low, high = max(-reach, min([0.0, *ends])), min(reach, max([0.0, *ends]))
+    pad = 0.06 * (high - low) or 0.05
+    axes.set_xlim(min(low - pad, -1.5 * margin), max(high + pad, 1.5 * margin))
+    axes.set_ylim(len(marks) - 0.4, -0.6)
+    scale = 100 if unit else 1
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], min_n_ticks=2))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{scale * x:.6g}".replace("-", "−")))
+    what = "%" if best["relative"] else "percentage points" if unit else best["metric"]
+    axes.set_xlabel(f"Worse than the best ({what})", fontsize=style.SIZE - 1)
+    axes.set_yticks(range(len(marks)), [style.folded(mark.label, room) for mark in marks])
+    for label, mark in zip(axes.get_yticklabels(), marks, strict=True):
+        label.set_fontweight("bold" if mark.use else "normal")
+        label.set_color(style.GREY if mark.label == CUT else "black")
+    if _costly(rows):
+        side: dict[str, Any] = {"color": style.GREY, "fontsize": style.SIZE - 1}
+        for index, mark in enumerate(marks):
+            axes.text(
+                1.04, index, mark.cost, transform=axes.get_yaxis_transform(), va="center", **side
+            )
+        axes.text(1.04, 1.02, "in-window\ncost", transform=axes.transAxes, va="bottom", **side)
+
+
+def _costly(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return any(row["scaling"] != "none" and row["cost"] is not None for row in rows)
+
+
+def _mark(row: Mapping[str, Any], known: style.Methods, unit: str, *, partial: bool) -> Mark:
+    look = known.look[known.names[row["scaling"]]]
+    value, *ends = (row[f"above{end}"] or 0.0 for end in ("", "_low", "_high"))
+    if not row["lower"]:
+        value, ends = -value, [-ends[1], -ends[0]]
+    low, high = (None, None) if row["best"] else ends
+    return Mark(
+        "→ " * bool(row["use"]) + row["label"],
+        value, low, high, row["regret"],
+        style.GREY if look == style.REST else look.color, look.marker or "o",
+        full=row["possible"] is not False, use=bool(row["use"]),
+        cost="–" if row["cost"] is None else signed(row["cost"], unit=unit),
+        note=f"{row['compared']} of {row['asked']}" if partial else "",
+    )  # fmt: skip
+
+
+def _draw(axes: Axes, mark: Mark, index: int, reach: float, unit: str) -> None:
+    """Draw a row; one that is off the scale is text at the edge."""
+    across = axes.get_yaxis_transform()
+    text: dict[str, Any] = {"color": mark.color, "fontsize": style.SIZE - 1, "va": "center"}
+    if abs(mark.value) > reach:
+        far = signed(mark.value, unit=unit)
+        white = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+        if mark.value > 0:
+            axes.text(0.99, index, f"{far} ▸", transform=across, ha="right", bbox=white, **text)
+        else:
+            axes.text(0.01, index, f"◂ {far}", transform=across, ha="left", bbox=white, **text)
+        return
+    if mark.low is not None and mark.high is not None:
+        axes.hlines(index, mark.low, mark.high, color=mark.color, linewidth=2.2, alpha=0.55)
+    if mark.bound is not None:
+        axes.hlines(index, mark.value, mark.bound, color=mark.color, linewidth=0.9)
+        axes.plot(mark.bound, index, "|", color=mark.color, markersize=5, label="_bound")
+    axes.plot(
+        mark.value, index, mark.marker, color=mark.color, markersize=4.8, markeredgewidth=0.9,
+        markerfacecolor=mark.color if mark.full else "white", label=mark.label,
+    )  # fmt: skip
+    if mark.reach > reach:
+        axes.text(1, index, "▸", transform=across, ha="right", **text)
+    if mark.note:
+        axes.annotate(
+            mark.note, (mark.value, index), (0, 3.5), textcoords="offset points", ha="center",
+            fontsize=5, color=style.GREY,
+        )  # fmt: skip

@@ -1,1 +1,0 @@
-"""How figures are drawn: style, panels, heat maps, labels."""
