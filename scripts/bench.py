@@ -307,13 +307,13 @@ def start_up(setting: Setting) -> Iterator[Row]:
     with TemporaryDirectory() as place:
         sweep = "run --scaling none --task passkey:depths=1,trials=1 --length 1x --device cpu"
         resumed = [*sweep.split(), "--out", f"{place}/run"]
-        _child("-m", "ropewalk.harness", *resumed)
+        _child("-m", "ropewalk", *resumed)
         for what, words, least, bar in (
             ("ropewalk --help", ["--help"], "pass", 10.0),
             ("ropewalk run --help", ["run", "--help"], "pass", 20.0),
             ("a finished sweep, resumed", resumed, "import torch", None),
         ):
-            commands = ["-m", "ropewalk.harness", *words], ["-c", least]
+            commands = ["-m", "ropewalk", *words], ["-c", least]
             turns = range(1 if setting.quick else 10)
             taken = [[1000 * _child(*command)[1] for command in commands] for _ in turns]
             ours, theirs = zip(*taken, strict=True)

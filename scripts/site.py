@@ -23,8 +23,8 @@ import torch
 from transformers import LlamaConfig
 
 import ropewalk
-from ropewalk.harness.api.describe import Description, describe
-from ropewalk.harness.cli.app import app
+from ropewalk.harness.cli import app
+from ropewalk.harness.commands.list import Description, describe
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.resolve import resolve
@@ -151,8 +151,8 @@ def _described(kind: str, name: str, level: int) -> str:
     if one.options:
         parts.append("| option | values | default | searched by tune |\n|---|---|---|---|\n")
         parts[-1] += "\n".join(
-            f"| `{option.name}` | {option.type} | {option.default} | {option.searched} |"
-            for option in one.options
+            f"| `{name}` | {values} | {default} | {searched} |"
+            for name, values, default, searched in one.options
         )
     return "\n\n".join((*parts, f"```text\n{one.example}\n```"))
 
@@ -162,8 +162,8 @@ def python() -> str:
     parts = [
         "# Python",
         "::: ropewalk\n    options:\n      members: []\n      show_root_heading: false",
-        "::: ropewalk.harness.testing.check_method",
-        "::: ropewalk.harness.testing.check_encoding",
+        "::: ropewalk.harness.commands.contracts.check_method",
+        "::: ropewalk.harness.commands.contracts.check_encoding",
     ]
     for name in dir(ropewalk):
         value = getattr(ropewalk, name)

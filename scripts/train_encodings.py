@@ -31,7 +31,6 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ropewalk.harness.cli.settings import whole
 from ropewalk.harness.encodings._config import EncodingConfig, config_of
 from ropewalk.harness.encodings._model import EncodingForCausalLM
 from ropewalk.harness.errors import UserError
@@ -46,7 +45,7 @@ PLAIN = Recipe(steps=3000, rows=8, rate=3e-3, width=128, layers=4, mlp=384)
 HEAD, EVERY = 32, 100  # channels of a head; steps between checkpoints
 FOUND = 0.95  # the share of passkeys from which they count as learned
 LONG = 8  # windows of the long forward that is timed
-Count = Annotated[int, Parameter(converter=whole, validator=Number(gte=1))]
+Count = Annotated[int, Parameter(validator=Number(gte=1))]
 app = App(help=__doc__)
 
 

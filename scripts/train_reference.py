@@ -24,7 +24,6 @@ from cyclopts import App
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from ropewalk.harness.cli.settings import Whole
 from ropewalk.harness.files import make_folder, replacing
 from ropewalk.tasks._prompt import FILLER
 from ropewalk.tasks.passkey import INTRODUCTION, NEEDLE, QUESTION
@@ -106,8 +105,8 @@ def config(recipe: Recipe, tokenizer: Any) -> LlamaConfig:
 def main(
     out: Path = Path("training/reference"),
     *,
-    steps: Whole = Recipe.steps,
-    seed: Whole = Recipe.seed,
+    steps: int = Recipe.steps,
+    seed: int = Recipe.seed,
     device: str = "cpu",
 ) -> None:
     """Train the reference model into a folder of its own."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ropewalk.harness.cli.app import main
+from ropewalk.harness.cli import main
 from ropewalk.harness.runs.store import SAMPLES
 from ropewalk.tasks import perplexity
 

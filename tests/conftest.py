@@ -73,11 +73,11 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def last_screen() -> Iterator[Callable[..., None]]:
     """Shorten the end of every run, and return what shows its last screen."""
-    from ropewalk.harness.cli.outcome import brief
+    from ropewalk.harness.commands.report import answer
 
     with pytest.MonkeyPatch.context() as patch:
         small_runs.shorten(patch)
-        yield brief
+        yield answer
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def real_page(monkeypatch: pytest.MonkeyPatch) -> None:
 def scored(monkeypatch: pytest.MonkeyPatch, last_screen: Callable[..., None]) -> None:
     """Let a run end with the report ``scores`` and its last screen."""
     monkeypatch.setattr("ropewalk.harness.reports._write.DEFAULT", ("scores",))
-    monkeypatch.setattr("ropewalk.harness.cli.outcome.brief", last_screen)
+    monkeypatch.setattr("ropewalk.harness.commands.report.answer", last_screen)
 
 
 @pytest.fixture

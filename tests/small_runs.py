@@ -32,7 +32,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("ropewalk.harness.sweep.notes.layers_of", once)
     patch.setattr("ropewalk.harness.reports._page.page", lambda *_: "")
     patch.setattr("ropewalk.harness.reports._write.DEFAULT", ())
-    patch.setattr("ropewalk.harness.cli.outcome.brief", lambda *_: None)
+    patch.setattr("ropewalk.harness.commands.report.answer", lambda _: "Scores.")
     patch.setattr("ropewalk.harness.reports._write.FIGURES", (".png",))
 
 

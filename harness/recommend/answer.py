@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from tabulate import tabulate
 
 from ropewalk.harness.files import make_folder
 from ropewalk.harness.plugins import FUNCTION
@@ -61,6 +62,21 @@ class Recommendation:
     failures: dict[str, str]
     folder: Path
     files: tuple[Path, ...]
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command: 1 where a candidate has no number."""
+        return int(bool(self.failures))
+
+    def __str__(self) -> str:
+        align = ["left", *["right"] * (len(self.shown.columns) - 2), "left"]
+        rows = self.shown.astype(object).where(self.shown.notna(), "").to_numpy().tolist()
+        heads = [str(column).replace(" ", "\n", 1) for column in self.shown]
+        table = tabulate(rows, heads, "simple", colalign=align, disable_numparse=True)
+        lines = [self.text, "", str(table), ""]
+        lines += [f"No number of {name}: {reason}" for name, reason in self.failures.items()]
+        lines += [f"Table: {self.files[0].with_suffix('')}.*"]
+        return "\n".join([*lines, *([f"Next:  {self.next}"] if self.next else [])])
 
 
 class Answer:

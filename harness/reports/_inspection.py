@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from tabulate import tabulate
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder
@@ -35,6 +36,7 @@ FLOAT32 = torch.finfo(torch.float32)
 ROUNDING = math.log(FLOAT32.max) * FLOAT32.eps  # about 1e-5
 SHOWN = 5  # layers, from the first to the last, of a method that gives each its own
 CONTENTS = 64  # random contents of a score curve
+KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")
 DISTANCES = 400  # at most, of a curve
 
 
@@ -86,6 +88,60 @@ class Inspection:
     notes: tuple[str, ...]
     readings: tuple[Reading, ...]
     files: tuple[Path, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def _lines(inspection: Inspection) -> Iterator[str]:
+    """Yield the geometry, one row per scaling and length, and the reach of moved positions."""
+    rope = inspection.rope
+    turns = rope.turns().tolist()
+    slow = sum(turn < 1 for turn in turns)
+    yield (
+        f"{inspection.model}: trained window {rope.trained_length:,} tokens, base {rope.base:g}, "
+        f"{len(turns)} channel pairs of {turns[0]:,.1f} to {turns[-1]:.2g} turns in the window, "
+        f"{slow} of less than one"
+    )
+    yield from inspection.notes
+    seen = {channel.change for reading in inspection.readings for channel in reading.channels}
+    kinds = KINDS[:3] + tuple(kind for kind in KINDS[3:] if kind in seen)
+    heads = ["length", "att.\nfactor", *(kind.replace("in ", "in\n") for kind in kinds)]
+    heads = ["scaling", *heads, "unseen", "longest\nwave"]
+    rows = [_row(reading, rope, kinds) for reading in inspection.readings]
+    align = ["left", *["right"] * (len(heads) - 1)]
+    yield tabulate(rows, heads, "simple", colalign=align, disable_numparse=True)
+    yield (
+        "Channel pairs unchanged, interpolated in part or in full (by the stretch)"
+        f"{', slowed beyond it' * ('beyond' in kinds)}{', made faster' * ('faster' in kinds)}; "
+        "unseen: those (0 the fastest) that meet angles not seen in training; longest wave: "
+        "tokens in a turn of the slowest."
+    )
+    moved = {r.scaling: r for r in inspection.readings if r.rotation.moves_positions}
+    for scaling, reading in moved.items():
+        bands = reading.rotation.as_bands(reading.length)
+        share = bands.pairs / (reading.length * (reading.length + 1) / 2)
+        rest = f"; {100 * (1 - share):.0f} % of the pairs are not attended to" if share < 1 else ""
+        yield (
+            f"{scaling} at {reading.length:,} tokens: relative positions up to "
+            f"{bands.reach:,.6g} of {reading.length - 1:,}{rest}."
+        )
+    yield from map(str, inspection.files)
+
+
+def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
+    changes = [channel.change for channel in reading.channels]
+    waves = [channel.wavelength or math.inf for channel in reading.channels]  # an unrotated pair: ∞
+    unseen = [channel.pair for channel in reading.channels if channel.unseen]
+    neighbours = unseen and unseen[-1] - unseen[0] == len(unseen) - 1
+    return [
+        reading.scaling,
+        f"{reading.length} ({reading.length / rope.trained_length:.3g}x)",
+        f"{reading.attention_factor:.4g}",
+        *(str(changes.count(kind)) for kind in kinds),
+        f"{len(unseen)} ({unseen[0]}–{unseen[-1]})" if neighbours else str(len(unseen)),
+        f"{max(waves):,.0f}".replace("inf", "∞"),
+    ]
 
 
 def inspect(spec: Spec, out: Path | None = None) -> Inspection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ropewalk.harness.sweep.record import records
 from ropewalk.scaling import native
 from ropewalk.scaling.types import Frequencies, Rope
 
+log = logging.getLogger("ropewalk")
 LEFT_OUT = {  # by the record's word; other words are kinds of files
     "repeated": "documents with the same text as another one",
     "null": "rows with null instead of a text",
@@ -40,6 +42,14 @@ def plan_notes(plan: Plan) -> list[str]:
     trusted = model.trust_remote_code
     facts = notes(model.label, model.config, plan.methods, model.rope, trust_remote_code=trusted)
     return [*lines, *facts, *_equal(plan)]
+
+
+def note_plan(plan: Plan) -> None:
+    """Note what is special about a plan, its documents and its model."""
+    for note in plan_notes(plan):
+        log.info(note)
+    for warning in doc_warnings(plan.documents):
+        log.warning(warning)
 
 
 def _equal(plan: Plan) -> list[str]:

@@ -1,33 +1,39 @@
-"""The settings of a sweep: from flags, from a YAML file, or from both."""
+"""The settings of a sweep: its flags, the keys of a sweep file, and the keywords of Python."""
 
 from __future__ import annotations
 
 import re
-import reprlib
-from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
-from itertools import pairwise, product
-from math import prod
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from inspect import signature
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import yaml
+from cyclopts import Group, Parameter
 from pydantic import (
-    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
-    InstanceOf,
+    PlainValidator,
     ValidationError,
     field_serializer,
-    field_validator,
 )
-from pydantic.json_schema import SkipJsonSchema
 
-from ropewalk.harness.data.documents import Documents, limited, open_documents, recorded_documents
+from ropewalk.harness.data.documents import (
+    Documents,
+    limited,
+    of_python,
+    open_documents,
+    recorded_documents,
+)
 from ropewalk.harness.errors import Collector, Problems, UserError, foreign, why
-from ropewalk.harness.names import is_path, nearest, recorded, recorded_entry
-from ropewalk.harness.plugins import function_name, load, split_options
+from ropewalk.harness.models.files import go_offline
+from ropewalk.harness.names import nearest, recorded, recorded_entry
+from ropewalk.harness.plugins import check_name, function_name, load, split_options
+from ropewalk.harness.sweep.entries import SHORT, expand, is_option, size, tokens
 
 # A factor that is unset follows the length; what is served is one fixed factor.
 SCALING = (
@@ -44,217 +50,203 @@ TASKS = ("perplexity", "passkey")
 LENGTHS = ("1x", "2x", "4x", "8x")
 LONGEST = 2**24  # tokens of one input
 CELLS = 10_000  # methods x tasks x lengths
-MOST = 1000  # entries of one grid
-# A comma outside of brackets behind which another entry begins: a name, and no option=value.
-NEXT = re.compile(r",\s*(?=[A-Za-z_.~/][^=,\[\]]*(?:[:,]|$))(?![^\[\]]*\])")
-OUTSIDE = re.compile(r",(?![^\[\]]*\])")  # a comma outside of brackets
-BRACKETS = re.compile(r"\[[^\[\]]*\]")
-SEVERAL = re.compile(r"\btasks=([^,\[\]]*\+[^,\[\]]*)")
-LISTED = re.compile(r"([^=\[\]]+)=\s*\[([^\[\]]*)\]\s*")
 # Sweeps of published settings, by name.
 BUNDLED = Path(__file__).parent / "sweeps"
-SHORT = reprlib.Repr()  # a file may nest lists within lists without end
-SHORT.maxstring = SHORT.maxother = 200
-SIZE = re.compile(r"([1-9][0-9]{0,17}(?:\.[0-9]{1,6})?) ?([KMGT]i?B|)")
-UNITS = {
-    "": 1,
-    **{f"{prefix}B": 1000 ** (i + 1) for i, prefix in enumerate("KMGT")},
-    **{f"{prefix}iB": 1024 ** (i + 1) for i, prefix in enumerate("KMGT")},
-}
-LENGTH = re.compile(r"(?=.*[1-9])([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kKx]))?)([kKx]?)")
+
+MODEL = Group.create_ordered("Model")
+METHODS = Group.create_ordered("Methods")
+MEASURED = Group.create_ordered("Tasks, lengths and documents")
+EXECUTION = Group.create_ordered("Execution")
+OUTPUT = Group.create_ordered("Output")
+ADVANCED = Group.create_ordered("Advanced")
+NO_FLAG = Parameter(parse=False)
 
 
-def size(text: str) -> int:
-    """Return the bytes of 800MiB, 12GB or 4096; raise ValueError for any other text."""
-    match = SIZE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{SHORT.repr(text)} is not a size; write 800MiB, 12GiB, 12GB or bytes")
-    return int(Fraction(match[1]) * UNITS[match[2]])
+def _listed(value: Any) -> tuple[Any, ...]:
+    """Accept one entry for a list of one, and YAML's numbers."""
+    items = value if isinstance(value, list | tuple) else [value]
+    if len(items) > CELLS:
+        raise ValueError(f"{len(items):,} entries; name at most {CELLS:,}")
+    return tuple(str(item) if type(item) is int else item for item in items)
 
 
-def tokens(text: str, trained_length: int) -> int:
-    """Return the tokens of 512, 4k or 1.5x, a part of one rounded.
+def _some(value: Any) -> tuple[Any, ...]:
+    if not (items := _listed(value)):
+        raise ValueError("name at least one")
+    return items
 
-    Raises ValueError for any other text.
-    """
-    match = LENGTH.fullmatch(text)
-    if match is None:
-        given = SHORT.repr(text)
+
+def _entries(value: Any) -> tuple[Any, ...]:
+    """Return the entries of a list with their grids expanded; functions stay as they are."""
+    items = _some(value)
+    for item in items:
+        if not (isinstance(item, str) or callable(item)):
+            raise ValueError(f"{SHORT.repr(item)} is no name; write NAME or NAME:option=value")
+        if isinstance(item, str) and item.endswith((".yaml", ".yml")):
+            raise ValueError(f"{item} is a sweep file, which stands first: ropewalk run {item}")
+    for before, item in pairwise(("NAME", *(item for item in items if isinstance(item, str)))):
+        if is_option(item):
+            colon = "," if ":" in before else ":"
+            raise ValueError(
+                f"{item!r} is an option; write it behind its name: {before}{colon}{item}"
+            )
+    return tuple(
+        entry for item in items for entry in (expand(item) if isinstance(item, str) else [item])
+    )
+
+
+def _lengths(value: Any) -> tuple[str, ...]:
+    """Split lists with commas; raise ValueError for what is no length."""
+    texts = tuple(text for item in _some(value) for text in str(item).split(","))
+    for text in texts:
+        tokens(text, 1)
+    return texts
+
+
+def _documents(value: Any) -> Any:
+    """Return documents that are objects of Python as such, and names and paths as names."""
+    if isinstance(value, Mapping) and value:
+        return {task: _documents(docs) for task, docs in value.items()}
+    if isinstance(value, Path):
+        return str(value)
+    if value == "" or isinstance(value, Mapping):
         raise ValueError(
-            f"{given} is not a length; write 512, 4k (4096), or 2x or 1.5x (of the window)"
+            "name a text file, a folder or a data set, or one for each task (TASK: NAME)"
         )
-    unit = {"": 1, "k": 1024, "x": trained_length}
-    return round(Fraction(match[1]) * unit[match[2].lower()])
+    return value if isinstance(value, str | Documents) else of_python(value)
 
 
-def expand(entry: str) -> list[str]:
-    """Return every entry of a list of names and of grids, the last option varying fastest.
+def _memory(value: Any) -> str | None:
+    if value is None:
+        return None
+    size(str(value))
+    return str(value)
 
-    ``none,yarn`` is two entries, unless a file has that name; ``tasks=a+b`` is ``tasks=[a,b]``.
-    Raises ValueError where brackets do not close, or hold nothing.
+
+def folder(value: Any) -> Any:
+    """Refuse an empty name, as of a variable that is not set."""
+    if value is not None and Path(value) == Path():
+        raise ValueError("name a folder; for the working folder, write its path in full")
+    return value
+
+
+if TYPE_CHECKING:
+    Methods = tuple[str | Callable[..., Any], ...]
+    Docs = str | Documents | dict[str, str | Documents]
+else:  # a flag takes texts; from Python, functions and objects are accepted too
+    Methods = Annotated[tuple[str, ...], PlainValidator(_entries)]
+    Docs = Annotated[str, PlainValidator(_documents)]
+Entries = Annotated[tuple[str, ...], BeforeValidator(_entries)]
+Lengths = Annotated[tuple[str, ...], BeforeValidator(_lengths)]
+
+
+class Opening(BaseModel):
+    """How a model's config is found and read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    model: Annotated[str, Field(min_length=1), NO_FLAG] = "reference"
+    revision: Annotated[str | None, Parameter(group=ADVANCED)] = None
+    """Branch, tag or commit on the hub, for one model. [default: the main branch]"""
+    offline: Annotated[bool, Parameter(group=ADVANCED)] = False
+    """Send no request to the hub; use what its cache has."""
+    trained_length: Annotated[int | None, Field(ge=1, lt=2**31), Parameter(group=ADVANCED)] = None
+    """The trained window in tokens, where the config gives none or another. [default: the
+    config's]"""
+    trust_remote_code: Annotated[bool, Parameter(group=ADVANCED)] = False
+    """Run code from the model's repository."""
+
+
+class Reading(Opening):
+    """How a model is loaded, and what it reads."""
+
+    docs: Annotated[Docs, Parameter(group=MEASURED)] = "embedded"
+    """A file, a folder, a glob, or DATASET:split=…,field=…; embedded is 23 texts from
+    Python's standard library."""
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Parameter(group=MODEL)] = (
+        "auto"
+    )
+    """auto is float32 on a CPU, elsewhere the dtype of the checkpoint."""
+    device: Annotated[str, Parameter(group=EXECUTION)] = "auto"
+    """auto (a GPU if there is one), cpu, cuda, cuda:1, …"""
+
+
+class Spec(Reading):
+    """A sweep over one model.
+
+    The field names are the flags, the keys of a sweep file and the keyword arguments from Python.
+    In Python ``scaling`` takes functions too: ``f(rope, length) -> Rotation``.
     """
-    names = [entry] if is_path(Path(entry.partition(":")[0])) else NEXT.split(entry)
-    return [one for name in names for one in _grid(name)]
 
-
-def _grid(entry: str) -> list[str]:
-    name, colon, options = entry.partition(":")
-    options = SEVERAL.sub(lambda match: f"tasks=[{match[1].replace('+', ',')}]", options)
-    if not set("[]") & set(options):
-        return [entry]
-    if set("[]") & set(BRACKETS.sub("", options)):
-        raise ValueError(f"the brackets of {entry!r} do not close; write option=[1,2]")
-    choices = [_choices(entry, part) for part in OUTSIDE.split(options)]
-    if prod(map(len, choices)) > MOST:
-        raise ValueError(f"{entry!r} is more than {MOST} entries")
-    return [f"{name}{colon}{','.join(chosen)}" for chosen in product(*choices)]
-
-
-def _choices(entry: str, part: str) -> list[str]:
-    if "[" not in part:
-        return [part]
-    listed = LISTED.fullmatch(part)
-    values = [value.strip() for value in listed[2].split(",")] if listed else []
-    if listed is None or not all(values):
-        raise ValueError(f"{part!r} in {entry!r} is not a list of values; write option=[1,2]")
-    return [f"{listed[1].strip()}={value}" for value in values]
-
-
-def _valid_entry(entry: str) -> str:
-    expand(entry)
-    return entry
-
-
-def _valid_length(text: str) -> str:
-    tokens(text, 1)
-    return text
-
-
-Entry = Annotated[str, AfterValidator(_valid_entry)]
-Method = Entry | Callable[..., Any]
-Length = Annotated[str, AfterValidator(_valid_length)]
-Read = SkipJsonSchema[InstanceOf[Documents]]  # documents of Python, which no sweep file names
-
-
-class Spec(BaseModel):
-    """A sweep over one model, as given.
-
-    The field names are the flags, the keys of a sweep file and the keyword arguments from Python;
-    ``ropewalk run --help`` says what each is. In Python ``scaling`` takes functions too:
-    ``f(rope, length) -> Rotation``.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    model: str = Field("reference", min_length=1)  # "" would be the working folder
-    revision: str | None = None
-    adapter: str | None = Field(None, min_length=1)
-    scaling: tuple[Method, ...] = SCALING
-    task: tuple[Entry, ...] = TASKS
-    length: tuple[Length, ...] = LENGTHS
-    docs: str | Read | dict[str, str | Read] = "embedded"
-    out: Path | None = Field(None, exclude=True)  # as all that is excluded: in no record
-    seed: int = Field(0, ge=-(2**63), lt=2**63)
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    device: str = "auto"
-    offline: bool = False
-    max_memory: str | None = None
-    trained_length: int | None = Field(None, ge=1, lt=2**31)
-    device_map: Literal["auto"] | None = None
-    compile: bool = False
-    attention: Literal["auto", "flash3"] = "auto"
-    trust_remote_code: bool = False
-    allow_pickle: bool = False
-    workers: int | None = Field(None, ge=1, le=CELLS, exclude=True)
-    cluster: str | None = Field(None, min_length=1, exclude=True)
-    track: tuple[str, ...] = Field((), exclude=True)
-    published: str | None = None  # the published table whose settings these are; no flag
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _utf8(cls, value: Any) -> Any:
-        """Reject a name that no record can hold."""
-        parts = [*value, *value.values()] if isinstance(value, dict) else value
-        for text in parts if isinstance(parts, list | tuple) else [value]:
-            if isinstance(text, str) and text != text.encode(errors="ignore").decode():
-                raise ValueError("it is not UTF-8; rename the file or the folder")
-        return value
-
-    @field_validator("length", mode="before")
-    @classmethod
-    def _without_commas(cls, value: Any) -> Any:
-        parts = [one.split(",") if isinstance(one, str) else [one] for one in _listed(value)]
-        return [length for some in parts for length in some]
-
-    @field_validator("scaling", "task", "length", "track", mode="before")
-    @classmethod
-    def _as_texts(cls, value: Any) -> Any:
-        """Accept YAML's numbers, and one entry for a list of one."""
-        items = _listed(value)
-        if not items:
-            raise ValueError("name at least one")
-        if len(items) > CELLS:
-            raise ValueError(f"{len(items):,} entries; name at most {CELLS:,}")
-        return tuple(str(item) if _is_whole(item) else item for item in items)
-
-    @field_validator("scaling", "task", mode="after")
-    @classmethod
-    def _without_grids(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        names = [given for given in value if isinstance(given, str)]
-        for before, entry in pairwise(("NAME", *names)):
-            if re.match(r"\w+=(?!.*\.py$)", entry):
-                colon = "," if ":" in before else ":"
-                raise ValueError(
-                    f"{entry!r} is an option; write it behind its name: {before}{colon}{entry}"
-                )
-        return tuple(
-            entry
-            for given in value
-            for entry in (expand(given) if isinstance(given, str) else [given])
-        )
+    scaling: Annotated[Methods, Parameter(group=METHODS)] = SCALING
+    """Scaling methods: NAME, NAME:option=value,… (option=[4,8] is one method for each value), or
+    your own .py file. `ropewalk list methods` names all."""
+    task: Annotated[Entries, Parameter(group=MEASURED, alias=("--tasks", "-t"))] = TASKS
+    """Tasks: NAME, NAME:option=value,… or your own .py file. `ropewalk list tasks` names all."""
+    length: Annotated[Lengths, Parameter(group=MEASURED)] = LENGTHS
+    """Lengths in tokens: 512, 4k (4096), or 2x or 1.5x (of the trained window)."""
+    limit: Annotated[
+        int | None, Field(ge=1, exclude=True), Parameter(group=MEASURED, alias="-L")
+    ] = None
+    """The most documents to read, and the most trials of each generated task (per depth, if it has
+    depths). [default: all documents, and each task's own number of trials]"""
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63), Parameter(group=MEASURED)] = 0
+    """Seed of every random draw."""
+    out: Annotated[
+        Path | None,
+        BeforeValidator(folder),
+        Field(exclude=True),  # as all that is excluded: in no record
+        Parameter(group=OUTPUT, alias=("--output-path", "-o")),
+    ] = None
+    """The run folder. With several models, the folder that holds theirs. [default:
+    results/run-MODEL]"""
+    track: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_listed),
+        Field(exclude=True),
+        Parameter(group=OUTPUT, show_default=False),
+    ] = ()
+    """Send scores, their table and figures to trackers: wandb, mlflow, tensorboard, trackio,
+    comet_ml, … (NAME or NAME:project=…). [default: nowhere]"""
+    max_memory: Annotated[str | None, BeforeValidator(_memory), Parameter(group=EXECUTION)] = None
+    """Bytes that weights and work may take: 800MiB, 12GB. Less memory takes more time. [default: no
+    limit]"""
+    workers: Annotated[
+        int | None, Field(ge=1, le=CELLS, exclude=True), Parameter(group=EXECUTION)
+    ] = None
+    """Number of processes that measure, on Ray. With GPUs, one process per GPU. [default: this
+    process]"""
+    cluster: Annotated[str | None, Field(min_length=1, exclude=True), Parameter(group=ADVANCED)] = (
+        None
+    )
+    """HOST:PORT of a Ray cluster to measure on, or auto. [default: this machine]"""
+    adapter: Annotated[str | None, Field(min_length=1), NO_FLAG] = None
+    allow_pickle: Annotated[bool, Parameter(group=ADVANCED)] = False
+    """Accept weights that are not safetensors."""
+    device_map: Annotated[Literal["auto"] | None, Parameter(group=ADVANCED)] = None
+    """auto: spread one model over all GPUs, then memory, then disk (accelerate). [default: one
+    device]"""
+    compile: Annotated[bool, Parameter(group=ADVANCED)] = False
+    """Compile the norms and MLPs of the layers (torch.compile). Losses differ by rounding."""
+    attention: Annotated[Literal["auto", "flash3"], Parameter(group=ADVANCED)] = "auto"
+    """auto is PyTorch's choice; flash3 is FlashAttention-3, on an H100 or H200, in 16 bits."""
+    published: Annotated[str | None, NO_FLAG] = None
+    """The published table whose settings these are; a sweep file's, and no flag."""
 
     @field_serializer("model", "adapter", when_used="json")
     def _name(self, value: str | None) -> str | None:
         return value and recorded(value)
 
     @field_serializer("scaling", "task", when_used="json")
-    def _entries(self, value: tuple[Any, ...]) -> list[str]:
-        texts = [given if isinstance(given, str) else function_name(given) for given in value]
+    def _recorded_entries(self, value: tuple[Any, ...]) -> list[str]:
+        texts = [item if isinstance(item, str) else function_name(item) for item in value]
         return [*map(recorded_entry, texts)]
 
     @field_serializer("docs", when_used="json")
-    def _names_of_documents(self, value: Any) -> str | dict[str, str]:
+    def _recorded_docs(self, value: Any) -> str | dict[str, str]:
         if isinstance(value, dict):
-            return {task: recorded_documents(given) for task, given in value.items()}
+            return {task: recorded_documents(docs) for task, docs in value.items()}
         return recorded_documents(value)
-
-    @field_validator("docs", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        named = [*value, *value.values()] if isinstance(value, dict) else [value]
-        texts = [one for one in named if not isinstance(one, Documents)]
-        if value == {} or not all(isinstance(text, str) and text for text in texts):
-            raise ValueError(
-                "name a text file, a folder or a data set, or one for each task (TASK: NAME)"
-            )
-        return value
-
-    @field_validator("out", mode="after")
-    @classmethod
-    def _a_folder(cls, value: Path | None) -> Path | None:
-        """Refuse an empty name, as of a variable that is not set."""
-        if value == Path():
-            raise ValueError("name a folder; for the working folder, write its path in full")
-        return value
-
-    @field_validator("max_memory", mode="before")
-    @classmethod
-    def _a_size(cls, value: Any) -> Any:
-        """Accept a number of bytes; reject what is not a size."""
-        text = str(value) if _is_whole(value) else value
-        if isinstance(text, str):
-            size(text)
-        return text
 
     @property
     def memory(self) -> int | None:
@@ -267,7 +259,7 @@ class Spec(BaseModel):
         values = {"--revision": self.revision, "--trained-length": self.trained_length}
         switches = {"--trust-remote-code": self.trust_remote_code, "--offline": self.offline}
         words = [word for name, value in values.items() if value for word in (name, str(value))]
-        return [self.model, *words, *(name for name, given in switches.items() if given)]
+        return [self.model, *words, *(name for name, value in switches.items() if value)]
 
     def lengths(self, trained_length: int) -> tuple[int, ...]:
         """Return the lengths in tokens, ascending, each once; a part of a token is rounded.
@@ -284,8 +276,174 @@ class Spec(BaseModel):
         return tuple(sorted(set(lengths.values())))
 
 
-def _is_whole(item: Any) -> bool:
-    return isinstance(item, int) and not isinstance(item, bool)
+S = TypeVar("S", bound=Opening)
+R = TypeVar("R")
+
+
+def takes_settings(command: Callable[..., R]) -> Callable[..., R]:
+    """Let Python give the settings of a command's ``spec`` as keywords, and check them."""
+    parameters = signature(command).parameters
+    kind = type(parameters["spec"].default)
+
+    @wraps(command)
+    def call(*arguments: Any, **keywords: Any) -> R:
+        settings = {name: keywords.pop(name) for name in [*keywords] if name not in parameters}
+        if settings:
+            keywords["spec"] = validated(kind, settings)
+        return command(*arguments, **keywords)
+
+    return call
+
+
+def settings_of(spec: Opening) -> dict[str, Any]:
+    """Return the settings that were given, by name."""
+    return {name: getattr(spec, name) for name in spec.model_fields_set}
+
+
+def validated(kind: type[S], settings: Mapping[str, Any]) -> S:
+    """Return settings as checked; raise Problems with all that is wrong, in pydantic's words."""
+    settings = {name: value for name, value in settings.items() if value is not None}
+    unknown = [name for name in settings if name not in kind.model_fields]
+    sentences = [
+        f"no setting is called {name!r}; {nearest(name, kind.model_fields)}." for name in unknown
+    ]
+    spec = None
+    try:
+        spec = kind.model_validate({k: v for k, v in settings.items() if k not in unknown})
+    except ValidationError as error:
+        sentences += mistakes(error)
+    if spec is None or sentences:
+        raise Problems(sentences)
+    return spec
+
+
+def mistakes(error: ValidationError) -> list[str]:
+    """Return a sentence for each setting that is wrong."""
+    sentences: dict[Any, str] = {}
+    for detail in error.errors():
+        name, value = detail["loc"][0], SHORT.repr(detail["input"])
+        text = detail["msg"].removeprefix("Value error, ").replace("Input should", "it must")
+        if detail["type"] == "literal_error" and isinstance(detail["input"], str):
+            text = nearest(detail["input"], re.findall(r"'([^']*)'", detail["ctx"]["expected"]))
+        shown = "" if value in text else f" (given: {value})"
+        sentences.setdefault(name, f"{name}: {text.removesuffix('.')}{shown}.")
+    return [*sentences.values()]
+
+
+def parse(file: Path | None, settings: Mapping[str, Any], *, names: bool = True) -> Spec:
+    """Return the Spec of one model; raise UserError as ``parse_all`` does."""
+    specs = parse_all(file, settings, names=names)
+    if len(specs) > 1:
+        raise UserError(f"{len(specs)} models are named; name one.")
+    return specs[0]
+
+
+def parse_all(
+    file: Path | None, settings: Mapping[str, Any], *, names: bool = True
+) -> tuple[Spec, ...]:
+    """Merge a sweep file with the settings that were given, which win; return a Spec per model.
+
+    ``model`` and ``adapter`` may be lists. Without ``names`` those of methods and tasks are not
+    looked up: what ``tune`` searches is no method. With ``offline``, go offline. Raises Problems
+    with all mistakes in the settings, or else with those in names, or else with those in options.
+    Each says the key, what was given and what is allowed.
+    """
+    values = read_sweep_file(file) if file else {}
+    values |= {name: value for name, value in settings.items() if value is not None}
+    try:
+        specs = [validated(Spec, one) for one in _each_model(values)]
+        if names:
+            check_names(specs[0])
+    except UserError as error:
+        if file is None:
+            raise
+        raise Problems(f"{file}: {sentence}" for sentence in error.sentences) from None
+    if specs[0].offline:
+        go_offline()
+    return tuple(spec if spec.limit is None else _limited(spec, spec.limit) for spec in specs)
+
+
+def _each_model(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the settings of each model and adapter."""
+    models = [_model(name) for name in _once_each("model", values.pop("model", "reference"))]
+    pinned = any("revision" in model for model in models)
+    if values.get("revision") is not None and (len(models) > 1 or pinned):
+        raise UserError("model: a revision is one model's; write each as NAME@REVISION alone.")
+    adapters = _once_each("adapter", values.pop("adapter", "none"))
+    for model in models:
+        for name in adapters:
+            yield {**values, **model, **({} if name in (None, "none") else {"adapter": str(name)})}
+
+
+def _once_each(key: str, value: Any) -> list[Any]:
+    names = list(value) if isinstance(value, list | tuple) else [value]
+    if not names:
+        raise UserError(f"{key}: name at least one.")
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{key}: {SHORT.repr(name)} is named twice; leave one out.")
+    return names
+
+
+def _model(name: Any) -> dict[str, Any]:
+    """Return the model, and its revision where it is NAME@REVISION."""
+    if not isinstance(name, str | Path):
+        raise UserError(
+            f"model is a {type(name).__name__}; give a folder or a hub name. Only run and recommend"
+            " take a loaded model."
+        )
+    text = str(name)
+    if "@" not in text or "/" in text.rpartition("@")[2] or text.startswith((".", "/", "~")):
+        return {"model": text}
+    hub, _, revision = text.rpartition("@")
+    return {"model": hub, "revision": revision}
+
+
+def check_names(spec: Spec) -> None:
+    """Raise Problems where no plug-in has a name or an option, or documents do not exist.
+
+    A user's own files are left for the plan: they run once.
+    """
+    problems = Collector()
+    entries = [("method", entry) for entry in spec.scaling if isinstance(entry, str)]
+    entries += [("task", entry) for entry in spec.task]
+    built_in = [(kind, entry) for kind, entry in entries if "." not in entry.partition(":")[0]]
+    for kind, entry in built_in:
+        with problems.collecting():
+            check_name(kind, entry.partition(":")[0])
+    for docs in spec.docs.values() if isinstance(spec.docs, dict) else [spec.docs]:
+        with problems.collecting():
+            open_documents(docs)
+    problems.check()
+    for kind, entry in built_in:
+        with problems.collecting():
+            load(kind, entry)
+    problems.check()
+
+
+def _limited(spec: Spec, most: int) -> Spec:
+    """Return a sweep with at most so many documents, and trials of each generated task."""
+    docs = spec.docs
+    if isinstance(docs, dict):
+        docs = {task: limited(value, most) for task, value in docs.items()}
+    else:
+        docs = limited(docs, most)
+    changes = {"docs": docs, "task": tuple(_with_trials(entry, most) for entry in spec.task)}
+    return spec.model_copy(update=changes)
+
+
+def _with_trials(entry: str, most: int) -> str:
+    """Return a task with at most so many trials, or lm-eval documents, where it has any."""
+    options = load("task", entry).options
+    option = next((option for option in ("trials", "limit") if option in options), None)
+    if option is None or 0 < options[option] <= most:
+        return entry
+    name, _, listed = entry.partition(":")
+    changed = split_options(name, listed) | {option: str(most)}
+    return f"{name}:{','.join(f'{key}={value}' for key, value in changed.items())}"
+
+
+# Sweep files.
 
 
 def bundled() -> dict[str, str]:
@@ -300,8 +458,7 @@ def read_sweep_file(given: Path) -> dict[str, Any]:
     Raises UserError for any other content, and for a key that is there twice.
     """
     named = BUNDLED / f"{given}.yaml"
-    own = given.suffix or len(given.parts) != 1 or given.exists()
-    file = named if not own and named.exists() else given
+    file = named if given.name == str(given) and not given.exists() and named.exists() else given
     if file.suffix == ".py":
         raise UserError(
             f"{file} is code, not a sweep file; name it as --scaling {file} or --task {file}."
@@ -335,161 +492,3 @@ class _Loader(yaml.BaseLoader):
 
 _Loader.add_implicit_resolver("null", re.compile("(?:~|null|Null|NULL)?$"), ["~", "n", "N", ""])
 _Loader.add_constructor("null", lambda *_: None)
-
-
-def parse(file: Path | None, flags: dict[str, Any]) -> Spec:
-    """Return the Spec of a sweep over one model; raise UserError as ``parse_all`` does.
-
-    Names in flags are not looked up: what ``tune`` searches is no method.
-    """
-    specs = parse_all(file, flags, names=file is not None)
-    if len(specs) > 1:
-        raise UserError(f"{len(specs)} models are named; name one.")
-    return specs[0]
-
-
-def parse_all(file: Path | None, flags: dict[str, Any], *, names: bool = True) -> tuple[Spec, ...]:
-    """Merge a sweep file with the flags that were given (which win); return a Spec per model.
-
-    Raises Problems with all mistakes in the settings, or else with those in ``names``. Each says
-    the key, what was given and what is allowed.
-    """
-    settings = {**(read_sweep_file(file) if file else {}), **flags}
-    found, most = Collector(), settings.pop("limit", None)
-    where = str(file) if file else ""
-    for key in (key for key in settings if key not in Spec.model_fields):
-        known = nearest(key, Spec.model_fields)
-        found.sentences.append(f"no setting is called {key!r}; {known}.")
-    models: list[dict[str, Any]] = [{}]
-    with found.collecting():
-        if most is not None:
-            settings |= _limited(settings, most)
-        models = [model | adapter for model in _models(settings) for adapter in _adapters(settings)]
-    found.check(where)
-    specs = []
-    for model in models:
-        with found.collecting():
-            specs.append(_validated({**settings, **model}))
-    found.check(where)
-    if names:
-        _check_names(settings, found)
-        found.check(where)
-    return tuple(specs)
-
-
-def _limited(given: Mapping[str, Any], most: Any) -> dict[str, Any]:
-    """Return the documents and tasks of a sweep with at most so many documents and trials.
-
-    Raises UserError for what is no number of them.
-    """
-    if not re.fullmatch(r"[1-9][0-9]{0,8}", str(most)):
-        raise UserError(
-            f"limit: {SHORT.repr(most)} is not a number of documents and trials; write a whole "
-            "number, as in --limit 10. A fraction of a data set cannot be measured."
-        )
-    docs, count = given.get("docs", "embedded"), int(most)
-    if isinstance(docs, dict):
-        docs = {task: limited(one, count) for task, one in docs.items()}
-    else:
-        docs = limited(docs, count)
-    tasks = [
-        _with_trials(entry, count) if isinstance(entry, str) else entry
-        for listed in _listed(given.get("task", TASKS))
-        for entry in (expand(listed) if isinstance(listed, str) else [listed])
-    ]
-    return {"docs": docs, "task": tasks}
-
-
-def _with_trials(entry: str, most: int) -> str:
-    """Return a task with at most so many trials, or lm-eval documents, where it has any."""
-    try:
-        has = load("task", entry).options
-    except UserError:  # which the check of names tells
-        return entry
-    option = next((option for option in ("trials", "limit") if option in has), None)
-    if option is None or 0 < has[option] <= most:
-        return entry
-    name, _, listed = entry.partition(":")
-    options = split_options(name, listed) | {option: str(most)}
-    return f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}"
-
-
-def methods_of(given: Sequence[str]) -> tuple[str, ...]:
-    """Return the methods of a list of names and of grids; raise UserError for all that are none."""
-    return tuple(map(str, parse_all(None, {"scaling": given})[0].scaling)) if given else ()
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _check_names(settings: Mapping[str, Any], found: Collector) -> None:
-    """Collect what is wrong with the names and options that are given.
-
-    Files of a user's are left for the plan: they run once.
-    """
-    for key, kind in (("scaling", "method"), ("task", "task")):
-        for grid in _listed(settings.get(key, [])):
-            for entry in [] if callable(grid) else expand(str(grid)):
-                if "." not in entry.partition(":")[0]:
-                    with found.collecting():
-                        load(kind, entry)
-    docs = settings.get("docs", {})
-    for name in docs.values() if isinstance(docs, dict) else [docs]:
-        with found.collecting():
-            open_documents(name)
-
-
-def _models(given: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the model and revision of every Spec; ``NAME@REVISION`` gives one its own."""
-    if "model" not in given:
-        return [{}]
-    models = [_split(name) for name in _once_each(given, "model")]
-    if not models:
-        raise UserError(f"model: name at least one (given: {SHORT.repr(given['model'])}).")
-    pinned = any("revision" in model for model in models)
-    if given.get("revision") is not None and (len(models) > 1 or pinned):
-        raise UserError("model: a revision is one model's; write each as NAME@REVISION alone.")
-    return models
-
-
-def _adapters(given: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the adapter of every Spec of a model; ``none`` is the model itself."""
-    if "adapter" not in given:
-        return [{}]
-    names = _once_each(given, "adapter")
-    return [{"adapter": None if name in (None, "none") else str(name)} for name in names] or [{}]
-
-
-def _once_each(given: Mapping[str, Any], key: str) -> list[Any]:
-    """Return the entries of a setting; raise UserError for one that is there twice."""
-    names = _listed(given[key])
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{key}: {SHORT.repr(name)} is named twice; leave one out.")
-    return names
-
-
-def _split(name: Any) -> dict[str, Any]:
-    if not isinstance(name, str) or "@" not in name or "/" in name.rpartition("@")[2]:
-        return {"model": name}
-    hub, _, revision = name.rpartition("@")
-    local = name.startswith((".", "/", "~"))
-    return {"model": name} if local else {"model": hub, "revision": revision}
-
-
-def _validated(given: dict[str, Any]) -> Spec:
-    """Return a Spec; raise Problems with what is wrong, in pydantic's words."""
-    try:
-        return Spec.model_validate(given)
-    except ValidationError as error:
-        sentences: dict[Any, str] = {}
-        for one in error.errors():
-            place, quoted = one["loc"], SHORT.repr(one["input"])
-            reason = one["msg"].removeprefix("Value error, ").replace("Input should", "it must")
-            if one["type"] == "literal_error" and isinstance(one["input"], str):
-                reason = nearest(one["input"], re.findall(r"'([^']*)'", one["ctx"]["expected"]))
-            shown = "" if quoted in reason else f" (given: {quoted})"
-            # Of a value that may be one of two types, the first type's words are enough.
-            sentences.setdefault(place[:1], f"{place[0]}: {reason}{shown}.")
-        raise Problems(sentences.values()) from None

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.harness.api.settings import read_specs
-from ropewalk.harness.cli.app import app
+from ropewalk.harness.cli import app
 from ropewalk.harness.data.documents import open_documents
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.sweep.spec import TASKS, Spec, expand, parse
+from ropewalk.harness.sweep.entries import expand
+from ropewalk.harness.sweep.spec import TASKS, Spec, parse, settings_of
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,10 @@ from ropewalk.harness.sweep.spec import TASKS, Spec, expand, parse
 )
 def test_flags_have_the_names_that_lm_eval_gives_them(line):
     _, bound, _ = app.parse_args(shlex.split(line), exit_on_error=False, print_error=False)
-    (spec,) = read_specs(None, bound.kwargs)
-    named = Spec(model="llama", task=("passkey",), docs="embedded:limit=10", out=Path("out"))
+    spec = parse(None, {"model": bound.kwargs["model"], **settings_of(bound.kwargs["spec"])})
+    named = Spec(
+        model="llama", task=("passkey",), docs="embedded:limit=10", limit=10, out=Path("out")
+    )
     assert spec == named
 
 
@@ -58,5 +60,5 @@ def test_limit_lowers_trials_and_documents_and_raises_none(tmp_path):
     assert narrow.docs == {"perplexity": f"{tmp_path}:limit=1"}
     assert len(list(open_documents(parse(None, {"limit": 2}).docs).read())) == 2
     for wrong in ("0", "-1", "ten", "1.5"):
-        with pytest.raises(UserError, match="is not a number of documents and trials"):
+        with pytest.raises(UserError, match="limit: it must be"):
             parse(None, {"limit": wrong})

@@ -1,16 +1,13 @@
 """What a newcomer finds: every plug-in in full, and files to begin with that run as they are."""
 
 from pathlib import Path
-from typing import Any, get_args
 
 import pandas as pd
 import pytest
 
-from ropewalk.harness.api.describe import describe
-from ropewalk.harness.cli.settings import FLAGS, KINDS, Whole
+from ropewalk.harness.commands.list import describe
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.plugins import FOLDERS, load, names
-from ropewalk.harness.sweep.spec import Spec
 from tests.command_line import sweep
 
 EVERY = [(kind, name) for kind in FOLDERS for name in names(kind)]
@@ -20,18 +17,16 @@ EVERY = [(kind, name) for kind in FOLDERS for name in names(kind)]
 def test_everything_that_is_listed_is_described(kind, name):
     """Each has all its options with their defaults, and an example whose options are right."""
     (found,) = (one for one in describe(name) if one.kind == kind)
-    assert [option.name for option in found.options] == list(load(kind, name).options)
+    assert [option[0] for option in found.options] == list(load(kind, name).options)
     named = next(word for word in found.example.split()[1:] if word.startswith(name))
-    assert load(kind, named).options.keys() == {option.name for option in found.options}
+    assert load(kind, named).options.keys() == {option[0] for option in found.options}
 
 
 def test_options_have_types_defaults_and_ranges(ropewalk):
-    options = {option.name: option for option in describe("yarn")[0].options}
-    assert options["factor"].type == "number"
-    assert options["factor"].default == "unset"
-    assert options["factor"].searched == "0.5 to 4 × stretch"
-    assert options["ramp"].type == "code or paper"
-    assert options["truncate"].default == "true"
+    options = {name: row for name, *row in describe("yarn")[0].options}
+    assert options["factor"] == ["number", "unset", "0.5 to 4 × stretch"]
+    assert options["ramp"][0] == "code or paper"
+    assert options["truncate"][1] == "true"
     out = ropewalk("list", "yarn").out
     assert "0.5 to 4 × stretch" in out
     assert "ropewalk run --scaling none yarn:factor=4" in out
@@ -56,9 +51,7 @@ def test_a_file_of_ones_own_is_described_by_its_contract(tmp_path):
     file.write_text("def frequencies(rope, length, *, kept: float = 0.5):\n    raise SystemExit\n")
     (found,) = describe(str(file))
     assert (found.kind, found.name) == ("method", "mine")
-    assert [(o.name, o.type, o.default, o.searched) for o in found.options] == [
-        ("kept", "number", "0.5", "")
-    ]
+    assert found.options == (("kept", "number", "0.5", ""),)
     file.write_text("def nothing(): ...\n")
     with pytest.raises(UserError, match="is no plug-in: a method defines"):
         describe(str(file))
@@ -86,26 +79,3 @@ def test_a_begun_task_and_a_begun_report_run(tiny, docs, tmp_path, ropewalk, mon
     for kind in ("task", "report"):
         (found,) = describe(f"./my_{kind}.py")
         assert (found.kind, len(found.options)) == (kind, 1)
-
-
-TEXTS = {name: text for texts in FLAGS.values() for name, text in texts.items()}
-READ = {"limit"}  # flags that are read as other settings
-NAMES = [name for name in Spec.model_fields if name != "published"]
-
-
-def test_every_setting_but_that_of_sweep_files_is_a_flag():
-    assert TEXTS.keys() == {*NAMES, *READ}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_flag_has_the_type_and_the_default_of_its_setting(name):
-    """What help shows as the default begins with the value, where there is one."""
-    field = Spec.model_fields[name]
-    accepted: set[Any] = {field.annotation, *get_args(field.annotation)}
-    several = isinstance(field.default, tuple) or name in ("model", "adapter")
-    (kind,) = {bool, int, Path} & accepted or {tuple[str, ...] if several else str}
-    assert KINDS.get(name, str) == (Whole if kind is int else kind)
-    default = TEXTS[name].partition("[default: ")[2].removesuffix("]")
-    if field.default not in (None, ()):
-        words = field.default if isinstance(field.default, tuple) else [field.default]
-        assert default.partition(", ")[0] == " ".join(map(str, words))

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ropewalk.harness.cli import COMMANDS
-from ropewalk.harness.cli.output import plain
+from ropewalk.harness.show import plain
 from tests.command_line import Outcome
 from tests.small_runs import changed
 
@@ -101,16 +101,16 @@ def test_quiet_prints_only_the_result(words, ropewalk, tmp_path):
     quiet = ["--quiet", "--log-file", log]
     done = ropewalk(*words["run"], *quiet)
     assert (done.status, done.err) == (0, "")
-    assert "More tables and figures" in done.out
+    assert "Page: " in done.out
     assert all(TIME.match(line) for line in log.read_text("utf-8").splitlines())
     text = log.read_text("utf-8")
-    assert "1/1 cells: pi, perplexity:tail=16, 128 tokens" in text
+    assert "pi is measured: 1 of 1 methods." in text
     assert done.out.splitlines()[-1] in text
     wrong = ropewalk("report", tmp_path / "nowhere", *quiet)
     assert (wrong.status, wrong.err != "") == (2, True)
     assert log.read_text("utf-8").startswith(text)
     assert "ropewalk: " in log.read_text("utf-8").removeprefix(text)
-    assert "1/1 cells" in ropewalk(*words["run"][:-1], tmp_path / "louder").err
+    assert "pi is measured" in ropewalk(*words["run"][:-1], tmp_path / "louder").err
 
 
 def test_a_log_that_cannot_be_written_is_an_error(rejected, tmp_path):

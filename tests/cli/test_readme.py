@@ -8,7 +8,7 @@ from random import Random
 import datasets
 import pytest
 
-from ropewalk.harness.cli.app import app, main
+from ropewalk.harness.cli import app, main
 from ropewalk.harness.plugins import FOLDERS, catalogue
 from ropewalk.harness.runs.store import read_run, runs_in
 from ropewalk.harness.sweep.spec import bundled

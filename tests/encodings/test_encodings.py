@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from ropewalk.harness.api.new import new as new_file
+from ropewalk.harness.commands.new import new as new_file
 from ropewalk.harness.encodings._config import config_of
 from ropewalk.harness.encodings._model import EncodingAttention, EncodingForCausalLM
 from ropewalk.harness.encodings.types import Places, bucket

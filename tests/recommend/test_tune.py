@@ -84,7 +84,7 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(tune, ropewalk, tiny
 @pytest.mark.slow
 @pytest.mark.parametrize("scaling", ["layerwise:first=0,last=1..2", "self_extend:window=4..8"])
 def test_the_next_line_serves_what_was_found(scaling, tune, ropewalk, tmp_path, monkeypatch):
-    monkeypatch.setattr("ropewalk.harness.api.tune.to_use", lambda table: table[0])
+    monkeypatch.setattr("ropewalk.harness.recommend.tune.to_use", lambda table: table[0])
     done = tune(tmp_path / "out", scaling=scaling, trials="2", against="p_rope:p=0.1")
     (line,) = (line for line in done.out.splitlines() if line.startswith("To serve"))
     assert line.endswith("--to hf-code")
@@ -178,7 +178,7 @@ def test_the_halves_share_no_document(tiny, docs, tmp_path):
 )
 def test_a_mistake_is_one_sentence(tune, more, message, tmp_path, monkeypatch):
     if not more:
-        monkeypatch.setattr("ropewalk.harness.api.tune.find_spec", lambda _: None)
+        monkeypatch.setattr("ropewalk.harness.commands.tune.find_spec", lambda _: None)
     done = tune(tmp_path / "out", **more)
     assert (done.status, message in done.err) == (2, True)
     assert not (tmp_path / "out").exists()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pandas as pd
 import pytest
 
-from ropewalk.harness.api.report import compared
+from ropewalk.harness.commands.report import compared
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.reports.cells import cells
 from ropewalk.harness.stats.cells import shared

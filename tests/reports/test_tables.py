@@ -1,34 +1,17 @@
 """What must hold for tables as people read them: terminal, Markdown, LaTeX, spreadsheet."""
 
-import io
 import re
 
 import pytest
-from rich.console import Console
 
 from ropewalk.harness import plugins
-from ropewalk.harness.cli.tables import show
 from ropewalk.harness.reports import _write
 from ropewalk.harness.reports._write import write_reports
 from ropewalk.harness.reports.writing.sentences import text
-from ropewalk.harness.reports.writing.tables import wide
-from ropewalk.harness.stats.cells import cells
 from tests import small_runs
 from tests.frames import sweep
 
 FRAME = sweep()
-
-
-def test_no_number_is_broken_in_a_narrow_terminal():
-    """At 80 columns every interval stands whole in one line, and no line is longer."""
-    frame = sweep(scalings=("none", "yarn:factor=8,beta_fast=16,beta_slow=2,ramp=paper"),
-                  lengths=(256, 512, 1024, 2048, 4096, 8192))  # fmt: skip
-    file = io.StringIO()
-    show(wide(cells(frame)), Console(file=file, width=80))
-    lines = file.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "\n".join(lines).count("[") > 20
-    assert all(line.count("[") == line.count("]") for line in lines)
 
 
 def test_a_small_score_keeps_its_digits():

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ropewalk.harness.api.new import new
+from ropewalk.harness.commands.new import new
 from ropewalk.harness.data.embedded import held_out
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.runs.store import runs_in

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ropewalk.harness.cli.app import main
+from ropewalk.harness.cli import main
 from ropewalk.harness.engine import Sizes
 from ropewalk.harness.reports import _write as write
 from ropewalk.harness.runs.store import SAMPLES, append, read_samples

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.sweep.spec import bundled, expand, parse, parse_all
+from ropewalk.harness.sweep.entries import expand
+from ropewalk.harness.sweep.spec import bundled, parse, parse_all
 from tests.command_line import lines_of, status
 from tests.tiny import save_tiny
 

@@ -72,6 +72,13 @@ def heading(task: str, metric: str, model: str) -> str:
     return f"{named} [95 % interval], {model}"
 
 
+def as_text(table: pd.DataFrame) -> str:
+    """Return a table in columns; what is missing is empty."""
+    rows = without_missing(table).to_numpy().tolist()
+    align = ["left", *["right"] * (len(table.columns) - 1)]
+    return str(tabulate(rows, [*table.columns], "simple", colalign=align, disable_numparse=True))
+
+
 def markdown(table: pd.DataFrame) -> str:
     """Return a pipe table; what is missing is empty."""
     plain = without_missing(table).map(markdown_text)

@@ -1,56 +1,75 @@
-"""Search a method's options, or free factors of its channels, and decide on documents held out."""
+"""``ropewalk tune``: search a method's options, or free factors of its channels."""
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
+from cyclopts import Parameter
+from pydantic import BeforeValidator, Field
 
-from ropewalk.harness.api.observer import LOG, Observer
-from ropewalk.harness.api.run import measurer, note_plan
-from ropewalk.harness.api.settings import name_of, read_spec
+from ropewalk.harness.commands.run import DEMO, measurer
 from ropewalk.harness.data.documents import Documents
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.patching.resolve import as_served
 from ropewalk.harness.plugins import load
-from ropewalk.harness.recommend.space import Space, closed_form, is_free, of_factors, of_options
-from ropewalk.harness.recommend.tune import (
-    Row,
-    Split,
-    Trial,
-    Tuning,
-    best_of,
-    compare,
-    display,
-    kind_of,
-    perplexity,
-    summary,
-    to_use,
-    write,
+from ropewalk.harness.sweep.spec import (
+    CELLS,
+    EXECUTION,
+    MEASURED,
+    METHODS,
+    MODEL,
+    NO_FLAG,
+    OUTPUT,
+    Entries,
+    Lengths,
+    Spec,
+    folder,
+    parse,
+    settings_of,
+    takes_settings,
 )
-from ropewalk.harness.reports.writing.sentences import counted
-from ropewalk.harness.runs.store import measured
-from ropewalk.harness.serve._export import express
-from ropewalk.harness.sweep.backend import Backend
-from ropewalk.harness.sweep.measure import backend_for
-from ropewalk.harness.sweep.memory import estimate
-from ropewalk.harness.sweep.plan import make_plan
-from ropewalk.harness.sweep.record import records
-from ropewalk.harness.sweep.spec import CELLS, Spec, methods_of
-from ropewalk.scaling import yarn
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ropewalk.harness.recommend.space import Space
+    from ropewalk.harness.recommend.tune import Row, Trial, Tuning
+    from ropewalk.harness.sweep.backend import Backend
+
+log = logging.getLogger("ropewalk")
 AGAINST = ("pi", "ntk", "critical_ntk", "ntk_by_parts", "yarn", "mr_rope")
-DEFAULTS = {"scaling": "yarn", "task": "perplexity", "length": "4x"}
 # Settings of the model and the documents, which the next command to type repeats.
 REPEATED = (
     "docs", "adapter", "dtype", "device", "device_map", "compile", "attention", "max_memory",
     "allow_pickle",
 )  # fmt: skip
+
+
+class Search(Spec):
+    """The settings of a search."""
+
+    scaling: Annotated[tuple[str, ...], Parameter(group=METHODS)] = ("yarn",)
+    """What is searched: a method (yarn), some options of one (yarn:beta_fast=8..64), or a factor
+    for each channel (spline:knots=5, channels)."""
+    task: Annotated[Entries, Parameter(group=MEASURED, alias=("--tasks", "-t"))] = ("perplexity",)
+    """What is minimised: the loss of a task's targets (perplexity) or of its answers (passkey)."""
+    length: Annotated[Lengths, Parameter(group=MEASURED)] = ("4x",)
+    """The length in tokens: 4096, 4k or 4x (of the trained window)."""
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63), Parameter(group=MEASURED)] = 0
+    """Seed of the split, of the search and of the task."""
+    track: Annotated[tuple[str, ...], Field(exclude=True), NO_FLAG] = ()
+    out: Annotated[
+        Path | None,
+        BeforeValidator(folder),
+        Field(exclude=True),
+        Parameter(group=OUTPUT, alias=("--output-path", "-o")),
+    ] = None
+    """The run folder. [default: results/tune-MODEL]"""
 
 
 @dataclass(frozen=True)
@@ -72,41 +91,68 @@ class Tuned:
     folder: Path
     files: tuple[Path, ...]
 
+    def __str__(self) -> str:
+        from ropewalk.harness.reports.writing.tables import as_text
 
+        files = "\n".join(map(str, self.files))
+        return "\n".join([self.text, "", as_text(self.table), "", files, *self.next])
+
+
+@takes_settings
 def tune(
-    model: str | Path | None = None,
+    model: Annotated[str | None, Parameter(group=MODEL, alias="-m")] = None,
     *,
-    against: Sequence[str] = AGAINST,
+    against: tuple[str, ...] = AGAINST,
     trials: int = 60,
-    dry_run: bool = False,
-    observer: Observer = LOG,
-    **settings: Any,
+    dry_run: Annotated[bool, Parameter(group=EXECUTION)] = False,
+    spec: Annotated[Search, Parameter(name="*")] = Search(),
 ) -> Tuned | None:
     """Search a method's options, or free factors of the channels, by CMA-ES at one length.
 
-    ``against`` are the closed-form methods to compare with. The settings are those of the command
-    line (``ropewalk tune --help``): ``scaling``, what is searched, ``task``, ``length``, ``docs``,
-    ``out``, … A search that was interrupted goes on when it is called again. Returns None for a dry
-    run. Raises UserError before any weight is read.
+    A search that was interrupted goes on when it is called again.
+
+    Args:
+        model: A folder, a hub name (NAME@REVISION) or a GGUF file. [default: reference, the
+            embedded demo model]
+        against: Closed-form methods to compare.
+        trials: How many points are tried.
+        dry_run: Print what is searched and its cost; measure nothing.
     """
-    spec = read_spec({"model": name_of(model), **settings}, DEFAULTS)
-    if {len(spec.scaling), len(spec.task), len(spec.length)} != {1}:
+    closed = parse(None, {"scaling": against}).scaling if against else ()
+    settings = {"scaling": "yarn", "task": "perplexity", "length": "4x", **settings_of(spec)}
+    spec_ = parse(None, {**settings, "model": model}, names=False)
+    if {len(spec_.scaling), len(spec_.task), len(spec_.length)} != {1}:
         raise UserError("tune searches one --scaling by one --task at one --length.")
     if not 1 <= trials <= CELLS:
         raise UserError(f"--trials {trials} is invalid: tune tries 1 to {CELLS:,} points.")
     if find_spec("cmaes") is None:
         raise UserError("tune needs the package cmaes: pip install 'ropewalk[tune]'.")
-    with backend_for(spec) as backend:
-        tuning, space = _set_up(spec, against, backend, observer)
+    if model is None:
+        log.info(DEMO)
+    from ropewalk.harness.recommend.tune import (
+        best_of,
+        compare,
+        display,
+        perplexity,
+        summary,
+        write,
+    )
+    from ropewalk.harness.reports.writing.sentences import counted
+    from ropewalk.harness.sweep.measure import backend_for
+    from ropewalk.harness.sweep.notes import note_plan
+    from ropewalk.harness.sweep.record import records
+
+    with backend_for(spec_) as backend:
+        tuning, space = _set_up(spec_, closed, backend)
         records(tuning.plan, tuning.folder)  # another run's folder is an error, in a dry run too
-        note_plan(tuning.plan, observer)
-        _note_search(tuning, space, trials, observer)
+        note_plan(tuning.plan)
+        _note_search(tuning, space, trials)
         if dry_run:
             return None
 
         def note_best(done: Sequence[Trial]) -> None:
             best = min(done, key=lambda trial: trial.score)
-            observer.note(
+            log.info(
                 f"{len(done)} of {counted(trials, 'trials')}; best: "
                 f"{perplexity(best.score)}, {best.method}"
             )
@@ -125,15 +171,17 @@ def tune(
     )
 
 
-def _set_up(
-    spec: Spec, against: Sequence[str], backend: Backend, observer: Observer
-) -> tuple[Tuning, Space]:
+def _set_up(spec: Spec, against: Sequence[Any], backend: Backend) -> tuple[Tuning, Space]:
     """Plan the closed-form methods, split the documents, and lay out what is searched."""
+    from ropewalk.harness.recommend.space import closed_form, is_free, of_factors, of_options
+    from ropewalk.harness.recommend.tune import Split, Tuning, kind_of
+    from ropewalk.harness.sweep.plan import make_plan
+    from ropewalk.scaling import yarn
+
     searched = str(spec.scaling[0])
-    methods = [*methods_of(against), *([] if is_free(searched) else [closed_form(searched)])]
-    with observer.status("Reading config, tokenizer and documents"):
-        changes = {"scaling": tuple(dict.fromkeys(methods))}
-        plan = make_plan(spec.model_copy(update=changes), elsewhere=backend.device)
+    methods = [*against, *([] if is_free(searched) else [closed_form(searched)])]
+    changes = {"scaling": tuple(dict.fromkeys(methods))}
+    plan = make_plan(spec.model_copy(update=changes), elsewhere=backend.device)
     rope, (length,) = plan.checkpoint.rope, plan.lengths
     folder = spec.out or Path("results") / f"tune-{plan.checkpoint.label}"
     if is_free(searched):
@@ -141,12 +189,16 @@ def _set_up(
         space = of_factors(searched, rope, length, begin, folder / "factors")
     else:
         space = of_options(searched, rope, length)
-    measure = measurer(folder, observer, backend)
+    measure = measurer(folder, backend)
     return Tuning(plan, folder, length, kind_of(plan), Split.of(plan, spec.seed), measure), space
 
 
-def _note_search(tuning: Tuning, space: Space, trials: int, observer: Observer) -> None:
+def _note_search(tuning: Tuning, space: Space, trials: int) -> None:
     """Say what is searched and how many tokens that takes, as estimated from the closed forms."""
+    from ropewalk.harness.reports.writing.sentences import counted
+    from ropewalk.harness.runs.store import measured
+    from ropewalk.harness.sweep.memory import estimate
+
     plan, closed, split = tuning.plan, len(tuning.closed), tuning.split
     units = "trials" if tuning.kind == "answers" else "documents"
     everything = estimate(plan, set()).tokens / closed  # of one method, on all documents
@@ -154,7 +206,7 @@ def _note_search(tuning: Tuning, space: Space, trials: int, observer: Observer) 
     each = sum(len(cell.questions) for cell in plan.cells) / closed
     begun = len(measured(tuning.samples.values())) / each
     times = max(0.0, trials * (1 - held) + held + closed - begun)
-    observer.note(
+    log.info(
         f"Searching {space.text}. {counted(trials, 'trials')} and "
         f"{counted(closed, 'closed-form methods')} ({', '.join(tuning.closed)}) at "
         f"{tuning.length:,} tokens, by the loss of the {tuning.kind} of {plan.tasks[0].label}, on "
@@ -166,6 +218,10 @@ def _note_search(tuning: Tuning, space: Space, trials: int, observer: Observer) 
 
 def _next(tuning: Tuning, method: str, table: Sequence[Row], path: Path) -> Iterator[str]:
     """Say how to measure the in-window cost of a method, and how to serve the one to use."""
+    from ropewalk.harness.patching.resolve import as_served
+    from ropewalk.harness.recommend.tune import to_use
+    from ropewalk.harness.serve._export import express
+
     spec, task = tuning.plan.spec, tuning.plan.tasks[0]
     closed = {method.label: method.given for method in tuning.plan.methods}[table[1].scaling]
     rope, length = tuning.plan.checkpoint.rope, tuning.length

@@ -1,13 +1,13 @@
-"""Describe one plug-in or bundled sweep: options with types, defaults, ranges, an example."""
+"""``ropewalk list``: the catalogue of plug-ins and bundled sweeps, or one of them in full."""
 
 from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, NoneType
+from types import NoneType
 from typing import Any
 
 from ropewalk.harness.errors import UserError
@@ -17,6 +17,7 @@ from ropewalk.harness.plugins import (
     FOLDERS,
     METHOD,
     all_names,
+    catalogue,
     defines,
     entry,
     module_of,
@@ -24,7 +25,6 @@ from ropewalk.harness.plugins import (
     parameters,
 )
 from ropewalk.harness.sweep.spec import BUNDLED, bundled
-from ropewalk.scaling.types import Range
 
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 OWN = ("task", "report", "encoding")  # kinds of files, beside methods, that users describe
@@ -38,33 +38,69 @@ EXAMPLES = {
 }
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option for a user; ``searched`` is the range in which ``ropewalk tune`` searches it."""
+class Catalogue(dict[str, dict[str, str]]):
+    """For each kind, a line on each name."""
 
-    name: str
-    type: str
-    default: str
-    searched: str
+    def __str__(self) -> str:
+        lines = []
+        for heading, names in self.items():
+            width = max(map(len, names), default=0)
+            lines += [heading, *(f"  {name:<{width}}  {line}" for name, line in names.items())]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class Description:
-    """What ``ropewalk list NAME`` prints."""
+    """One plug-in or bundled sweep: its documentation, and a row for each option.
+
+    A row has the option's name, values and default, and the range in which ``tune`` searches it.
+    """
 
     kind: str
     name: str
     text: str
-    options: tuple[Option, ...]
+    options: tuple[tuple[str, str, str, str], ...]
     example: str
 
+    def __str__(self) -> str:
+        from tabulate import tabulate
 
-def describe(given: str) -> list[Description]:
+        lines = [f"{self.name}, {article(self.kind)}", "", self.text, ""]
+        if self.options:
+            heads = ("option", "values", "default", "searched by tune")
+            lines += [tabulate(self.options, heads, "simple", disable_numparse=True), ""]
+        return "\n".join([*lines, f"Example: {self.example}"])
+
+
+class Descriptions(list[Description]):
+    """The plug-ins that have one name."""
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self))
+
+
+def list_(name: str | None = None, /) -> Catalogue | Descriptions:
+    """List methods, tasks, reports, engines and encodings with their sources, and sweeps.
+
+    Args:
+        name: One kind: methods, tasks, reports, engines, encodings or sweeps. The name of
+            one, or your own .py file, shows its options and an example. [default: everything]
+    """
+    kinds = {f"{kind}s": kind for kind in (*FOLDERS, "sweep")}
+    if name is not None and name not in kinds:
+        return Descriptions(describe(name))
+    return Catalogue(
+        (heading, bundled() if kinds[heading] == "sweep" else catalogue(kinds[heading]))
+        for heading in (kinds if name is None else (name,))
+    )
+
+
+def describe(plugin: str) -> list[Description]:
     """Describe the built-in plug-ins of a name, a user's .py file or module, or a bundled sweep.
 
     A user's file is executed. Raises UserError for an unknown name.
     """
-    name = given.partition(":")[0]
+    name = plugin.partition(":")[0]
     if name in bundled():
         text = (BUNDLED / f"{name}.yaml").read_text(encoding="utf-8").rstrip()
         return [Description("sweep", name, text, (), EXAMPLES["sweep"].format(name))]
@@ -100,18 +136,23 @@ def _describe(kind: str, name: str) -> Description:
     module = module_of(kind, name)[0]
     function = entry(module, kind)
     taken = parameters(module, kind)
-    named: Any = function.__init__ if inspect.isclass(function) else function
-    hints = typing.get_type_hints(named, include_extras=True)
+    hinted: Any = function.__init__ if inspect.isclass(function) else function
+    hints = typing.get_type_hints(hinted, include_extras=True)
     options = tuple(
-        Option(key, _type(hints.get(key, str)), _default(one.default), _searched(hints.get(key)))
-        for key, one in taken.items()
+        (key, _type(hints.get(key, str)), _default(option.default), _searched(hints.get(key)))
+        for key, option in taken.items()
     )
     documented = [inspect.getdoc(module), inspect.getdoc(function)]
     text = "\n\n".join(part for part in documented if part)
+    if hasattr(module, "EXAMPLE_OPTIONS"):
+        example = f"{name}:{module.EXAMPLE_OPTIONS}"
+    elif "factor" in taken:
+        example = f"{name}:factor=4"
+    else:
+        named = [row for row in options if row[2] not in ("unset", "none: give it")]
+        example = f"{name}:{named[0][0]}={named[0][2]}" if named else name
     shown = Path(name).stem if name.endswith(".py") else name
-    return Description(
-        kind, shown, text, options, EXAMPLES[kind].format(_example(name, module, taken))
-    )
+    return Description(kind, shown, text, options, EXAMPLES[kind].format(example))
 
 
 def _type(hint: Any) -> str:
@@ -130,7 +171,7 @@ def _type(hint: Any) -> str:
 
 def _searched(hint: Any) -> str:
     for part in typing.get_args(hint):
-        if isinstance(part, Range):
+        if hasattr(part, "low"):  # a Range, whose module imports torch
             unit = "" if part.of == "one" else f" × {part.of}"
             return f"{part.low:.4g} to {part.high:.4g}{unit}"
     return ""
@@ -142,15 +183,5 @@ def _default(value: Any) -> str:
     if value is None:
         return "unset"
     if inspect.isfunction(value):  # of a method
-        return value.__module__.rpartition(".")[2]
+        return str(value.__module__.rpartition(".")[2])
     return str(value).lower() if isinstance(value, bool) else f"{value}" or "empty"
-
-
-def _example(name: str, module: ModuleType, taken: Mapping[str, inspect.Parameter]) -> str:
-    """Return the name with one option: EXAMPLE_OPTIONS, a fixed factor, or the first default."""
-    if hasattr(module, "EXAMPLE_OPTIONS"):
-        return f"{name}:{module.EXAMPLE_OPTIONS}"
-    if "factor" in taken:
-        return f"{name}:factor=4"
-    named = [(key, p.default) for key, p in taken.items() if p.default not in (None, p.empty)]
-    return f"{name}:{named[0][0]}={_default(named[0][1])}" if named else name

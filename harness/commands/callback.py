@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -13,12 +14,13 @@ import torch
 from transformers import TrainerCallback
 from transformers.trainer_callback import CallbackHandler
 
-from ropewalk.harness.api.observer import LOG, Observer
-from ropewalk.harness.api.run import Run, Sweep, planned
-from ropewalk.harness.api.settings import open_loaded, read_specs
+from ropewalk.harness.commands.run import Run, measured, open_loaded, planned
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.stats.cells import cells
+from ropewalk.harness.sweep.spec import parse_all
 from ropewalk.harness.trackers import series
+
+log = logging.getLogger("ropewalk")
 
 
 class Callback(TrainerCallback):  # type: ignore[misc]
@@ -38,7 +40,6 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         task: names or files of tasks.
         tokenizer: default: the trainer's ``processing_class``.
         out: folder of the runs; default: ``ropewalk`` in the trainer's output folder.
-        observer: receives notes and progress.
         settings: further settings of ``rw.run``: ``seed``, ``max_memory``, ``trained_length``, …
 
     Attributes:
@@ -55,12 +56,11 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         task: str | Sequence[str] = "perplexity",
         tokenizer: Any = None,
         out: str | Path | None = None,
-        observer: Observer = LOG,
         **settings: Any,
     ) -> None:
         if every < 1:
             raise UserError(f"every={every} is invalid: measure every 1 or more steps.")
-        self.every, self.tokenizer, self.observer = every, tokenizer, observer
+        self.every, self.tokenizer = every, tokenizer
         self.out = None if out is None else Path(out)
         self.settings = {
             "docs": docs, "scaling": scaling, "length": lengths, "task": task, **settings
@@ -97,10 +97,10 @@ class Callback(TrainerCallback):  # type: ignore[misc]
 
     def _measure(self, args: Any, state: Any, control: Any, given: dict[str, Any]) -> None:
         try:
-            with _evaluated(given["model"]), self._planned(args, state, given) as sweep:
-                run = self.runs[state.global_step] = sweep.measure()
+            with _evaluated(given["model"]), self._planned(args, state, given) as (pairs, backend):
+                run = self.runs[state.global_step] = measured(pairs, backend)
         except UserError as error:
-            self.observer.note(f"step {state.global_step} is not measured: {error}", warning=True)
+            log.warning(f"step {state.global_step} is not measured: {error}")
             return
         logs = _scores(run)
         if state.epoch is not None:
@@ -110,15 +110,13 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         _loggers().on_log(args, state, control, logs)
         control.should_log = wanted
 
-    def _planned(
-        self, args: Any, state: Any, given: dict[str, Any]
-    ) -> AbstractContextManager[Sweep]:
+    def _planned(self, args: Any, state: Any, given: dict[str, Any]) -> AbstractContextManager[Any]:
         tokenizer = self.tokenizer or given.get("processing_class")
         _, loaded = open_loaded(given["model"], tokenizer, self.settings)
         name = f"checkpoint-{state.global_step}"
         settings = {**self.settings, "model": name, "out": self._out(args) / name}
         checkpoint = None if loaded is None else replace(loaded, name=name, label=name)
-        return planned(read_specs(None, settings), self.observer, checkpoint)
+        return planned(parse_all(None, settings), checkpoint)
 
     def _out(self, args: Any) -> Path:
         return self.out or Path(args.output_dir) / "ropewalk"

@@ -17,6 +17,7 @@ from ropewalk.harness.reports._write import save_table
 from ropewalk.harness.reports.differences import between, notes
 from ropewalk.harness.reports.differences import display as display_differences
 from ropewalk.harness.reports.writing.sentences import counted
+from ropewalk.harness.reports.writing.tables import as_text
 from ropewalk.harness.runs.compatible import MODELS, differing, reasons
 from ropewalk.harness.runs.frame import called, make_frame
 from ropewalk.harness.runs.provenance import machines
@@ -55,6 +56,12 @@ class Comparison:
 
     JSON: ClassVar[tuple[str, ...]] = ("table", "text", "files")
 
+    def __str__(self) -> str:
+        lines = []
+        for title, table in self.display.items():
+            lines += [title, as_text(table), ""]
+        return "\n".join([*lines, *self.text, *map(str, self.files)])
+
 
 @dataclass(frozen=True)
 class PublishedComparison(Comparison):
@@ -69,41 +76,13 @@ class PublishedComparison(Comparison):
         """Return whether every value is within the tolerance."""
         return not (self.table["verdict"] == "outside").any()
 
-
-def compare(
-    run: str | Path,
-    other: str | Path | None = None,
-    *,
-    published: str | None = None,
-    model: str | None = None,
-    tuned: str | None = None,
-    tolerance: float | None = None,
-    mixed: bool = False,
-    task: Sequence[str] = (),
-    out: str | Path | None = None,
-) -> Comparison | PublishedComparison:
-    """Compare a run with another one, or with a published table.
-
-    Two runs are compared in every cell that both have, on the same documents or trials: the
-    ``other`` minus the first. ``published`` is the table to compare one run with, by default the
-    one that its sweep file names. ``model`` and ``tuned`` choose rows of it. ``tolerance`` (2) is
-    in percent, and ``mixed`` compares even with another protocol or trained length. ``task`` are
-    your own task files that the runs were measured with, and ``out`` is a folder for the
-    comparison. Raises UserError if the two are not comparable.
-    """
-    folder = Path(out) if out else None
-    options = {"published": published, "model": model, "tuned": tuned, "tolerance": tolerance}
-    if other is None:
-        return _with_table(Path(run), task, folder, mixed=mixed, **options)
-    for name, given in {**options, "mixed": mixed or None}.items():
-        if given is not None:
-            raise UserError(
-                f"--{name} is for one run beside a published table; two runs were given."
-            )
-    return _two_runs(Path(run), Path(other), task, folder)
+    @property
+    def status(self) -> int:
+        """The exit status of the command: 1 where a value is outside the tolerance."""
+        return int(not self.reproduced)
 
 
-def _two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) -> Comparison:
+def two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) -> Comparison:
     if resolved(run) == resolved(other):
         raise UserError(f"{run} was given twice; name two runs.")
     records = {one: read_run(one) for one in (run, other)}
@@ -203,7 +182,7 @@ def _named(places: Sequence[Place]) -> str:
     )
 
 
-def _with_table(
+def with_table(
     run: Path, tasks: Sequence[str], folder: Path | None, **options: Any
 ) -> PublishedComparison:
     tolerance = TOLERANCE if options["tolerance"] is None else options["tolerance"]

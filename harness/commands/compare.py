@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from ropewalk.harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Done, screen
-from ropewalk.harness.cli.output import command
+from cyclopts import Parameter
+
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.sweep.spec import OUTPUT
+
+if TYPE_CHECKING:
+    from ropewalk.harness.reports._comparison import Comparison, PublishedComparison
 
 
-@command
 def compare(
     run: Path,
     other: Path | None = None,
@@ -19,9 +24,9 @@ def compare(
     tuned: str | None = None,
     tolerance: float | None = None,
     mixed: bool = False,
-    task: tuple[str, ...] | None = None,
-    out: Path | None = None,
-) -> Done:
+    task: tuple[str, ...] = (),
+    out: Annotated[Path | None, Parameter(group=OUTPUT, alias=("--output-path", "-o"))] = None,
+) -> Comparison | PublishedComparison:
     """Compare two runs cell by cell on the same documents, or a run with a published table.
 
     The runs may be of two models. They may also be of one model before and after a change to it, to
@@ -32,7 +37,8 @@ def compare(
         run: A run folder.
         other: The run folder to compare it with.
         published: Compare one run with this table instead: dca, lceg-pg19, pi-pg19, …; exit
-            status 1 if a value is outside the tolerance.
+            status 1 if a value is outside the tolerance. [default: the one that the run's sweep
+            file names]
         model: A model of the table. [default: its only one, or the one with the run's name]
         tuned: A training that the table names: use the rows with it. [default: rows without]
         tolerance: Percent by which a value may differ and count as reproduced. [default: 2]
@@ -40,30 +46,15 @@ def compare(
         task: Your own task files that the runs were measured with: only these are executed.
         out: Write the comparison there too, as CSV, Parquet, Markdown and LaTeX.
     """
-    from ropewalk.harness.api.compare import PublishedComparison
-    from ropewalk.harness.api.compare import compare as compare_runs
-    from ropewalk.harness.cli.tables import print_sentences, show
+    from ropewalk.harness.reports._comparison import two_runs, with_table
 
-    result = compare_runs(
-        run,
-        other,
-        published=published,
-        model=model,
-        tuned=tuned,
-        tolerance=tolerance,
-        mixed=mixed,
-        task=task or (),
-        out=out,
-    )
-    if isinstance(result, PublishedComparison) and published is None:
-        TERMINAL.note(
-            f"from the next version on, this is ropewalk compare RUN --published "
-            f"{result.published}.",
-            warning=True,
-        )
-    show(result.display, screen)
-    print_sentences(result.text, screen)
-    for file in result.files:
-        screen.print(f"  {file}", soft_wrap=True)
-    failed = isinstance(result, PublishedComparison) and not result.reproduced
-    return Done(result, WITH_FAILURES if failed else COMPLETE)
+    folder = Path(out) if out else None
+    options = {"published": published, "model": model, "tuned": tuned, "tolerance": tolerance}
+    if other is None:
+        return with_table(Path(run), task, folder, mixed=mixed, **options)
+    for name, value in {**options, "mixed": mixed or None}.items():
+        if value is not None:
+            raise UserError(
+                f"--{name} is for one run beside a published table; two runs were given."
+            )
+    return two_runs(Path(run), Path(other), task, folder)

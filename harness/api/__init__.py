@@ -1,1 +1,0 @@
-"""The commands as functions: settings in, objects out; progress goes to an observer."""

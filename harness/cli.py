@@ -1,0 +1,133 @@
+"""The command line: registers the commands, and turns errors into exit statuses."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import (
+    App,
+    CycloptsError,
+    Group,
+    Parameter,
+    UnknownCommandError,
+    UnusedCliTokensError,
+)
+from pydantic import ValidationError
+
+from ropewalk.harness import show
+from ropewalk.harness.commands.calibrate import calibrate
+from ropewalk.harness.commands.check import check
+from ropewalk.harness.commands.compare import compare
+from ropewalk.harness.commands.doctor import doctor
+from ropewalk.harness.commands.export import export
+from ropewalk.harness.commands.inspect import inspect
+from ropewalk.harness.commands.list import list_
+from ropewalk.harness.commands.new import new
+from ropewalk.harness.commands.recommend import recommend
+from ropewalk.harness.commands.report import report
+from ropewalk.harness.commands.run import run_sweep
+from ropewalk.harness.commands.tune import tune
+from ropewalk.harness.errors import Problems, UserError, reason
+from ropewalk.harness.sweep.spec import mistakes
+
+REFUSED, INTERRUPTED = 2, 130  # exit statuses
+
+app = App(
+    name="ropewalk",
+    version=lambda: version("ropewalk"),
+    help="Measure how far a rotary language model reads past its trained window, and which scaling "
+    "method carries it furthest.",
+    group_parameters=Group("Options", sort_key=0),
+    help_format="markdown",
+    suppress_keyboard_interrupt=False,  # main reports what an interrupt keeps
+    # A folder may be called [] or {"a": 1}, which is JSON.
+    default_parameter=Parameter(
+        json_list=False,
+        json_dict=False,
+        negative=(),
+        consume_multiple=True,
+        show_default=lambda value: " ".join(map(str, value)) if type(value) is tuple else value,
+    ),
+)
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "run": run_sweep, "recommend": recommend, "tune": tune, "report": report, "compare": compare,
+    "export": export, "inspect": inspect, "doctor": doctor, "calibrate": calibrate, "check": check,
+    "list": list_, "new": new,
+}  # fmt: skip
+for name, command in COMMANDS.items():
+    command.__annotations__.pop("return", None)  # of a type that takes long to import
+    app.command(command, name=name, alias="ls" if name == "list" else None)
+app.register_install_completion_command(help="Install completion for the shell that runs this.")
+app.meta.suppress_keyboard_interrupt = False
+app.meta.group_parameters = Group.create_ordered("Output of every command")
+
+
+@app.meta.default
+def _call(
+    *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    json: bool = False,
+    quiet: bool = False,
+    log_file: Path | None = None,
+) -> int:
+    """Call a command and print what it returns.
+
+    Args:
+        json: Print the result as one JSON object, and nothing else, on stdout.
+        quiet: Print only the result and errors.
+        log_file: Add everything that is printed to this file, with times.
+    """
+    show.begin(words, as_json=json, quiet=quiet, log_file=log_file)
+    result = app(words, result_action="return_value", exit_on_error=False, print_error=False)
+    return show.finish(result)
+
+
+def main(words: Sequence[str] | None = None) -> Any:
+    """Run the command line; a user's error is one sentence on stderr and exit status 2."""
+    words = sys.argv[1:] if words is None else words
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what batch systems send
+    try:
+        status = app.meta(
+            words, result_action="return_value", exit_on_error=False, print_error=False
+        )
+    except CycloptsError as error:
+        cause = error.__cause__
+        status = _refused(Problems(mistakes(cause)) if isinstance(cause, ValidationError) else
+                          UserError(_mistaken(error)))  # fmt: skip
+    except UserError as error:
+        status = _refused(error)
+    except OSError as error:  # of stdout: a full disk, a closed terminal
+        status = _refused(UserError(f"{reason(error)}{_kept(error)}"))
+    except KeyboardInterrupt as error:
+        show.failed(UserError(f"Interrupted{_kept(error)}"), INTERRUPTED)
+        status = INTERRUPTED
+    show.end()
+    sys.exit(status)
+
+
+def _refused(error: UserError) -> int:
+    show.failed(error, REFUSED)
+    return REFUSED
+
+
+def _kept(error: BaseException) -> str:
+    """Return the end of a sentence; if a command measured, it says what becomes of the samples."""
+    return "".join(f"; {note}" for note in getattr(error, "__notes__", ())) + "."
+
+
+def _mistaken(error: CycloptsError) -> str:
+    """Return what is wrong with a command line, and what to write instead where that is known."""
+    command = " ".join(error.command_chain or ())
+    words = error.unused_tokens or [] if hasattr(error, "unused_tokens") else []
+    if isinstance(error, UnusedCliTokensError):
+        return (
+            f"{command} has no place for {' '.join(words)!r}; name the flag that it belongs to, as "
+            f"in --docs books, which takes one value (see {command} --help)."
+        )
+    if isinstance(error, UnknownCommandError) and words and words[0].startswith("-"):
+        return f"name a command first: ropewalk run {' '.join(words)}"
+    return str(error)

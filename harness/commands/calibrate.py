@@ -1,0 +1,134 @@
+"""``ropewalk calibrate``: measure a model's heads for the methods that treat them differently."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.sweep.spec import (
+    MODEL,
+    OUTPUT,
+    Reading,
+    Spec,
+    parse,
+    settings_of,
+    takes_settings,
+)
+
+if TYPE_CHECKING:
+    from ropewalk.harness.models.checkpoint import Checkpoint
+    from ropewalk.harness.patching.heads import HeadTables
+
+log = logging.getLogger("ropewalk")
+FILE = Path("heads.json")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured, on which documents (name and sha256), and the file that has it."""
+
+    model: str
+    length: int
+    documents: tuple[dict[str, Any], ...]
+    tables: HeadTables
+    file: Path
+
+    def __str__(self) -> str:
+        layers, heads = self.tables.outlier_shares.shape
+        names = ", ".join(document["name"] for document in self.documents)
+        methods = f"ms_poe:heads={self.file} dpe:heads={self.file}"
+        return (
+            f"{self.file} has {layers} layers of {heads} heads, measured on {names}.\n"
+            f"Measure with it on other documents: ropewalk run --model {shlex.quote(self.model)} "
+            f"--docs OTHERS --scaling none {methods} --length 1x 2x"
+        )
+
+
+@takes_settings
+def calibrate(
+    model: Annotated[str, Parameter(group=MODEL, alias="-m")],
+    *,
+    length: str = "1x",
+    documents: int = 10,
+    out: Annotated[Path, Parameter(group=OUTPUT, alias=("--output-path", "-o"))] = FILE,
+    spec: Annotated[Reading, Parameter(name="*")] = Reading(),
+) -> Calibration:
+    """Measure a model's heads on documents, for ms_poe:heads=FILE and dpe:heads=FILE.
+
+    Name other documents than those that are measured afterwards.
+
+    Args:
+        model: A folder, a hub name or a GGUF file.
+        length: How many tokens of each document are read, at most the trained window.
+        documents: How many documents are read.
+        out: The file that is written.
+    """
+    sweep = parse(None, {**settings_of(spec), "model": model, "length": [str(length)]})
+    if documents < 1:
+        raise UserError(f"--documents {documents} is invalid: calibrate reads 1 or more.")
+    file = Path(out)
+    if file.is_dir():
+        raise UserError(f"--out {file} is a folder; name a file, as in --out {file / FILE}.")
+    from ropewalk.harness.files import make_folder, replacing
+    from ropewalk.harness.models.weights import load_weights
+    from ropewalk.harness.patching.heads import measure_heads
+    from ropewalk.harness.sweep.plan import open_model
+
+    checkpoint = open_model(sweep)
+    texts, entries, length_ = _texts(sweep, checkpoint, documents)
+    make_folder(file.absolute().parent, "--out")  # before hours of measuring
+    log.info(
+        f"Measuring {checkpoint.config.model_type} heads on {len(texts)} documents of {length_:,}"
+        " tokens."
+    )
+    tables = measure_heads(load_weights(checkpoint), texts)
+    result = Calibration(sweep.model, length_, tuple(entries), tables, file)
+    with replacing(file) as new:
+        new.write(_json(result, checkpoint).encode())
+    return result
+
+
+def _texts(
+    spec: Spec, checkpoint: Checkpoint, count: int
+) -> tuple[list[list[int]], list[dict[str, Any]], int]:
+    """Return the tokens of each document that is long enough, its name and hash; and the length."""
+    from ropewalk.harness.data.corpus import Corpus
+    from ropewalk.harness.data.documents import open_documents
+
+    rope = checkpoint.rope
+    if not rope.rotary_dim:
+        raise UserError(f"{spec.model} has no rotary embedding: no method ranks its heads.")
+    (length,) = spec.lengths(rope.trained_length)
+    if not 2 <= length <= rope.trained_length:
+        raise UserError(
+            f"--length {length} is invalid: heads are measured inside the trained window, on 2 to"
+            f" {rope.trained_length:,} tokens."
+        )
+    if not isinstance(spec.docs, str):
+        raise UserError("calibrate reads one --docs.")
+    bos, given = checkpoint.tokenizer.bos_token_id, open_documents(spec.docs)
+    begin = [] if bos is None else [bos]
+    own = length - len(begin)
+    documents = replace(given, count=given.count or count, min_tokens=max(own, given.min_tokens))
+    corpus = Corpus(documents, checkpoint.tokenizer, rope.trained_length)
+    texts = [[*begin, *one.tokens[:own]] for one in corpus.context.documents()]
+    entries = [{"name": one["name"], "sha256": one["sha256"]} for one in corpus.entries]
+    return texts, entries, length
+
+
+def _json(result: Calibration, checkpoint: Checkpoint) -> str:
+    tables = {name: table.tolist() for name, table in asdict(result.tables).items()}
+    about = {
+        "model": checkpoint.label,
+        "fingerprint": checkpoint.fingerprint,
+        "length": result.length,
+        "documents": result.documents,
+    }
+    return json.dumps({**about, **tables}, ensure_ascii=False) + "\n"

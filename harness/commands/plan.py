@@ -1,0 +1,125 @@
+"""The plan of a sweep as ``ropewalk run --dry-run`` shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ropewalk.harness.sweep.memory import Cost
+    from ropewalk.harness.sweep.plan import Plan
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """One cell: ``left`` of its ``samples`` are to be measured, none without frequencies.
+
+    ``attention_factors`` are the least and the greatest of the layers, ``frequencies`` the
+    fingerprint of the rotation; both are empty where the method fails.
+    """
+
+    task: str
+    scaling: str
+    length: int
+    relative_length: float
+    attention_factors: tuple[float, ...]
+    samples: int
+    left: int
+    frequencies: str | None
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """The plan of one model; ``cost`` is None where nothing is left to measure."""
+
+    model: str
+    folder: Path
+    dtype: str
+    device: str
+    trained_length: int
+    base: float | None
+    cells: tuple[PlannedCell, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    cost: Cost | None
+
+    def __str__(self) -> str:
+        from tabulate import tabulate
+
+        rows = [
+            (
+                cell.task,
+                cell.scaling,
+                cell.length,
+                f"{cell.relative_length:.3g}x",
+                "–".join(dict.fromkeys(f"{end:.4g}" for end in cell.attention_factors)),
+                cell.samples,
+                cell.left if cell.frequencies else "",
+                cell.frequencies[:8] if cell.frequencies else "failed",
+            )
+            for cell in self.cells
+        ]
+        heads = ("task", "scaling", "length", "window", "att.\nfactor", "samples", "left",
+                 "frequencies")  # fmt: skip
+        align = ("left", "left", "right", "right", "right", "right", "right", "left")
+        table = tabulate(rows, heads, "simple", colalign=align, disable_numparse=True)
+        lines = [f"Plan for {self.folder}", table, *self.notes]
+        lines += [f"Warning: {warning}" for warning in self.warnings]
+        if self.cost is None:
+            return "\n".join([*lines, "Complete: nothing to measure."])
+        rotary = "no rotary embedding" if self.base is None else f"base {self.base:g}"
+        lines.append(
+            f"{self.model}: {self.cost.parameters:,} parameters, {self.dtype} on {self.device}, "
+            f"trained window {self.trained_length:,} tokens, {rotary}."
+        )
+        lines.append(
+            f"To measure: {self.cost.samples:,} samples, {self.cost.tokens:,} tokens; memory about "
+            f"{self.cost.bytes / 2**20:,.0f} MiB above the program itself."
+        )
+        return "\n".join(lines)
+
+
+def summarize(plan: Plan, folder: Path) -> PlanSummary:
+    """Return what a plan measures and costs, less what its folder has.
+
+    Raises UserError where the folder is another model's or another sweep's, as the run would.
+    """
+    from ropewalk.harness.runs.store import each_sample, measured
+    from ropewalk.harness.sweep.memory import estimate
+    from ropewalk.harness.sweep.notes import doc_warnings, plan_notes, unnamed_cells
+    from ropewalk.harness.sweep.plan import Item
+
+    unnamed = unnamed_cells(plan, folder)
+    done, checkpoint = measured(each_sample(folder)), plan.checkpoint
+    rope = checkpoint.rope
+    cells, seen = [], set(done)
+    for cell in plan.cells:
+        left = {Item(cell, question).key for question in cell.questions} - seen
+        seen |= left
+        sets = cell.rotation.frequency_sets() if cell.rotation else ()
+        factors = [frequencies.attention_factor for frequencies in sets]
+        cells.append(
+            PlannedCell(
+                task=cell.task,
+                scaling=cell.scaling,
+                length=cell.length,
+                relative_length=cell.length / rope.trained_length,
+                attention_factors=(min(factors), max(factors)) if factors else (),
+                samples=len(cell.questions),
+                left=len(left) if cell.rotation else 0,
+                frequencies=cell.frequencies,
+            )
+        )
+    return PlanSummary(
+        model=checkpoint.label,
+        folder=folder,
+        dtype=checkpoint.dtype,
+        device=checkpoint.device,
+        trained_length=rope.trained_length,
+        base=rope.base if rope.rotary_dim else None,
+        cells=tuple(cells),
+        notes=(*([unnamed] if unnamed else []), *plan_notes(plan)),
+        warnings=tuple(doc_warnings(plan.documents)),
+        cost=estimate(plan, done) if plan.work(done) else None,
+    )

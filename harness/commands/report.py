@@ -1,0 +1,236 @@
+"""``ropewalk report``: tables, figures and a page from the files of runs alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.sweep.spec import OUTPUT
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ropewalk.harness.commands.gate import Verdict
+    from ropewalk.harness.reports._style import Paper
+    from ropewalk.harness.reports._write import Written
+
+log = logging.getLogger("ropewalk")
+INDEX = "index.html"
+
+
+@dataclass(frozen=True)
+class Reports:
+    """The reports of one or more runs.
+
+    Attributes:
+        frame: one row per sample.
+        written: the tables and files, and why other reports do not apply.
+        note: what is below every table: why the runs are not comparable, or not paired.
+        page: the file with all charts and tables.
+        conditions: whether each condition of ``fail_if`` holds.
+        card: the section for a model card.
+        chosen: whether reports were chosen by name.
+    """
+
+    frame: pd.DataFrame
+    written: Written
+    note: str = ""
+    page: Path | None = None
+    conditions: tuple[Verdict, ...] = ()
+    card: Path | None = None
+    chosen: bool = False
+
+    JSON = ("written", "note", "page", "card", "unscored", "conditions")
+
+    @property
+    def unscored(self) -> list[str]:
+        """Say why tasks could not score what was measured."""
+        failed = (self.frame["status"] == "failed") & self.frame["value"].notna()
+        return [*self.frame.loc[failed, "reason"].unique()]
+
+    @property
+    def status(self) -> int:
+        """The exit status: of a condition first, then 1 where a report or a score is missing."""
+        known = {verdict.holds for verdict in self.conditions}
+        if True in known or None in known:
+            return 3 if True in known else 4
+        return int(bool(self.unscored or self.written.failed))
+
+    def ends(self) -> Iterator[str]:
+        """Yield what is below an answer: why there is less, and where everything is."""
+        if self.note:
+            yield self.note
+        yield from (f"No {name}: {text}" for name, text in self.written.skipped.items())
+        yield from (f"No score: {text}" for text in self.unscored)
+        if self.page is not None:
+            yield f"Page: {self.page}"
+        if self.card is not None:
+            yield f"Card: {self.card}"
+
+    def __str__(self) -> str:
+        from ropewalk.harness.reports.writing.tables import as_text
+
+        if not self.chosen:
+            return "\n".join([answer(self.frame), *self.ends()])
+        lines = []
+        for name, table in self.written.tables.items():
+            lines += [name, *table.summary]
+            for title, part in table.display.items():
+                lines += ["", title, as_text(part)]
+            lines += table.notes
+        return "\n".join([*lines, *map(str, self.written.files), *self.ends()])
+
+
+def answer(frame: pd.DataFrame) -> str:
+    """Return the scores of a frame, and what to use at the farthest lengths."""
+    from ropewalk.harness.reports.cells import cells
+    from ropewalk.harness.reports.verdict import summary
+    from ropewalk.harness.reports.writing.tables import as_text
+
+    tables, sentences = summary(cells(frame))
+    lines = [line for title, table in tables.items() for line in (title, as_text(table), "")]
+    return "\n".join([*lines, *sentences])
+
+
+def report(
+    runs: tuple[Path, ...],
+    /,
+    *,
+    report: tuple[str, ...] | None = None,
+    task: tuple[str, ...] = (),
+    out: Annotated[Path | None, Parameter(group=OUTPUT, alias=("--output-path", "-o"))] = None,
+    page: Annotated[Path | None, Parameter(group=OUTPUT)] = None,
+    card: bool = False,
+    mixed: bool = False,
+    together: Annotated[bool | None, Parameter(negative=None)] = None,
+    width: Literal["page", "column"] = "page",
+    style: str | None = None,
+    fail_if: Annotated[tuple[str, ...], Parameter(group=OUTPUT, show_default=False)] = (),
+) -> Reports:
+    """Make the tables, figures and page of one or more runs from their files.
+
+    Args:
+        runs: Run folders, or a folder of runs; several runs are joined.
+        report: Which reports, or all. [default: scores, best and curves]
+        task: Your own task files that the runs were measured with: only these are executed.
+        out: Where the files go. [default: RUN/reports, for one run]
+        page: The page, one file with all charts and tables, to send. [default: index.html beside
+            the files of all reports]
+        card: Write card.md too, a section for the README of a model: the answer, the scores and
+            model-index metadata.
+        mixed: Show runs side by side that are not comparable.
+        together: Compare models as methods, in one panel. [default: if each has one method]
+        width: Figures are 7 inches wide as a page, or 3.3 as a column of a paper.
+        style: A style of Matplotlib, or its file.
+        fail_if: As for `ropewalk run`.
+    """
+    from ropewalk.harness.reports._style import COLUMN, PAGE, Paper, drawing
+    from ropewalk.harness.runs.parquet import runs_at
+    from ropewalk.harness.runs.store import REPORTS, runs_in
+
+    places = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+    folders = runs_in(places)
+    joined = len(places) > 1 or bool(runs_at(places[0]))
+    if joined and out is None and page is None:
+        raise UserError(
+            "several runs are joined: say with --out where their tables and figures go, or with "
+            "--page where a page of them goes."
+        )
+    if page is not None and Path(page).suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--page {page}: name a file that ends in .html.")
+    widths = {"page": PAGE, "column": COLUMN}
+    if width not in widths:
+        raise UserError(f"--width {width}: figures are as wide as a page or a column.")
+    paper = Paper(widths[width], style)
+    try:
+        with drawing(paper):
+            pass
+    except OSError as error:
+        raise UserError(f"--style {style} is no style of Matplotlib: {reason(error)}.") from None
+    folder = Path(out) if out else None if joined else places[0] / REPORTS
+    if card and folder is None:
+        raise UserError("--card: say with --out where the card of several runs goes.")
+    return write(
+        folders,
+        folder,
+        report,
+        task,
+        mixed=mixed,
+        together=together,
+        page=Path(page) if page else None,
+        card=card,
+        paper=paper,
+        conditions=fail_if,
+    )
+
+
+def write(
+    runs: Sequence[Path],
+    folder: Path | None,
+    chosen: Sequence[str] | None = None,
+    tasks: Sequence[str] = (),
+    *,
+    mixed: bool = False,
+    together: bool | None = None,
+    page: Path | None = None,
+    card: bool = False,
+    paper: Paper | None = None,
+    conditions: Sequence[str] = (),
+) -> Reports:
+    """Write the reports of run folders into a folder, and their page.
+
+    Only the code of ``tasks`` runs beside the built-in ones. Figures are drawn for ``paper``.
+    """
+    from ropewalk.harness.card import write_card
+    from ropewalk.harness.commands.gate import evaluate
+    from ropewalk.harness.reports._page import write_page
+    from ropewalk.harness.reports._write import ALL, write_reports
+    from ropewalk.harness.runs.compatible import raw_text, reasons, unpaired
+    from ropewalk.harness.runs.frame import make_frame
+    from ropewalk.harness.runs.store import read_run
+    from ropewalk.harness.stats.cells import shared
+
+    frame = compared(make_frame(runs, tasks, mixed=mixed), together)
+    verdicts = evaluate(conditions, frame)
+    records = {run: read_run(run) for run in runs}
+    why = reasons(records)
+    notes = [f"Not comparable: {'; '.join(why)}."] if why else unpaired(records)
+    note = " ".join([*notes, *raw_text(records.values())])
+    whole = chosen is None or ALL in chosen
+    if page is None and folder is not None and whole:
+        page = folder / INDEX
+    with shared():
+        written = write_reports(frame, folder, chosen, note, paper)
+        if page is not None:
+            write_page(page, frame, list(records.values()), written, note)
+        card_file = folder / "card.md" if card and folder is not None else None
+        if card_file is not None:
+            write_card(card_file, frame, list(records.values()), written, note)
+    for verdict in verdicts:
+        if verdict.holds is False:
+            log.info(f"Passed: {verdict.condition}: {verdict.text}.")
+        else:
+            word = "Failed" if verdict.holds else "Not evaluated"
+            log.error(f"{word}: {verdict.condition}: {verdict.text}.")
+    return Reports(frame, written, note, page, verdicts, card_file, not whole)
+
+
+def compared(frame: pd.DataFrame, together: bool | None) -> pd.DataFrame:
+    """Return the samples of several models as those of methods, if requested or evident."""
+    from ropewalk.harness.stats.checkpoints import as_methods
+
+    methods = frame.groupby("model")["scaling"].nunique()
+    if together is False or (together is None and (len(methods) == 1 or methods.max() > 1)):
+        return frame
+    try:
+        return as_methods(frame)
+    except ValueError as error:
+        if together is None:
+            return frame
+        raise UserError(f"--together: {error}.") from None

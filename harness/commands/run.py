@@ -1,0 +1,378 @@
+"""``ropewalk run``: measure a sweep and report it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from cyclopts import Parameter
+
+from ropewalk.harness.commands.plan import PlanSummary
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.names import is_path, nearest
+from ropewalk.harness.sweep.spec import (
+    EXECUTION,
+    MODEL,
+    OUTPUT,
+    Spec,
+    parse_all,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from ropewalk.harness.commands.report import Reports
+    from ropewalk.harness.models.checkpoint import Checkpoint
+    from ropewalk.harness.sweep.backend import Backend
+    from ropewalk.harness.sweep.measure import Failure
+    from ropewalk.harness.sweep.plan import Plan
+
+log = logging.getLogger("ropewalk")
+T = TypeVar("T")
+R = TypeVar("R")
+TRUST = ("trust_remote_code", "allow_pickle")
+BY_NAME = (  # settings of a model that is opened by its name
+    "workers", "cluster", "adapter", "dtype", "revision", "device", "device_map", "compile",
+    "attention", "trust_remote_code", "allow_pickle",
+)  # fmt: skip
+DEMO = (
+    "This uses the embedded demo model (5 million parameters, trained window 256 tokens); its "
+    "rankings do not transfer to large models. Name your own: --model FOLDER or OWNER/NAME."
+)
+MOST = 20  # lines about failures; a sweep can have thousands
+HIDDEN = Parameter(show=False)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One or more run folders, and what is made of them; ``print(run)`` shows the answer.
+
+    Attributes:
+        folders: the run folders, one per model.
+        tasks: the user's own task files that were measured.
+        missing: every sample and cell without a number.
+        reports: what was written; None where only measuring was requested.
+        left_out: the number of models that could not be measured.
+    """
+
+    folders: tuple[Path, ...]
+    tasks: tuple[str, ...] = ()
+    missing: tuple[Failure, ...] = ()
+    reports: Reports | None = None
+    left_out: int = 0
+
+    JSON = ("folders", "scores", "missing", "reports")
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Say why samples have no number, one sentence per reason."""
+        return tuple(dict.fromkeys(failure.reason for failure in self.missing))
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command."""
+        status = self.reports.status if self.reports else 0
+        return status or int(bool(self.missing or self.left_out))
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per sample, with its cell's score (``results/README.md``)."""
+        from ropewalk.harness.runs.frame import make_frame
+
+        return make_frame(self.folders, self.tasks, mixed=len(self.folders) > 1)
+
+    @property
+    def scores(self) -> pd.DataFrame:
+        """One row per model, task, scaling and length, with the score and its 95 % interval."""
+        from ropewalk.harness.stats.cells import cells
+
+        return cells(self.frame())
+
+    def report(self, name: str, *, figure: bool = False, **options: Any) -> pd.DataFrame | Figure:
+        """Return a report by name (``"curves"``, ``"best"``, …) or by path to a file of your own.
+
+        Raises UserError for a name or an option that is unknown, and ValueError for a report that
+        does not apply to what was measured. ``figure``: that of a report that has a table too.
+        """
+        from matplotlib.figure import Figure
+
+        from ropewalk.harness.plugins import load, parameters
+        from ropewalk.harness.reports._style import drawing
+
+        report = load("report", name)
+        known = parameters(report.module, "report")
+        for option in options.keys() - known.keys():
+            raise UserError(
+                f"the report {name} has no option {option!r}; {nearest(option, known)}."
+            )
+        frame = self.frame()
+        with drawing():
+            result: pd.DataFrame | Figure = report.module.make(
+                frame, **{**report.arguments, **options}
+            )
+            if figure and not isinstance(result, Figure):
+                result = report.module.draw(frame, result)
+        shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+        if isinstance(result, Figure) and shell is not None:
+            from IPython.core.pylabtools import select_figure_formats
+
+            select_figure_formats(shell, {"png"})  # else only figures of pyplot are drawn
+        return result
+
+    def __str__(self) -> str:
+        from ropewalk.harness.commands.report import answer
+
+        lines = [answer(self.reports.frame if self.reports else self.frame())]
+        if self.reports:
+            lines += self.reports.ends()
+        return "\n".join([*lines, *_without_numbers(self.missing)])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def _without_numbers(missing: Sequence[Failure]) -> Iterator[str]:
+    """Say what has no number and why, one line per cell and reason."""
+    samples: dict[str, list[str | None]] = {}
+    for failure in missing:
+        status = "" if failure.status == "failed" else f"{failure.status.replace('_', ' ')}: "
+        line = f"{failure.scaling}, {failure.task}, {failure.length} tokens: {status}"
+        samples.setdefault(f"{line}{failure.reason}", []).append(failure.unit)
+    if samples:
+        yield "Without a number:"
+    for line, units in list(samples.items())[:MOST]:
+        yield f"  {line}{f' ({len(units)} samples)' if units[0] else ''}"
+    if len(samples) > MOST:
+        yield f"  … and {len(samples) - MOST} more; samples.jsonl has every reason."
+
+
+def run_sweep(
+    sweep: Path | None = None,
+    /,
+    *,
+    model: Annotated[tuple[str, ...] | None, Parameter(group=MODEL, alias="-m")] = None,
+    adapter: Annotated[tuple[str, ...] | None, Parameter(group=MODEL)] = None,
+    spec: Annotated[Spec, Parameter(name="*")] = Spec(),
+    from_: Annotated[Path | None, Parameter(name="--from", group=EXECUTION)] = None,
+    fail_if: Annotated[tuple[str, ...], Parameter(group=OUTPUT, show_default=False)] = (),
+    dry_run: Annotated[bool, Parameter(group=EXECUTION)] = False,
+    batch_size: Annotated[str | None, HIDDEN] = None,
+    log_samples: Annotated[bool, HIDDEN] = False,
+    wandb_args: Annotated[str | None, HIDDEN] = None,
+) -> Run | list[PlanSummary]:
+    """Run a sweep: every scaling x task x length. The same command continues where it stopped.
+
+    Args:
+        sweep: A YAML file with the same settings, or a sweep that `list` names; flags win over it.
+        model: Folders, hub names (NAME@REVISION) or GGUF files. [default: reference, the embedded
+            demo model]
+        adapter: PEFT adapters for the model: folders or hub names. none is the model itself.
+        from_: Measure what another run measured: the settings of its record, where no flag gives
+            another. Then `ropewalk compare RUN NEW`.
+        fail_if: Conditions that end in exit status 3: queries of pandas on the cells, such as
+            'scaling == "yarn" and length == 16384 and score > 20'. Exit status 4: one cannot be
+            evaluated.
+        dry_run: Print the plan and its cost; read no weights and write nothing.
+        batch_size: As lm-eval has it; texts are packed by memory here.
+        log_samples: As lm-eval has it; samples are always stored.
+        wandb_args: As lm-eval has it.
+    """
+    settings: dict[str, Any] = {"model": model, "adapter": adapter, **settings_of(spec)}
+    if batch_size is not None or log_samples:
+        log.info("Samples are packed by the memory there is and always stored: left aside are "
+                 "--batch_size and --log_samples.")  # fmt: skip
+    if wandb_args is not None:
+        settings["track"] = (*settings.get("track", ()), f"wandb:{wandb_args}")
+    if from_ is not None:
+        settings = _settings_of_run(from_, sweep, settings)
+    specs = parse_all(sweep, settings)  # before anything that takes long to import
+    if specs[0].model == Spec.model_fields["model"].default and model is None:
+        log.info(DEMO)
+    from ropewalk.harness.commands.gate import check, known_of
+    from ropewalk.harness.commands.plan import summarize
+    from ropewalk.harness.commands.report import write
+    from ropewalk.harness.runs.store import REPORTS
+
+    with planned(specs) as (pairs, backend):
+        for plan, _ in pairs:
+            check(fail_if, known_of(plan))
+        if dry_run:
+            return each_model(pairs, lambda pair: summarize(*pair))
+        done = measured(pairs, backend)
+    folders = list(done.folders)
+    place = folders[0] if len(specs) == 1 else folders[0].parent
+    making = partial(write, folders, tasks=specs[0].task, mixed=len(folders) > 1)
+    reports = making(place / REPORTS, conditions=fail_if)
+    return replace(done, reports=reports, left_out=len(specs) - len(folders))
+
+
+def run(model: Any = "reference", *, tokenizer: Any = None, **settings: Any) -> Run:
+    """Measure a sweep, or continue it, and return it.
+
+    ``model`` is a folder, a hub name, several of them, or a loaded model, then with its
+    ``tokenizer``. ``scaling`` takes functions beside names and files: ``f(rope, length) ->
+    Rotation`` (Frequencies, PerLayerFrequencies or Bands). The other settings are the flags of
+    ``ropewalk run``: ``task``, ``length``, ``docs``, ``out``, ``seed``, … A setting that says how a
+    model is opened (``dtype``, ``adapter``, …) raises an error beside a loaded one. Raises
+    UserError, in one sentence, before any weight is read.
+    """
+    name, loaded = open_loaded(model, tokenizer, settings)
+    specs = parse_all(None, {"model": name, **settings})
+    with planned(specs, loaded) as (pairs, backend):
+        return measured(pairs, backend)
+
+
+def frame(folders: str | Path | Iterable[str | Path], tasks: Iterable[str] = ()) -> pd.DataFrame:
+    """Return the frame of runs, read from their files alone: folders, or what ``to_parquet`` wrote.
+
+    ``tasks`` are your own task files that the runs were measured with. Raises UserError where runs
+    are not comparable.
+    """
+    from ropewalk.harness.runs.frame import make_frame
+    from ropewalk.harness.runs.store import runs_in
+
+    many = [folders] if isinstance(folders, str | Path) else folders
+    return make_frame(runs_in([Path(folder) for folder in many]), tasks)
+
+
+def open_loaded(
+    model: Any, tokenizer: Any, settings: Mapping[str, Any]
+) -> tuple[Any, Checkpoint | None]:
+    """Return what the settings call the model, and the checkpoint of a model that is loaded."""
+    if isinstance(model, str | Path | list | tuple):
+        return model, None
+    for name in BY_NAME:
+        if settings.get(name) not in (None, Spec.model_fields[name].default):
+            raise UserError(
+                f"a loaded model is measured unchanged and in this process: leave out {name}."
+            )
+    from ropewalk.harness.models.checkpoint import hold
+
+    loaded = hold(model, tokenizer, settings.get("trained_length"))
+    return loaded.label, loaded
+
+
+@contextmanager
+def planned(
+    specs: Sequence[Spec], loaded: Checkpoint | None = None
+) -> Iterator[tuple[list[tuple[Plan, Path]], Backend]]:
+    """Yield the plan and the run folder of each model, and the backend that measures them.
+
+    ``loaded`` takes the place of names. Raises UserError where no model is left.
+    """
+    from ropewalk.harness.runs.store import run_folders
+    from ropewalk.harness.sweep.measure import backend_for
+    from ropewalk.harness.sweep.plan import make_plan
+    from ropewalk.harness.sweep.record import describe
+    from ropewalk.harness.trackers import check_trackers
+
+    with backend_for(specs[0]) as backend:
+        check_trackers(specs[0].track)
+        make = partial(make_plan, elsewhere=backend.device, checkpoint=loaded)
+        plans = each_model(specs, make)
+        records = [describe(plan) for plan in plans]
+        folders = run_folders(specs[0].out, records, several=len(specs) > 1)
+        usual = folders[0].with_name(f"run-{plans[0].checkpoint.label}")
+        if specs[0].out is None and folders[0] != usual:
+            log.info(f"{usual} holds another sweep; this one goes to {folders[0]}.")
+        yield list(zip(plans, folders, strict=True)), backend
+
+
+def each_model(items: Sequence[T], work: Callable[[T], R]) -> list[R]:
+    """Return the results of the models that raise no error, and note which do.
+
+    Raises UserError where every model does.
+    """
+    results, rejected = [], []
+    for item in items:
+        try:
+            results.append(work(item))
+        except UserError as error:
+            rejected.append(error)
+    if not results:
+        raise rejected[0]
+    for why in rejected:
+        log.warning(f"A model is left out: {why}")
+    return results
+
+
+def measured(pairs: Sequence[tuple[Plan, Path]], backend: Backend) -> Run:
+    """Measure every plan into its folder; raise UserError where every model does."""
+    from ropewalk.harness.plugins import names_code
+
+    results = each_model(pairs, lambda pair: (pair[1], measure_plan(*pair, backend)))
+    return Run(
+        folders=tuple(folder for folder, _ in results),
+        tasks=tuple(task for task in pairs[0][0].spec.task if names_code("task", task)),
+        missing=tuple(failure for _, failures in results for failure in failures),
+    )
+
+
+def measure_plan(plan: Plan, folder: Path, backend: Backend) -> list[Failure]:
+    """Measure what a folder does not have yet of a plan, and return what has no number."""
+    from ropewalk.harness.sweep.measure import Started, failures, measure
+    from ropewalk.harness.sweep.notes import note_plan, unnamed_cells
+    from ropewalk.harness.sweep.progress import follow
+    from ropewalk.harness.trackers import tracking
+
+    if text := unnamed_cells(plan, folder):
+        log.info(text)
+    with tracking(plan, folder) as track:
+        for event in follow(measure(plan, folder, backend)):
+            if isinstance(event, Started) and event.items:
+                note_plan(plan)
+            track(event)
+    return list(failures(plan, folder))
+
+
+def measurer(folder: Path, backend: Backend) -> Callable[[Plan], Iterator[Mapping[str, Any]]]:
+    """Return what measures plans of one model into a folder, and yields the stored samples."""
+    from ropewalk.harness.sweep.measure import Stored, measure
+    from ropewalk.harness.sweep.progress import follow
+
+    def samples(plan: Plan) -> Iterator[Mapping[str, Any]]:
+        for event in follow(measure(plan, folder, backend)):
+            if isinstance(event, Stored):
+                yield event.sample
+
+    return samples
+
+
+def _settings_of_run(run: Path, sweep: Path | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run's record, those given in their place.
+
+    A model of the hub is that of the recorded commit. A record runs no code: a file of the user's
+    own, and leave to run a repository's code, are given again. Raises UserError otherwise.
+    """
+    from ropewalk.harness.plugins import names_code
+    from ropewalk.harness.runs.store import read_run
+
+    settings = {name: value for name, value in settings.items() if value is not None}
+    record = read_run(run)
+    read = {name for name, field in Spec.model_fields.items() if not field.exclude} - {*TRUST}
+    recorded = {name: value for name, value in record["asked"].items() if name in read}
+    if sweep is not None or "out" not in settings:
+        raise UserError(f"--from {run} takes the place of a sweep file, and needs a new --out.")
+    for kind, flag in (("method", "scaling"), ("task", "task")):
+        own = (
+            [] if flag in settings else [name for name in recorded[flag] if names_code(kind, name)]
+        )
+        if own:
+            raise UserError(
+                f"{run} measured {own[0]}, a file of yours, and a record runs no code: give "
+                f"--{flag} again, with where the file lies now."
+            )
+    if "model" not in settings:
+        name, revision = recorded["model"], record["model"].get("revision")
+        if not (revision or "/" in name or name == "reference" or is_path(Path(name))):
+            raise UserError(f"{run} measured the folder {name}, which is not here: give --model.")
+        recorded["revision"] = revision or recorded.get("revision")
+    return recorded | settings

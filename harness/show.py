@@ -1,0 +1,146 @@
+"""Print what a command returns on stdout, its text or JSON; notes and errors on stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, is_dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ropewalk.harness.errors import UserError, why
+from ropewalk.harness.names import printable
+from ropewalk.harness.sweep.progress import console as err
+
+PIPED = 120  # columns where no terminal tells
+log = logging.getLogger("ropewalk")
+if not err.is_terminal:
+    err.width = PIPED
+
+
+@dataclass
+class Output:
+    """How this call of the command line prints."""
+
+    command: str | None = None
+    as_json: bool = False
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    screen: Console = field(default_factory=Console)
+
+
+current = Output()
+
+
+class Notes(logging.Handler):
+    """Prints notes on stderr, with ``--quiet`` only errors, and keeps them for ``--json``."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a note; a warning is marked."""
+        warning = record.levelno == logging.WARNING
+        text = printable(record.getMessage())
+        current.notes.append({"text": text, "warning": record.levelno >= logging.WARNING})
+        style = "" if record.levelno == logging.INFO else "bold yellow" if warning else "bold"
+        quiet, err.quiet = err.quiet, err.quiet and record.levelno < logging.ERROR
+        err.print(Text(f"Warning: {text}" if warning else text, style), soft_wrap=True)
+        err.quiet = quiet
+
+
+def begin(words: Sequence[str], *, as_json: bool, quiet: bool, log_file: Path | None) -> None:
+    """Set up the output of one command; raise UserError for a log that cannot be written."""
+    global current
+    screen = Console(markup=False, emoji=False, highlight=False)
+    if not sys.stdout.isatty():
+        screen.width = PIPED
+    current = Output(words[0] if words else None, as_json, screen=screen)
+    err.quiet = quiet
+    log.setLevel(logging.INFO)
+    log.handlers = [Notes()]
+    if log_file is not None:
+        try:
+            file = logging.FileHandler(log_file, encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"--log-file {log_file} cannot be written: {why(error)}.") from None
+        file.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+        log.addHandler(file)
+
+
+def finish(result: Any) -> int:
+    """Print what a command returned, and return its exit status."""
+    status: int = getattr(result, "status", 0)
+    if current.as_json:
+        _print_json(status, result=plain(result))
+        return status
+    if result is not None:
+        results = result if type(result) is list else [result]
+        text = printable_lines("\n".join(map(str, results)))
+        current.screen.print(text, soft_wrap=True)
+        _add_to_log(text)
+    return status
+
+
+def _add_to_log(text: str) -> None:
+    for handler in log.handlers:
+        if isinstance(handler, logging.FileHandler):
+            for line in filter(None, text.split("\n")):
+                handler.emit(log.makeRecord(log.name, logging.INFO, "", 0, line, (), None))
+
+
+def end() -> None:
+    """Close the log."""
+    for handler in log.handlers:
+        handler.close()
+    log.handlers = []
+
+
+def failed(error: UserError, status: int) -> None:
+    """Print an error: a sentence on stderr, with ``--json`` also the object."""
+    quiet, err.quiet = err.quiet, False
+    text = printable_lines(str(error))
+    if status == 2:
+        err.print(Text.assemble(("ropewalk:", "bold red"), f" {text}"), soft_wrap=True)
+    else:
+        err.print(text, soft_wrap=True)
+    err.quiet = quiet
+    _add_to_log(f"ropewalk: {text}")
+    if current.as_json:
+        _print_json(status, error={"message": str(error), "problems": list(error.sentences)})
+
+
+def printable_lines(text: str) -> str:
+    """Return a text whose lines have no control characters."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _print_json(status: int, **content: Any) -> None:
+    head = {"ropewalk": version("ropewalk"), "command": current.command, "status": status}
+    print(json.dumps({**head, "notes": current.notes, **content}, allow_nan=False))  # noqa: T201
+
+
+def plain(value: Any) -> Any:
+    """Return a result as JSON has it: by pydantic, what is no finite number is null.
+
+    An object has its fields, or the attributes that its ``JSON`` names; a table is its rows.
+    """
+    names = getattr(value, "JSON", None) or getattr(value, "_fields", ())
+    if is_dataclass(value) or names:
+        value = {name: getattr(value, name) for name in names or value.__dataclass_fields__}
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):
+        value = value.astype(object).to_dict("records")
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | AbstractSet):
+        return [plain(part) for part in value]
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(
+        value,
+        inf_nan_mode="null",
+        fallback=lambda other: other.tolist() if hasattr(other, "tolist") else None,
+    )

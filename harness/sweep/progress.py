@@ -1,0 +1,58 @@
+"""Show on stderr how far a sweep is: a bar at a terminal, a line per method in a log."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from ropewalk.harness.sweep.measure import Event
+
+
+log = logging.getLogger("ropewalk")
+# Notes are printed here too, above the bar.
+console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+WINDOW = 600.0  # seconds over which the speed is taken
+
+
+def follow(events: Generator[Event]) -> Iterator[Event]:
+    """Yield the events of a measurement, and show how many of its tokens are done."""
+    from ropewalk.harness.sweep.measure import Started
+
+    with closing(events), _bar() as bar:
+        for event in events:
+            if isinstance(event, Started):
+                samples = Counter(item.cell.key for item in event.items)
+                methods = Counter(item.cell.scaling for item in event.items)
+                total = sum(item.question.length for item in event.items)
+                task = bar.add_task("Loading the weights", total=total, visible=total > 0)
+            else:
+                cell, question = event.item
+                samples[cell.key] -= 1
+                methods[cell.scaling] -= 1
+                done = f"{sum(not left for left in samples.values())}/{len(samples)} cells"
+                text = f"{done} · {cell.scaling}, {cell.task}, {cell.length} tokens"
+                bar.update(task, advance=question.length, description=text)
+                if not methods[cell.scaling] and not console.is_terminal:
+                    count = sum(not left for left in methods.values())
+                    log.info(f"{cell.scaling} is measured: {count} of {len(methods)} methods.")
+            yield event
+
+
+def _bar() -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=console,
+        disable=not console.is_terminal,
+        speed_estimate_period=WINDOW,
+        transient=True,
+    )
