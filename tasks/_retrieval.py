@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
-from ropewalk.tasks._intervals import draws, macro_average
+from ropewalk.tasks._intervals import macro_average
 from ropewalk.tasks._prompt import Frame, continued
 from ropewalk.tasks.types import (
     Fact,
@@ -94,76 +94,44 @@ def grade(request: Request, response: Response, context: TaskContext) -> Sample:
     """Return the share of the answers that occur in a text, or whether targets are the argmax.
 
     ``found`` of one answer is exact, where the text begins with it; format, where it comes later;
-    or wrong. Case does not count, as in RULER. A group of prompts is one sample, with the
-    mean of their shares.
+    or wrong. Case does not count, as in RULER. Targets must end the word too. A group of prompts is
+    one sample, with the mean of their ``shares``; ``said`` is a JSON list of their texts.
     """
-    match request, response:
-        case Group(), GroupResponse():
-            return _group(request, response, context)
-        case Loglikelihood(), LoglikelihoodResponse():
-            return _targets(request, response, context)
-        case Generate(), Generated():
-            return _text(request, response, context)
-    raise TypeError(f"{type(request).__name__} has no {type(response).__name__}")
-
-
-def _group(request: Group, response: GroupResponse, context: TaskContext) -> Sample:
-    """Grade every prompt by itself; ``shares`` has the share of each, ``said`` a JSON list."""
-    pairs = zip(request.parts, response.parts, strict=True)
-    graded = [grade(part, its, context) for part, its in pairs]
-    shares = [sample.value for sample in graded]
-    said = json.dumps([sample.metadata["said"] for sample in graded], ensure_ascii=False)
-    facts: dict[str, Fact] = {**request.metadata, "said": said, "shares": shares}
-    losses = [its.nll for its in response.parts if isinstance(its, LoglikelihoodResponse)]
-    if losses:
-        facts["logprob"] = -sum(chain.from_iterable(losses))
-    return Sample(request.doc_id, sum(shares) / len(shares), 1, facts)
-
-
-def _text(request: Generate, response: Generated, context: TaskContext) -> Sample:
-    """Return the share of the answers that occur in a text."""
-    wanted, said = str(request.metadata["answer"]).split(BETWEEN), response.text.lower()
-    hits = sum(one.lower() in said for one in wanted)
-    facts = {**request.metadata, "said": shown(response.text)}
+    facts: dict[str, Fact] = {**request.metadata}
+    if isinstance(request, Group) and isinstance(response, GroupResponse):
+        pairs = zip(request.parts, response.parts, strict=True)
+        graded = [grade(part, its, context) for part, its in pairs]
+        shares = [sample.value for sample in graded]
+        said = json.dumps([sample.metadata["said"] for sample in graded], ensure_ascii=False)
+        facts |= {"said": said, "shares": shares}
+        losses = [its.nll for its in response.parts if isinstance(its, LoglikelihoodResponse)]
+        if losses:
+            facts["logprob"] = -sum(chain.from_iterable(losses))
+        return Sample(request.doc_id, sum(shares) / len(shares), 1, facts)
+    wanted = str(request.metadata["answer"]).split(BETWEEN)
+    if isinstance(response, LoglikelihoodResponse):
+        said = context.decode(response.argmax).lstrip(QUOTE)
+        same = response.argmax[:-1] == tuple(request.tokens[request.start :])
+        hit = same and not said[len(wanted[0]) :][:1].isalnum()
+        facts |= {"said": shown(said), "found": "exact" if hit else "wrong"}
+        return Sample(request.doc_id, float(hit), 1, facts | {"logprob": -sum(response.nll)})
+    assert isinstance(response, Generated)
+    said = response.text.lower()
+    hits = sum(answer.lower() in said for answer in wanted)
+    facts["said"] = shown(response.text)
     if len(wanted) == 1:
-        first = said.lstrip(QUOTE)
-        begins = first.startswith(wanted[0].lower()) and not first[len(wanted[0]) :][:1].isalnum()
-        facts["found"] = "exact" if begins else "format" if hits else "wrong"
+        first, answer = said.lstrip(QUOTE), wanted[0].lower()
+        exact = first.startswith(answer) and not first[len(answer) :][:1].isalnum()
+        facts["found"] = "exact" if exact else "format" if hits else "wrong"
     return Sample(request.doc_id, hits / len(wanted), 1, facts)
 
 
-def _targets(
-    request: Loglikelihood, response: LoglikelihoodResponse, context: TaskContext
-) -> Sample:
-    """Score 1 when greedy decoding gives exactly the answer, and then ends the word."""
-    (wanted, *_) = str(request.metadata["answer"]).split(BETWEEN)
-    said = context.decode(response.argmax).lstrip(QUOTE)
-    same = response.argmax[:-1] == tuple(request.tokens[request.start :])
-    hit = same and not said[len(wanted) :][:1].isalnum()
-    facts = {
-        **request.metadata,
-        "said": shown(said),
-        "found": "exact" if hit else "wrong",
-        "logprob": -sum(response.nll),
-    }
-    return Sample(request.doc_id, float(hit), 1, facts)
-
-
 def score(samples: Sequence[Sample]) -> Score:
-    """Return the mean share of answers found, with a 95 % interval over trials.
-
-    The interval is Wilson's for all trials. Parts that hide the same answers, as those of RULER did
-    in runs of earlier versions, are not taken as independent.
-    """
-    parts: dict[str, list[float]] = {}
-    answers: dict[str, set[str]] = {}
+    """Return the mean share of answers found, with Wilson's 95 % interval for all trials."""
+    parts: dict[Fact, list[float]] = {}
     for sample in samples:
-        part = str(sample.metadata.get("part"))
-        parts.setdefault(part, []).append(sample.value)
-        answers.setdefault(part, set()).add(str(sample.metadata.get("answer", sample.doc_id)))
+        parts.setdefault(sample.metadata.get("part"), []).append(sample.value)
     if len({*map(len, parts.values())}) > 1:  # some have lost trials: all trials count the same
-        parts, answers = {"": [sample.value for sample in samples]}, {"": set()}
-    trials = [len(values) for values in parts.values()]
+        parts = {"": [sample.value for sample in samples]}
     shares = [sum(values) / len(values) for values in parts.values()]
-    value, low, high = macro_average(shares, trials, list(draws(answers).values()))
-    return Score(value, low, high, len(samples))
+    return Score(*macro_average(shares, [*map(len, parts.values())]), len(samples))
