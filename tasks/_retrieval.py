@@ -61,12 +61,11 @@ def grid(depths: int, trials: int) -> Iterator[tuple[float, int, str]]:
             yield depth, trial, f"depth {depth:.{digits}f} trial {trial}"
 
 
-def room(length: int, frame: Frame, new: int, hidden: int = 0) -> int:
-    """Return how many tokens are left between a frame, with ``new`` tokens or its answer.
+def room(length: int, around: int, hidden: int = 0) -> int:
+    """Return how many tokens are left beside ``around`` those of a frame and what follows it.
 
     Raises ValueError, with the least length, where the ``hidden`` tokens do not fit.
     """
-    around = frame.taken(new)
     if length <= around + hidden:
         least = around + hidden + 1
         raise ValueError(

@@ -56,7 +56,7 @@ def ask(
             example = f"{BEFORE}{listed(repeated(sample, few, draw))}{AFTER}{REPLY}"
             before = f"{example} {listed(sample[:COMMON])}\n{BEFORE}"
             frame = around(context, before, AFTER, REPLY, chat=chat)
-            tokens = filled(written, order, often, room(length, frame, new), draw)
+            tokens = filled(written, order, often, room(length, frame.taken(new)), draw)
             facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(order[:COMMON])}
             yield make_request(f"trial {trial}", frame, tokens, facts, new)
 

@@ -67,7 +67,7 @@ def ask(
         enough = length  # a longer text has more words, which take more tokens at the least
         while (wider := fixed + fewest(written, size_of(enough - new), alpha, draws)) > enough:
             enough = wider
-        space = room(length, frame, new, enough - fixed - 1)
+        space = room(length, frame.taken(new), enough - fixed - 1)
         for trial in range(trials):
             draw = Random(draws[trial])
             known = vocabulary(size_of(length - new), draw)

@@ -62,7 +62,7 @@ def ask(
                 value = drawn("uuids", draw)
             frame = around(context, BEFORE, AFTER.format(key=key), REPLY, value, chat=chat)
             pair = _pair(context, key, value)
-            space = room(length, frame, new, len(pair))
+            space = room(length, frame.taken(new), len(pair))
             tokens, (start,) = inserted(pairs[trial], [(depth, pair)], space, end)
             facts: dict[str, Fact] = {"depth": depth, "trial": trial, "answer": value}
             facts["needle"] = len(frame.head) + start

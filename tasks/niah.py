@@ -133,45 +133,49 @@ def ask(
             f"form=argmax scores one value, but the prompt asks for {setting.answers}: leave it out"
         )
     kind = "/".join(map(str, (seed, *setting)))
-    sentences = [
+    pieces = [
         filler(context, setting, max(lengths), Random(f"{kind}/filler/{trial}"))
         for trial in range(trials if setting.haystack == "needles" else 1)
     ]
+    end = [] if setting.haystack == "documents" else continued(context, "\n")
+    one = setting.answers == in_turn == 1
+    placed = one and depths > 0
     for length in lengths:
         for depth, trial, doc_id in grid(depths or 1, trials):
             draw = Random(f"{kind}/{depth}/{trial}")
-            hidden = hide(setting, draw)
+            pairs = [
+                (drawn(setting.key, draw), [drawn(setting.value, draw) for _ in range(values)])
+                for values in [setting.values] * max(setting.keys, setting.queries)
+            ]
+            hidden = Hidden(pairs, setting.queries)
             if setting.answers > 1:
                 check_new(context, new, hidden.answer.split(BETWEEN))
-            drawn = [draw.random() for _ in range(len(hidden.pairs) * setting.values)]
-            one = setting.answers == in_turn == 1
-            placed = one and depths > 0
+            at = [draw.random() for _ in range(len(pairs) * setting.values)]
             if placed:
-                drawn[0] = depth
+                at[0] = depth
             else:
                 doc_id = doc_id.replace("depth", "set")
-            pairs = prompts(
-                context,
-                setting,
-                hidden,
-                sentences[trial % len(sentences)],
-                drawn,
-                doc_id=doc_id,
-                length=length,
-                in_turn=in_turn,
-                new=new,
-                chat=chat,
-            )
-            parts, starts = zip(*pairs, strict=True)
-            places = list(chain.from_iterable(starts))
-            answer = BETWEEN.join(str(part.metadata["answer"]) for part in parts)
+            hiding = needles(context, setting, hidden, at)
+            turns = [hidden.turned(turn) for turn in range(in_turn)]
+            frames = [framed(context, setting, turn, chat=chat) for turn in turns]
+            longest = max(frame.taken(new) for frame in frames)
+            space = room(length, longest, sum(len(needle) for _, needle in hiding))
+            parts, places = list[Loglikelihood | Generate](), list[int]()
+            for number, (turn, frame) in enumerate(zip(turns, frames, strict=True)):
+                more = longest - frame.taken(new)  # a shorter query cuts the last sentence later
+                text = pieces[trial % len(pieces)]
+                tokens, starts = inserted(text, hiding, space + more, end, more)
+                own = starts[number * setting.values :][: setting.answers]
+                places += [len(frame.head) + start for start in own]
+                parts.append(make_request(doc_id, frame, tokens, {"answer": turn.answer}, new))
+            answer = BETWEEN.join(turn.answer for turn in turns)
             facts: dict[str, Fact] = {"trial": trial, "answer": answer}
             facts |= {"depth": depth} if placed else {}
             facts |= {"needle": places[0]} if one else {"needles": [*map(float, places)]}
             if in_turn == 1:
                 yield replace(parts[0], metadata=facts)
             else:
-                yield Group(parts, doc_id=doc_id, metadata=facts)
+                yield Group(tuple(parts), doc_id=doc_id, metadata=facts)
 
 
 def chosen(preset: Preset, given: Setting, in_turn: int) -> Setting:
@@ -214,15 +218,6 @@ class Hidden(NamedTuple):
         return self._replace(pairs=self.pairs[turn:] + self.pairs[:turn])
 
 
-def hide(setting: Setting, draw: Random) -> Hidden:
-    """Draw keys and values."""
-    pairs = [
-        (drawn(setting.key, draw), [drawn(setting.value, draw) for _ in range(setting.values)])
-        for _ in range(max(setting.keys, setting.queries))
-    ]
-    return Hidden(pairs, setting.queries)
-
-
 def framed(context: TaskContext, setting: Setting, hidden: Hidden, *, chat: bool) -> Frame:
     """Return the text around the haystack; for a single value also its tokens."""
     keys = [key for key, _ in hidden.pairs[: hidden.queries]]
@@ -260,35 +255,3 @@ def needles(
     pairs = ((key, value) for key, values in hidden.pairs for value in values)
     every = (_needle(context, setting, *pair) for pair in pairs)
     return list(zip(depths, every, strict=True))
-
-
-def prompts(
-    context: TaskContext,
-    setting: Setting,
-    hidden: Hidden,
-    pieces: Iterable[Sequence[int]],
-    depths: Sequence[float],
-    *,
-    doc_id: str,
-    length: int,
-    in_turn: int,
-    new: int,
-    chat: bool,
-) -> Iterator[tuple[Loglikelihood | Generate, list[int]]]:
-    """Yield a prompt of exactly ``length`` for each of the first keys in turn, and its needles.
-
-    All prompts use one haystack. A prompt with a shorter query cuts the last sentence later by as
-    many tokens.
-    """
-    hiding = needles(context, setting, hidden, depths)
-    end = [] if setting.haystack == "documents" else continued(context, "\n")
-    turns = [hidden.turned(turn) for turn in range(in_turn)]
-    frames = [framed(context, setting, turn, chat=chat) for turn in turns]
-    longest = max(frames, key=lambda frame: frame.taken(new))
-    space = room(length, longest, new, sum(len(needle) for _, needle in hiding))
-    for number, (turn, frame) in enumerate(zip(turns, frames, strict=True)):
-        more = longest.taken(new) - frame.taken(new)
-        tokens, starts = inserted(pieces, hiding, space + more, end, more)
-        own = starts[number * setting.values :][: setting.answers]
-        request = make_request(doc_id, frame, tokens, {"answer": turn.answer}, new)
-        yield request, [len(frame.head) + start for start in own]

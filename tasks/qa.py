@@ -69,7 +69,7 @@ def ask(
         for trial, one in enumerate(drawn):
             frame = around(context, BEFORE, AFTER.format(query=one.query), REPLY, chat=chat)
             own = listed(written, one.paragraphs)
-            space = room(length, frame, new, len(own))
+            space = room(length, frame.taken(new), len(own))
             more = others(known, one, Random(f"{seed}/{trial}/others"))
             tokens = filled(written, one, more, space, Random(f"{seed}/{trial}/order"))
             answer = LINE.join(one.answers)

@@ -74,7 +74,7 @@ def ask(
                 for _, _, lines in every
                 for depth, line in zip(sorted(draw.random() for _ in lines), lines, strict=True)
             ]
-            space = room(length, frame, new, sum(len(needle) for _, needle in needles))
+            space = room(length, frame.taken(new), sum(len(needle) for _, needle in needles))
             tokens, starts = inserted(repeat(filler), needles, space, end)
             places = [float(len(frame.head) + start) for start in starts[: len(names)]]
             facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(names)}
