@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from itertools import combinations
+from typing import Any, TypeVar
 
 from ropewalk.tasks.types import Sample
 
 Array = Any  # of numpy, which is imported only where it is needed
+Part = TypeVar("Part", bound=Hashable)
 
 CONFIDENCE = 0.95
 MIN_DOCUMENTS = 3  # documents; of fewer no interval is given
@@ -87,15 +90,32 @@ def proportion(hits: float, n: float) -> tuple[float, float]:
     return 0.0 if hits == 0 else center - half, 1.0 if hits == n else center + half
 
 
-def macro_average(shares: Sequence[float], trials: Sequence[int]) -> tuple[float, float, float]:
+def macro_average(
+    shares: Sequence[float], trials: Sequence[int], draws: Sequence[Hashable]
+) -> tuple[float, float, float]:
     """Return the mean of the parts' shares of hits with its 95 % interval.
 
     A mean of independent parts with equal trials varies no more than the share of all their trials,
     which it is, so its interval is Wilson's. With other numbers of trials, each part counts as many
-    as the part with the fewest.
+    as the part with the fewest. Parts of equal ``draws`` are not independent: together they are as
+    uncertain as if their trials were the same.
     """
-    value, n = math.fsum(shares) / len(shares), len(shares) * min(trials)
+    count, fewest = len(shares), min(trials)
+    alike = math.fsum(size**2 for size in Counter(draws).values())
+    n = count**2 / alike * fewest
+    value = math.fsum(shares) / count
     return value, *proportion(value * n, n)
+
+
+def draws(answers: Mapping[Part, set[str]]) -> dict[Part, Part]:
+    """Return for each part the first one that hides the same answers in most of its trials."""
+    first = {part: part for part in answers}
+    for one, other in combinations(answers, 2):
+        alike = len(answers[one] & answers[other])
+        if 2 * alike > min(len(answers[one]), len(answers[other])):
+            joined = first[other]
+            first = {part: first[one] if of == joined else of for part, of in first.items()}
+    return first
 
 
 def per_weight(samples: Sequence[Sample]) -> tuple[Ratio, int]:
@@ -145,7 +165,7 @@ def _ratios(sums: Array, counts: Array) -> list[Ratio]:
         return [Ratio(float(one), None, 0) for one in value]
     # Equal rates differ by their rounding, which is no spread.
     error[error <= 1e-12 * np.abs(value)] = 0
-    columns = np.broadcast_arrays(value, error, degrees, *_widths(sums, counts))
+    columns = np.broadcast_arrays(value, error, degrees, *_widths(sums, counts, value, degrees))
     return [Ratio(*row) for row in np.stack(columns, axis=1).tolist()]
 
 
@@ -168,12 +188,11 @@ def jackknife(sums: Array, counts: Array) -> tuple[Array, Array, Array]:
     return value, error, 1 / (shares**2).sum(axis=0) - 1
 
 
-def _widths(sums: Array, counts: Array) -> tuple[Array, Array]:
+def _widths(sums: Array, counts: Array, value: Array, degrees: Array) -> tuple[Array, Array]:
     """Return how many times Student's t the intervals reach below and above."""
     import numpy as np
     from scipy.special import stdtrit
 
-    value, _, degrees = jackknife(sums, counts)
     if len(sums) > MOST_RESAMPLED:
         return np.ones_like(value), np.ones_like(value)
     shares = counts / counts.sum(axis=0)

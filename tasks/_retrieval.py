@@ -25,10 +25,6 @@ from ropewalk.tasks.types import (
 )
 
 Form = Literal["text", "argmax"]
-FACTS = {
-    "depth": float, "trial": int, "answer": str, "needle": int, "found": str, "said": str,
-    "logprob": float, "needles": list, "shares": list,
-}  # fmt: skip
 SHOWN = 400  # characters of a text that a record keeps
 MORE = "…"  # after them, where the text goes on
 BETWEEN = ", "  # answers in a record
@@ -133,4 +129,5 @@ def score(samples: Sequence[Sample]) -> Score:
     if len({*map(len, parts.values())}) > 1:  # some have lost trials: all trials count the same
         parts = {"": [sample.value for sample in samples]}
     shares = [sum(values) / len(values) for values in parts.values()]
-    return Score(*macro_average(shares, [*map(len, parts.values())]), len(samples))
+    trials = [len(values) for values in parts.values()]
+    return Score(*macro_average(shares, trials, range(len(shares))), len(samples))

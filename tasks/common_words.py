@@ -13,10 +13,10 @@ from functools import cache
 from random import Random
 
 from ropewalk.tasks._prompt import around, continued, words
-from ropewalk.tasks._retrieval import BETWEEN, FACTS, check_trials, grade, make_request, room, score
+from ropewalk.tasks._retrieval import BETWEEN, check_trials, grade, make_request, room, score
 from ropewalk.tasks.types import Fact, Request, TaskContext
 
-__all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
+__all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 2
 METRIC = "recall"
 BEFORE = (

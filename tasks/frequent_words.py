@@ -19,10 +19,10 @@ from random import Random
 from string import ascii_lowercase
 
 from ropewalk.tasks._prompt import around, continued
-from ropewalk.tasks._retrieval import BETWEEN, FACTS, check_trials, grade, make_request, room, score
+from ropewalk.tasks._retrieval import BETWEEN, check_trials, grade, make_request, room, score
 from ropewalk.tasks.types import Fact, Request, TaskContext
 
-__all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
+__all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 2
 METRIC = "recall"
 BEFORE = (
@@ -61,13 +61,13 @@ def ask(
         raise ValueError(f"alpha={alpha} is not above 1 and {MOST} at the most")
     written = cache(lambda text: continued(context, text))
     frame = around(context, BEFORE, AFTER, REPLY, chat=chat)
-    fixed = len(frame.head) + len(frame.tail) + new
+    fixed = frame.taken(new)
     draws = [f"{seed}/{trial}" for trial in range(trials)]
     for length in lengths:
         enough = length  # a longer text has more words, which take more tokens at the least
         while (wider := fixed + fewest(written, size_of(enough - new), alpha, draws)) > enough:
             enough = wider
-        space = room(length, frame.taken(new), enough - fixed - 1)
+        space = room(length, fixed, enough - fixed - 1)
         for trial in range(trials):
             draw = Random(draws[trial])
             known = vocabulary(size_of(length - new), draw)

@@ -12,7 +12,6 @@ from random import Random
 
 from ropewalk.tasks._prompt import around, collected, continued, drawn, inserted
 from ropewalk.tasks._retrieval import (
-    FACTS,
     Form,
     check_trials,
     grade,
@@ -23,9 +22,10 @@ from ropewalk.tasks._retrieval import (
 )
 from ropewalk.tasks.types import Fact, Request, TaskContext
 
-__all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
+__all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
 METRIC = "accuracy"
+LOGPROB = True  # of the answer, in the facts of a sample of targets
 BEFORE = (
     "Extract the value corresponding to the specified key in the JSON object below.\n\n"
     "JSON data:\n{\n"

@@ -44,7 +44,6 @@ from ropewalk.tasks.types import (
 VERSION = 1
 EXAMPLE_OPTIONS = "tasks=hellaswag,limit=50"
 METRIC = "recall"  # of RULER's tasks, whose metrics are named for lengths; else the task's own
-FACTS = {"doc": int, "doc_hash": str, "made": str}
 NUMPY_SEED = FEWSHOT_SEED = 1234  # of lm-eval by default, beside 0 for Python's random
 NO_LIMIT = 2**40  # tokens; more than any prompt, so that nothing is cut
 # What is left of a task's generation settings where the answer is greedy.

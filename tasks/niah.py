@@ -30,7 +30,6 @@ from ropewalk.tasks._prompt import (
 )
 from ropewalk.tasks._retrieval import (
     BETWEEN,
-    FACTS,
     Form,
     check_new,
     check_trials,
@@ -42,9 +41,10 @@ from ropewalk.tasks._retrieval import (
 )
 from ropewalk.tasks.types import Fact, Generate, Group, Loglikelihood, Request, TaskContext
 
-__all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
+__all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 2
 METRIC = "recall"
+LOGPROB = True  # of the answer, in the facts of a sample of targets
 
 
 Haystack = Literal["repeat", "documents", "needles"]

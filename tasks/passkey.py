@@ -24,13 +24,10 @@ from ropewalk.tasks.types import (
     TaskContext,
 )
 
-__all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
+__all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
 METRIC = "accuracy"
-FACTS = {
-    "depth": float, "trial": int, "key": str, "needle": int,
-    "found": str, "logprob": float, "argmax": str,
-}  # fmt: skip
+LOGPROB = True  # of the answer, in the facts of a sample of targets
 # The text of Mohtashami & Jaggi, as most papers of the field use it.
 INTRODUCTION = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them."

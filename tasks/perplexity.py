@@ -29,10 +29,6 @@ from ropewalk.tasks.types import (
 
 VERSION = 1
 METRIC = "perplexity"
-FACTS = {
-    "protocol": str, "first": int, "window": int, "bytes": int, "slide": bool,
-    "tokens": int, "start": int, "bucket": int, "losses": list, "begin": int, "sizes": str,
-}  # fmt: skip
 BUCKETS = 32  # at most of a whole window, so that a sample stays one short line
 DIGITS = 6  # after the point, of a loss in nats: finer than float32 computes it
 

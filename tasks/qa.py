@@ -20,11 +20,10 @@ from ropewalk.tasks._prompt import around, continued
 from ropewalk.tasks._retrieval import check_trials, make_request, room, score, shown
 from ropewalk.tasks.types import Fact, Generate, Generated, Request, Sample, TaskContext
 
-__all__ = ["FACTS", "METRIC", "VERSION", "about", "ask", "grade", "score"]
+__all__ = ["METRIC", "VERSION", "about", "ask", "grade", "score"]
 VERSION = 1
 METRIC = "accuracy"
 EXAMPLE_OPTIONS = "data=rajpurkar/squad_v2"
-FACTS = {"trial": int, "query": str, "answer": str, "said": str}
 TOLD = (
     "Answer the question based on the given documents."
     " Only give me the answer and do not output any other words.\n\n"

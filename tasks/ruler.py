@@ -17,10 +17,9 @@ from ropewalk.tasks._retrieval import check_trials, score
 from ropewalk.tasks.niah import PRESETS
 from ropewalk.tasks.types import Generate, Generated, Request, Sample, TaskContext
 
-__all__ = ["FACTS", "METRIC", "VERSION", "about", "ask", "grade", "score"]
+__all__ = ["METRIC", "VERSION", "about", "ask", "grade", "score"]
 VERSION = 5
 METRIC = "recall"
-FACTS = {**_retrieval.FACTS, **qa.FACTS, "part": str}
 PARTS: dict[str, Callable[..., Iterator[Request]]] = {
     **{f"niah_{name}": partial(niah.ask, preset=name, depths=0) for name in PRESETS},
     "vt": variable_tracking.ask,

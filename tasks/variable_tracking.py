@@ -14,7 +14,6 @@ from string import ascii_uppercase
 from ropewalk.tasks._prompt import FILLER, around, continued, inserted
 from ropewalk.tasks._retrieval import (
     BETWEEN,
-    FACTS,
     check_new,
     check_trials,
     grade,
@@ -24,7 +23,7 @@ from ropewalk.tasks._retrieval import (
 )
 from ropewalk.tasks.types import Fact, Request, TaskContext
 
-__all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
+__all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
 METRIC = "recall"
 LINE = "".join(FILLER)

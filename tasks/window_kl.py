@@ -16,7 +16,6 @@ from ropewalk.tasks.types import Divergence, DivergenceResponse, Sample, Score, 
 
 VERSION = 1
 METRIC = "window_kl"
-FACTS = {"first": int, "window": int, "tokens": int}
 
 
 def ask(
@@ -38,7 +37,7 @@ def ask(
             f"no length is inside the trained window ({context.trained_length}); add --length 1x"
         )
     for request in perplexity.ask(context, inside, seed=seed, tail=tail, windows=windows):
-        facts = {name: fact for name, fact in request.metadata.items() if name in FACTS}
+        facts = {name: request.metadata[name] for name in ("first", "window")}
         yield Divergence(request.tokens, request.start, doc_id=request.doc_id, metadata=facts)
 
 

@@ -110,7 +110,7 @@ def kind_of(plan: Plan) -> Kind:
         )
     if task.module.METRIC == "perplexity":
         return "targets"
-    has_losses = "logprob" in getattr(task.module, "FACTS", {})
+    has_losses = getattr(task.module, "LOGPROB", False)
     if has_losses and not any(isinstance(request, Generate) for request in requests):
         return "answers"
     form = "; write form=argmax" if has_losses else ", as perplexity and passkey do"

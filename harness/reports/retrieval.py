@@ -20,7 +20,7 @@ from ropewalk.harness.reports.writing.sentences import percent, text, titles
 from ropewalk.harness.reports.writing.tables import across, heading
 from ropewalk.harness.stats.cells import CELL, records
 from ropewalk.harness.stats.measure import SHARES
-from ropewalk.tasks._intervals import macro_average, proportion
+from ropewalk.tasks._intervals import draws, macro_average, proportion
 
 THRESHOLD = 0.856  # of Llama 2 7B at 4k tokens in RULER's thirteen tasks (arXiv:2404.06654)
 MEAN = "mean"
@@ -66,6 +66,9 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
         trials = samples.groupby(["scaling", "length", "part"], sort=False)
         scores = {key: _score(of) for key, of in trials}
         parts_at = samples.groupby("length")["part"].unique()
+        answers = samples["answer"].astype(object).fillna(samples["key"].astype(object))
+        hidden_in = answers.groupby(samples["part"], sort=False)
+        drawn = draws({part: set(values.dropna()) for part, values in hidden_in})
         metrics = samples.groupby("part")["metric"].first().to_dict()
         metrics[MEAN] = metrics[next(iter(metrics))] if len({*metrics.values()}) == 1 else "score"
         for scaling, (length, named) in product(samples["scaling"].unique(), parts_at.items()):
@@ -75,7 +78,7 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
                 for part in named
             ]
             whole = len(named) == samples["part"].nunique()
-            every = [*([{**head, "part": MEAN, **_mean(here)}] if whole else []), *here]
+            every = [*([{**head, "part": MEAN, **_mean(here, drawn)}] if whole else []), *here]
             rows += [{**row, "metric": metrics[row["part"]]} for row in every]
     table = pd.DataFrame(rows).astype({"score": float, "low": float, "high": float})
     table = table.assign(relative_length=table["length"] / table["trained_length"])
@@ -163,14 +166,14 @@ def _score(trials: pd.DataFrame) -> dict[str, Any]:
     return {"score": hits / total, "low": low, "high": high, "n": total, "status": "ok"}
 
 
-def _mean(scores: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the mean of independent parts with its interval."""
+def _mean(scores: list[dict[str, Any]], drawn: Mapping[str, str]) -> dict[str, Any]:
+    """Return the mean of parts with its interval; those of equal draws are not independent."""
     lacking = [row for row in scores if row["score"] is None]
     n = sum(row["n"] for row in scores)
     if lacking:
         return {**MISSING, "n": n, "status": lacking[0]["status"]}
     shares, trials = [row["score"] for row in scores], [row["n"] for row in scores]
-    value, low, high = macro_average(shares, trials)
+    value, low, high = macro_average(shares, trials, [drawn[row["part"]] for row in scores])
     return {"score": value, "low": low, "high": high, "n": n, "status": "ok"}
 
 

@@ -80,16 +80,11 @@ def test_a_chat_and_raw_text_have_the_same_keys():
     (None, "no chat template"),
     ("{{ raise_exception('system first') }}", "system first"),
     ("{% for m in messages %}{{ m['content'] | upper }}{% endfor %}", "as it is"),
-    ("{{ messages[0].content }}{{ messages[0].content }}", "once"),
-    ("{% for", "fails"),
 ])  # fmt: skip
-def test_a_template_that_cannot_hold_the_message_is_an_error(template, words, tmp_path, rejected):
-    model = save_tiny(tmp_path / "model")
+def test_a_template_that_cannot_hold_the_message_is_an_error(template, words):
     tokenizer = tiny_tokenizer() if template is None else chatting(template)
-    tokenizer.save_pretrained(model)
-    asked = ["--model", model, "--task", "passkey:chat=true", "--length", "600"]
-    assert words in rejected("run", *asked, "--out", tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=words):
+        asked(make_context(tokenizer, list, 512), chat=True)
 
 
 @pytest.mark.usefixtures("scored")

@@ -1,7 +1,6 @@
 """Divergence from the unpatched model: a naive float64 computation, exact zeros, the reports."""
 
 from itertools import product
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -10,12 +9,10 @@ import torch
 
 import ropewalk as rw
 from ropewalk.harness.engine import Sizes
-from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.patch import comparing
 from ropewalk.harness.reports import differences
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.harness.stats.measure import measure
-from ropewalk.scaling.types import StatefulRope
 from ropewalk.tasks import Divergence, Request
 from tests.families import build
 from tests.tiny import FAMILIES, tiny_config
@@ -70,25 +67,14 @@ def test_chunks_change_nothing():
     assert len(found[0][1].values) == SIZE - 1
 
 
-def test_a_state_that_follows_what_is_served_is_refused():
-    model = model_of("llama")
-    served = StatefulRope({}, 64, rw.methods.none(rw.rope_of(model.config), SIZE))
-    with pytest.raises(UserError, match="served"), comparing(model, served, Sizes()):
-        pass
-
-
-@pytest.fixture(scope="module")
-def words(tiny: Path, docs: Path) -> list[object]:
-    return [
+@pytest.mark.slow
+def test_a_run_measures_it_inside_the_window(tiny, docs, tmp_path, ropewalk):
+    """Lengths beyond have no samples; equal frequencies are measured once and are 0."""
+    words = [
         "run", "--model", tiny, "--docs", docs, "--length", "0.5x", "1x", "2x",
         "--scaling", "none", "yarn", "yarn:factor=4", "rerope",
         "--task", "perplexity:tail=16", "window_kl:tail=16",
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_a_run_measures_it_inside_the_window(words, tmp_path, ropewalk):
-    """Lengths beyond have no samples; equal frequencies are measured once and are 0."""
     ended = ropewalk(*words, "--out", tmp_path)
     assert not ended.status, ended.err
     frame = make_frame([tmp_path])
@@ -108,10 +94,3 @@ def test_a_run_measures_it_inside_the_window(words, tmp_path, ropewalk):
     assert row["score"] == scores["yarn:factor=4", 64]
     assert row["difference"] == pytest.approx(row["score"], rel=1e-12)  # another order of sums
     assert 0 <= row["low"] < row["difference"] < row["high"]
-
-
-def test_only_lengths_beyond_the_window_are_refused(words, ropewalk):
-    at = words.index("--length")
-    ended = ropewalk(*words[: at + 1], "2x", *words[at + 4 :], "--dry-run")
-    assert ended.status == 2
-    assert "no length is inside the trained window" in " ".join(ended.err.split())

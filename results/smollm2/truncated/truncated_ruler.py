@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ropewalk.tasks import ruler
-from ropewalk.tasks.ruler import FACTS, METRIC, VERSION, grade, score
+from ropewalk.tasks.ruler import METRIC, VERSION, grade, score
 from ropewalk.tasks.types import Generate, TaskContext
 
-__all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
+__all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 
 
 def ask(
