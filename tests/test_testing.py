@@ -35,7 +35,7 @@ def test_good_methods_pass():
     [
         (lambda f: f, "it returns Tensor, not Frequencies"),
         (lambda f: Frequencies(f[1:]), "1 frequencies for 2 channel pairs"),
-        (lambda f: Frequencies(f.double()), "one row of float32"),
+        (lambda f: Frequencies(f.double()), "one row of a float32"),
         (lambda f: Frequencies(f / 0), "must be finite"),
         (lambda f: Frequencies(f, 0.0), "attention_factor must be positive"),
         (lambda f: Bands(16, (by_distance(16, Frequencies(f), 0),)), "bands are for 16 tokens"),
@@ -85,11 +85,6 @@ def test_an_option_that_is_not_validated_fails():
     assert wrong(first) == "count=-1 does not raise a ValueError"
 
 
-def test_an_error_of_the_method_is_its_own():
-    with pytest.raises(ZeroDivisionError):
-        rw.testing.check_method(lambda *_: 1 // 0, ROPE, [32])
-
-
 class TestCommands:
     @pytest.mark.slow
     def test_the_file_to_begin_with_passes_and_runs(
@@ -119,18 +114,11 @@ class TestCommands:
         found = mine.module.bands(rope, 300, window=25)
         assert found.fingerprint == rerope.bands(rope, 300, window=25).fingerprint
 
-    @pytest.mark.parametrize(
-        ("words", "told"),
-        [
-            (("yarn",), "'yarn' is not a new name for a method"),
-            (("here",), "here.py cannot be written: File exists"),
-        ],
-    )
-    def test_a_file_is_never_written_over(self, words, told, tmp_path, monkeypatch, rejected):
+    def test_a_file_is_never_written_over(self, tmp_path, monkeypatch, rejected):
         monkeypatch.chdir(tmp_path)
         Path("here.py").write_text("mine")
-        assert told in rejected("new", "method", *words)
-        assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+        assert "here.py cannot be written: File exists" in rejected("new", "method", "here")
+        assert Path("here.py").read_text() == "mine"
 
     def test_a_failed_check_is_exit_1(self, tmp_path, ropewalk):
         file = tmp_path / "bad.py"

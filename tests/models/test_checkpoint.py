@@ -160,7 +160,9 @@ def test_a_scaling_that_is_not_known_is_refused_before_the_weights(tiny, tmp_pat
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path, docs):
     folder = save_tiny(tmp_path / "small", vocab_size=100)
-    with pytest.raises(UserError, match=r"gives token \d+, its model has 100: they do not belong"):
+    with pytest.raises(
+        UserError, match=r"token \d+ is not in the vocabulary of small, which has 100"
+    ):
         make_plan(Spec(model=str(folder), docs=str(docs), task=("perplexity:tail=16",)))
 
 

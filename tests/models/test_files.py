@@ -71,16 +71,11 @@ def test_a_models_own_code_makes_another_model(folder):
     assert opened(folder, trusted=True).fingerprint == opened(folder).fingerprint + "+code"
 
 
-@pytest.mark.parametrize("target", ["weights.pt", "weights.bin"])
-def test_pickles_that_an_index_names_are_asked_for(folder, target):
-    weights = into_index(folder, target, torch.save)
-    with pytest.raises(UserError, match=rf"names {target}; only safetensors .* --allow-pickle"):
+def test_pickles_that_an_index_names_are_asked_for(folder):
+    into_index(folder, "weights.pt", torch.save)
+    with pytest.raises(UserError, match=r"names weights.pt; only safetensors .* --allow-pickle"):
         opened(folder)
-    before = opened(folder, allow_pickle=True)
-    load_weights(before)
-    weights["model.norm.weight"][0] += 1
-    torch.save(weights, folder / target)
-    assert opened(folder, allow_pickle=True).fingerprint != before.fingerprint
+    load_weights(opened(folder, allow_pickle=True))
 
 
 def test_no_attention_comes_from_the_hub(folder):
@@ -172,18 +167,6 @@ def test_parts_beside_the_text_model_are_recorded_and_change_no_number(folder):
     found = planned(changed(folder, num_nextn_predict_layers=1))
     assert found.left_out == ("model.visual", "mtp")
     assert torch.equal(load_weights(found)(tokens, labels=tokens).loss, wanted)
-
-
-def test_scales_of_a_form_that_the_library_does_not_read_are_a_sentence(folder):
-    """AutoFP8's weights have one static scale per matrix; transformers reads one per block."""
-    weights = load_file(folder / "model.safetensors")
-    for name in [name for name in weights if "_proj" in name]:
-        weights[name] = weights[name].to(torch.float8_e4m3fn)
-        weights[f"{name}_scale"] = torch.ones(())
-    safe(weights, folder / "model.safetensors")
-    changed(folder, quantization_config={"quant_method": "fp8", "activation_scheme": "static"})
-    with pytest.raises(UserError, match="does not use 14 tensors .*proj.weight_scale"):
-        load_weights(opened(folder))
 
 
 def _refused(folder: Path, words: str) -> None:

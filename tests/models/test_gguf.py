@@ -88,12 +88,6 @@ def test_a_base_that_no_frequency_has_is_an_error(base, tmp_path):
         opened(made)
 
 
-def test_a_file_that_changed_is_read_again(tmp_path):
-    for base in (5_000.0, 7_000.0):
-        made = save_gguf(tmp_path / "m.gguf", "F32", facts={"rope.freq_base": base})
-        assert opened(made).rope.base == base
-
-
 def test_a_scaling_that_changes_nothing_is_no_error(tmp_path):
     """The type none, a factor of 0 or 1, and the window before fine-tuning leave the base alone."""
     facts = {"type": "none", "factor": 1.0, "original_context_length": 16, "finetuned": 1}

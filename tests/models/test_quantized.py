@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from ropewalk.harness.engine import shareable
@@ -79,52 +78,6 @@ def test_a_quantised_model_is_measured_as_it_is(config, kind, shares, docs, tmp_
     both = opened(tmp_path / "small", adapter)
     assert not both.adapter.merged
     assert shareable(ready(both)) is shares
-
-
-def packed(nibbles: torch.Tensor, order: tuple[int, ...], dim: int) -> torch.Tensor:
-    """Return 32-bit words of eight numbers below 16 each, lowest bits first, along a dimension."""
-    eights = nibbles.long().movedim(dim, -1).unflatten(-1, (-1, 8))
-    words = sum(eights[..., at] << (4 * place) for place, at in enumerate(order))
-    return torch.where(words < 2**31, words, words - 2**32).int().movedim(-1, dim).contiguous()
-
-
-@pytest.mark.parametrize("kind", ["gptq", "awq"])
-def test_packed_weights_are_measured_as_what_they_stand_for(kind, docs, tmp_path, ropewalk):
-    """A GPTQ and an AWQ file, packed here, give the logits of the weights that they mean."""
-    pytest.importorskip("gptqmodel")
-    shape = {"hidden_size": 128, "intermediate_size": 128}
-    saved = {name: save_tiny(tmp_path / name, **shape) for name in ("small", "whole")}
-    weights = load_file(saved["whole"] / "model.safetensors")
-    meant, stored = dict(weights), dict(weights)
-    for name in [name for name in weights if name.endswith("_proj.weight")]:
-        groups = weights[name].T.unflatten(0, (-1, 32))  # of 32 inputs
-        low, high = groups.amin(1, keepdim=True), groups.amax(1, keepdim=True)
-        step = ((high - low) / 15).half()
-        zero = (-low / step).round()
-        whole = (groups / step + zero).round().clamp(0, 15)
-        meant[name] = ((whole - zero) * step).flatten(0, 1).T.contiguous().float()
-        part = name.removesuffix("weight")
-        del stored[name]
-        stored[part + "scales"] = step[:, 0]
-        if kind == "awq":
-            order = (0, 2, 4, 6, 1, 3, 5, 7)
-            stored[part + "qweight"] = packed(whole.flatten(0, 1), order, 1)
-            stored[part + "qzeros"] = packed(zero[:, 0], order, 1)
-        else:  # whose first version stores a zero point less one
-            order = tuple(range(8))
-            stored[part + "qweight"] = packed(whole.flatten(0, 1), order, 0)
-            stored[part + "qzeros"] = packed(zero[:, 0] - 1, order, 1)
-            stored[part + "g_idx"] = torch.arange(whole.shape[0] * 32).int() // 32
-    for name, what in (("small", stored), ("whole", meant)):
-        save_file(what, saved[name] / "model.safetensors", metadata={"format": "pt"})
-    file = saved["small"] / "config.json"
-    told = {"quant_method": kind, "bits": 4, "group_size": 32, "zero_point": True, "sym": False}
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"quantization_config": told}))
-    measured(tmp_path, f"{kind}-4bit", docs, ropewalk)
-    tokens = torch.arange(40)[None]
-    small, whole = (ready(opened(path, None))(tokens).logits for path in saved.values())
-    # Its kernel computes in bfloat16; of wrongly packed weights the difference is as large as they.
-    assert float((small - whole).norm() / whole.norm()) < 0.03
 
 
 def test_four_bits_count_as_half_a_byte(tmp_path):
