@@ -142,19 +142,13 @@ def _method(label: str) -> tuple[str, str]:
 
 
 def summary(table: pd.DataFrame, rows: pd.DataFrame, model: str) -> list[str]:
-    """Return how many values agree, which differs most, and whether the model is another."""
+    """Return how many values agree, and whether the model is another."""
     counts, first = table["verdict"].value_counts(), rows.iloc[0]
     sentences = [
         f"{counts.get('within', 0)} of {len(table)} values of {first['source']} ({first['model']}, "
         f"{first['data']}) are within the tolerance, {counts.get('outside', 0)} outside, "
         f"{counts.get(NOT_MEASURED, 0)} not measured."
     ]
-    if differing := records(table.dropna(subset="difference")):
-        worst = max(differing, key=lambda row: abs(row["difference"]))
-        sentences.append(
-            f"The largest difference is that of {worst['scaling']} at {worst['length']} tokens: "
-            f"{worst['measured']:.4g}, published {worst['published']}."
-        )
     if _plain(model) != _plain(first["model"]):
         sentences.append(f"The run is of {model}, not of {first['model']}.")
     return sentences

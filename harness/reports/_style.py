@@ -32,6 +32,7 @@ PAGE, COLUMN = 7.0, 3.3  # inches: the text of a two-column paper, and one of it
 SIZE = 8.0  # points; tick labels and notes one less
 LETTER = 0.58 * SIZE / 72  # inches: the mean width of a letter in DejaVu Sans
 GREY = "0.4"
+FRACTIONS = {0.25: "¼", 0.5: "½", 0.75: "¾"}  # of the window, short enough for a tick
 MOST_PANELS = 12  # that can be read on a page
 # Okabe and Ito, less yellow (too light for a line) and black (which is ``none``), and six more that
 # stay as far from each other and from these under deuteranopia and protanopia.
@@ -55,7 +56,8 @@ SETTINGS: dict[str, Any] = {
     "xtick.major.size": 2.5, "ytick.major.size": 2.5, "xtick.major.width": 0.6,
     "ytick.major.width": 0.6, "axes.titlelocation": "left", "axes.spines.top": False,
     "axes.spines.right": False, "legend.frameon": False, "legend.handlelength": 3.2,
-    "lines.linewidth": 1.2, "figure.constrained_layout.use": True, "figure.autolayout": False,
+    "lines.linewidth": 1.2, "figure.dpi": 200, "figure.constrained_layout.use": True,
+    "figure.autolayout": False,
     # A $ in a name is a $. SVG text becomes paths, for a viewer without the font would set it in
     # another width than was measured here; PDF embeds the font and keeps its text.
     "text.parse_math": False, "text.usetex": False, "svg.fonttype": "path",
@@ -160,8 +162,9 @@ def length_label(length: int) -> str:
 
 
 def tick_label(length: int, trained_length: int) -> str:
-    """Return a length over what it is of the window, as in "512" over "2×"."""
-    return f"{length_label(length)}\n{length / trained_length:.3g}×"
+    """Return a length over what it is of the window, as in "512" over "2×" or "64" over "¼×"."""
+    ratio = length / trained_length
+    return f"{length_label(length)}\n{FRACTIONS.get(ratio) or f'{ratio:.3g}'}×"
 
 
 def log_axis(axes: Axes, axis: Literal["x", "y"], low: float, high: float) -> None:

@@ -37,7 +37,6 @@ COSTS = (
     "length; –: not measured there."
 )
 TRUNCATION = " Truncation, dash-dotted: the unscaled model reading only its trained window."
-CODE = " *: needs its own modelling code."
 
 
 @style.styled
@@ -90,7 +89,6 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> Figure:
     caption = CAPTION.format(margin=margin, counts=counts)
     caption += TRUNCATION * any(row["truncation"] is not None for row in first)
     caption += COSTS * any(map(_costly, (rows for _, rows in groups)))
-    caption += CODE * any(row["needs_code"] for _, rows in groups for row in rows)
     figure.set_label(caption + left_out)
     return figure
 
@@ -115,7 +113,7 @@ class Mark:
     marker: str
     full: bool
     use: bool = False
-    cost: str = "0"
+    cost: str = ""
     note: str = ""
 
     @property
@@ -138,7 +136,7 @@ def _panel(
     if best["truncation"] is not None and best["change"] is not None:
         ends = [best[f"change{end}"] for end in ("", "_high", "_low")]
         value, low, high = (None if end is None else 1 / (1 + end) - 1 for end in ends)
-        cut = Mark(CUT, value or 0.0, low, high, None, style.GREY, "|", full=False)
+        cut = Mark(CUT, value or 0.0, low, high, None, style.GREY, "|", full=False, cost=f"0{unit}")
         marks.insert(sum(mark.value <= cut.value for mark in marks), cut)
         if abs(cut.value) <= reach:
             axes.axvline(cut.value, color=style.GREY, linewidth=0.9, linestyle="-.", zorder=1)
@@ -156,7 +154,8 @@ def _panel(
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], min_n_ticks=2))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{scale * x:.6g}".replace("-", "−")))
     what = "%" if best["relative"] else "percentage points" if unit else best["metric"]
-    axes.set_xlabel(f"Worse than the best ({what})", fontsize=style.SIZE - 1)
+    code = "; *: needs its own code" * any(row["needs_code"] for row in rows)
+    axes.set_xlabel(f"Worse than the best ({what}){code}", fontsize=style.SIZE - 1)
     axes.set_yticks(range(len(marks)), [style.folded(mark.label, room) for mark in marks])
     for label, mark in zip(axes.get_yticklabels(), marks, strict=True):
         label.set_fontweight("bold" if mark.use else "normal")

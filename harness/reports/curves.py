@@ -209,23 +209,24 @@ def _name_ends(
 ) -> None:
     """Name the lines of a panel of so many inches where they end, each in its colour."""
     share, longest = rows["metric"].iloc[0] in SHARES, int(rows["length"].max())
-    ends = []
+    ends: list[tuple[str, int, Sequence[float], str]] = []
     for row in records(rows.dropna(subset="score").groupby("scaling", sort=False).tail(1)):
-        score = median(row["single"]) if share and "single" in row else row["score"]
-        ends.append((row["scaling"], row["length"], score, look[row["scaling"]].color))
+        scores = row["single"] if share and "single" in row else [row["score"]]
+        ends.append((row["scaling"], row["length"], scores, look[row["scaling"]].color))
     if cut is not None:
-        ends.append(("truncation", longest, cut, style.GREY))
+        ends.append(("truncation", longest, [cut], style.GREY))
     axes.autoscale_view()
     to_axes = axes.transData + axes.transAxes.inverted()
-    places = [float(to_axes.transform((length, score))[1]) for _, length, score, _ in ends]
+    places = [float(to_axes.transform((end[1], median(end[2])))[1]) for end in ends]
     order = sorted(range(len(ends)), key=places.__getitem__)
     centers = spread([places[index] for index in order], LINE / inches)
-    largest = max((abs(score) for _, _, score, _ in ends), default=0)
-    digits = 0 if share or largest >= 1000 else 1 if largest >= 10 else 3
+    scale, largest = 100 if share else 1, max((abs(max(end[2])) for end in ends), default=0)
+    written = "{:.0f}" if share or largest >= 1000 else "{:.1f}" if largest >= 10 else "{:.3g}"
     for index, center in zip(order, centers, strict=True):
-        name, length, score, color = ends[index]
+        name, length, scores, color = ends[index]
         early = f" (to {style.length_label(length)})" if length < longest else ""
-        value = f"{100 * score:.0f}" if share else f"{score:.{digits}f}"
+        seeds = dict.fromkeys(written.format(scale * end) for end in (min(scores), max(scores)))
+        value = " to ".join(seeds)
         axes.annotate(
             f"{name}{early}  {value}", (length, places[index]), (1.08, center), va="center",
             xycoords=("data", "axes fraction"), textcoords="axes fraction", color=color,

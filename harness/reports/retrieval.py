@@ -110,20 +110,19 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     for model, rows in table[table["part"] == MEAN].groupby("model", sort=False):
         mean = tables[heading(first, rows["metric"].iloc[0], str(model))]
         below = f"< {style.length_label(int(rows['length'].min()))}"
-        methods = records(rows.drop_duplicates("scaling"))
-        known = [row["average"] is not None for row in methods]
-        mean["average"] = [
-            f"{100 * row['average']:.1f} %" if of else ""
-            for row, of in zip(methods, known, strict=True)
-        ]
+        every = records(rows.drop_duplicates("scaling"))
+        averages = [row["average"] for row in every]
+        mean["average"] = ["" if of is None else f"{100 * of:.1f} %" for of in averages]
         mean["effective length"] = [
-            (style.length_label(row["effective_length"]) if row["effective_length"] else below)
-            if of
-            else ""
-            for row, of in zip(methods, known, strict=True)
+            "" if row["average"] is None else _reach(row, below) for row in every
         ]
     order = sorted(tables, key=lambda title: not title.startswith(first))
     return {title: tables[title] for title in order}
+
+
+def _reach(row: Mapping[str, Any], below: str) -> str:
+    length = row["effective_length"]
+    return below if length is None else style.length_label(length)
 
 
 def notes(table: pd.DataFrame) -> list[str]:
