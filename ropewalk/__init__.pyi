@@ -18,7 +18,7 @@ from .harness.engine import OutOfMemory as OutOfMemory
 from .harness.engine import answers as answers
 from .harness.errors import UserError as UserError
 from .harness.patching.config import rope_of as rope_of
-from .harness.recommend.answer import Recommendation as Recommendation
+from .harness.recommend.recommend import Recommendation as Recommendation
 from .harness.runs.store import to_parquet as to_parquet
 from .scaling import Band as Band
 from .scaling import Bands as Bands

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropewalk.harness.files import replacing
-from ropewalk.harness.recommend.measuring import CUT, FAR, NEAR, OWN, Budget, Need, RaceData
+from ropewalk.harness.recommend.candidates import OWN
+from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Budget, Losses, Need
 from ropewalk.harness.recommend.race import WINNER, Race
 from ropewalk.harness.stats.paired import of_means
 from ropewalk.harness.stats.selection import Selection, select_means, select_shares
@@ -228,7 +229,7 @@ MEANS: dict[str, Array] = {
 }
 
 
-class Known(RaceData):
+class Known(Losses):
     """Losses that are all known, asked for as if they were measured; in-window costs are 0."""
 
     def __init__(self, names: Sequence[str], far: Array, budget: float = math.inf) -> None:
@@ -291,7 +292,7 @@ def race(shape: str, means: str, documents: int, *, races: int = RACES) -> Raced
         known = Known(names, losses[:, order])
         run = Race(known, names, frozenset(names))
         known.budget = Budget(run.default_budget())
-        ended = run.run(lambda _: None)
+        *_, ended = run.run()
         worse = dict(zip(names, (mean - mean.min())[order].tolist(), strict=True))
         regret, true = ended.regret.get(ended.recommended, math.inf), worse[ended.recommended]
         lost = unique and min(worse, key=worse.__getitem__) not in ended.possible

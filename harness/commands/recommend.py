@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from pydantic import BeforeValidator, Field
 
-from ropewalk.harness.commands.run import measurer, open_loaded
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.plugins import check_name, load
+from ropewalk.harness.commands.run import open_loaded
+from ropewalk.harness.plugins import check_name
 from ropewalk.harness.sweep.spec import (
     EXECUTION,
     MEASURED,
@@ -31,13 +28,7 @@ from ropewalk.harness.sweep.spec import (
 )
 
 if TYPE_CHECKING:
-    from ropewalk.harness.models.checkpoint import Checkpoint
-    from ropewalk.harness.recommend.answer import Recommendation
-    from ropewalk.harness.recommend.measuring import RaceData
-    from ropewalk.harness.sweep.backend import Backend
-    from ropewalk.harness.sweep.plan import Plan
-
-log = logging.getLogger("ropewalk")
+    from ropewalk.harness.recommend.recommend import Recommendation
 
 
 class Candidates(Spec):
@@ -88,127 +79,18 @@ def recommend(
             [default: a third of all forwards, and at least all methods on 6 documents]
         dry_run: Say what it may cost; read no weights, write nothing.
     """
-    for flag, value, least in (
-        ("tolerance", tolerance, "0 or more"),
-        ("margin", margin, "above 0"),
-    ):
-        if not math.isfinite(value) or value < 0 or (flag == "margin" and not value):
-            raise UserError(f"--{flag} {value:g} is invalid: it is a percentage, {least}.")
     if to is not None:
         check_name("engine", to.replace("-", "_"))  # before anything that takes long to import
     name, loaded = open_loaded(model, tokenizer, settings_of(spec))
     settings = {"length": "4x", **settings_of(spec), "model": name}
-    if not (chosen := spec.scaling != ("all",)):
+    if spec.scaling == ("all",):
         settings.pop("scaling", None)
     sweep = parse(None, settings)
-    return _race(sweep, tolerance, margin, budget, to, loaded, dry_run=dry_run, chosen=chosen)
-
-
-def _race(
-    spec: Spec,
-    tolerance: float,
-    margin: float,
-    budget: str | None,
-    to: str | None,
-    loaded: Checkpoint | None,
-    *,
-    dry_run: bool,
-    chosen: bool,
-) -> Recommendation | None:
-    """Plan a race and note what it may cost; run it and return the answer, unless ``dry_run``."""
-    from ropewalk.harness.recommend.answer import Answer, so_far, write
-    from ropewalk.harness.recommend.measuring import RaceData, read_budget
-    from ropewalk.harness.recommend.race import Race
-    from ropewalk.harness.reports.writing.sentences import counted
+    from ropewalk.harness.recommend.recommend import recommend as race
     from ropewalk.harness.sweep.measure import backend_for
-    from ropewalk.harness.sweep.notes import note_plan
-    from ropewalk.harness.sweep.record import records
 
-    if to is not None:
-        load("engine", to.replace("-", "_"))
-    with backend_for(spec) as backend:
-        plan, fixed = _race_plan(spec, backend, to, chosen=chosen, loaded=loaded)
-        folder = spec.out or Path("results") / f"recommend-{plan.checkpoint.label}"
-        note_plan(plan)
-        if fixed:
-            forms = ", ".join(f"`{name}` as `{form}`" for name, form in fixed.items())
-            log.info(f"{to} keeps one factor for all lengths. Measured in this form: {forms}.")
-        measure = measurer(folder, backend)
-        data = RaceData(plan, folder, measure, backend.workers)
-        candidates, servable = _candidates(data, to)
-        race = Race(data, [*candidates], servable, tolerance / 100, margin / 100)
-        data.budget = read_budget(None if budget is None else str(budget), race.default_budget())
-        records(plan, folder)  # another run's folder is an error, in a dry run too
-        ends, reached = ", ".join(map(str, race.rounds)), len(race.covered(race.rounds[0]))
-        log.info(
-            f"{counted(len(candidates), 'candidates')} at {data.target:,} tokens, in rounds of "
-            f"{ends} documents. Measuring everything takes {race.grid():,.0f} forwards; the budget "
-            f"is {data.budget.text(data.budget.most)}."
-        )
-        if reached < len(candidates):
-            log.info(f"The first round has room for the first {reached} candidates.")
-        if dry_run:
-            return None
-        standing = race.run(lambda standing: log.info(so_far(standing)))
-        return write(Answer(race, standing, candidates, to))
-
-
-def _race_plan(
-    spec: Spec, backend: Backend, to: str | None, *, chosen: bool, loaded: Checkpoint | None
-) -> tuple[Plan, dict[str, str]]:
-    """Return the plan of everything that a race could measure: the window and the target.
-
-    Also the form that the engine serves of each method whose factor follows the length.
-    """
-    from ropewalk.harness.patching.resolve import as_served
-    from ropewalk.harness.recommend.measuring import OWN, default_candidates, tasks
-    from ropewalk.harness.sweep.plan import make_plan, open_model
-    from ropewalk.scaling import native
-
-    checkpoint = loaded or open_model(spec, elsewhere=backend.device)
-    trained = checkpoint.rope.trained_length
-    target = spec.lengths(trained)
-    if len(target) > 1 or target[0] <= trained:
-        raise UserError(
-            f"--length must be one length beyond the trained window ({trained:,} tokens), got "
-            f"{' '.join(spec.length)}."
-        )
-    ships = native.ships(checkpoint.rope)
-    named = spec.scaling if chosen else default_candidates(target[0] / trained, ships=ships)
-    fixed = {}
-    if to is not None:
-        texts = [one for one in named if isinstance(one, str)]
-        forms = {one: as_served(one, checkpoint.rope, target[0]) for one in texts}
-        fixed = {one: form for one, form in forms.items() if form != one}
-        named = tuple(dict.fromkeys(fixed.get(str(one), one) for one in named))
-    requested = {
-        "scaling": named if OWN in named else (OWN, *named),
-        "length": (str(trained), str(target[0])),
-        "task": tasks(trained, target[0]),
-    }
-    return make_plan(spec.model_copy(update=requested), checkpoint=checkpoint), fixed
-
-
-def _candidates(data: RaceData, to: str | None) -> tuple[dict[str, list[str]], frozenset[str]]:
-    """Return the candidates, each with the names that it coincides with, and the servable ones.
-
-    Those that an engine can serve come first.
-    """
-    from ropewalk.harness.recommend.measuring import OWN, coinciding, unserved
-    from ropewalk.harness.reports.writing.sentences import are, counted
-
-    every = coinciding(data.plan, data.names)
-    left_out = unserved(data.plan, every, to)
-    servable = [name for name in every if name not in left_out]
-    if left_out and not {*servable} - {OWN} and to:
-        raise UserError(
-            f"--to {to} can express none of these methods; name others, or leave --to out. "
-            f"`{next(iter(left_out))}`: {next(iter(left_out.values()))}"
-        )
-    if to and left_out:
-        name, reason = next(iter(left_out.items()))
-        count = len(left_out)
-        example = "" if count == 1 else "For example, "
-        log.info(f"{counted(count, 'methods')} {are(count)} left out. {example}`{name}`: {reason}")
-    names = servable if to else [*servable, *left_out]
-    return {name: every[name] for name in names}, frozenset(servable)
+    with backend_for(sweep) as backend:
+        return race(
+            sweep, backend, to=to, tolerance=tolerance, margin=margin,
+            budget=None if budget is None else str(budget), checkpoint=loaded, dry_run=dry_run,
+        )  # fmt: skip

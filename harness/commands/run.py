@@ -333,19 +333,6 @@ def measure_plan(plan: Plan, folder: Path, backend: Backend) -> list[Failure]:
     return list(failures(plan, folder))
 
 
-def measurer(folder: Path, backend: Backend) -> Callable[[Plan], Iterator[Mapping[str, Any]]]:
-    """Return what measures plans of one model into a folder, and yields the stored samples."""
-    from ropewalk.harness.sweep.measure import Stored, measure
-    from ropewalk.harness.sweep.progress import follow
-
-    def samples(plan: Plan) -> Iterator[Mapping[str, Any]]:
-        for event in follow(measure(plan, folder, backend)):
-            if isinstance(event, Stored):
-                yield event.sample
-
-    return samples
-
-
 def _settings_of_run(run: Path, sweep: Path | None, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run's record, those given in their place.
 

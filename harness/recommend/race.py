@@ -23,15 +23,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.recommend.measuring import CUT, FAR, NEAR, OWN, Need, RaceData
-from ropewalk.harness.stats.paired import Array, Difference, of_means
+from ropewalk.harness.recommend.candidates import OWN
+from ropewalk.harness.recommend.decision import difference
+from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Losses, Need
+from ropewalk.harness.stats.paired import Array
 from ropewalk.harness.stats.selection import preferred, select_means
 from ropewalk.tasks._intervals import ratios
 
@@ -57,7 +59,6 @@ class Standing:
 
     Attributes:
         documents: how many the leader was measured on.
-        seen: how many each candidate of the race was measured on.
         leader: the servable candidate with the lowest mean.
         possible: the servable candidates that may be the best.
         regret: how much worse each candidate can be than the best servable one; absent if unknown.
@@ -67,7 +68,6 @@ class Standing:
     """
 
     documents: int
-    seen: Mapping[str, int]
     leader: str
     possible: tuple[str, ...]
     regret: Mapping[str, float]
@@ -84,14 +84,14 @@ class Race:
         tolerance: the in-window cost that a candidate may have, as a share of the perplexity.
         margin: a method at most this much worse than the best is as good as the best.
         entered: the candidates that were measured on the first round.
-        measured: the documents on which each candidate was measured at the target.
+        seen: the documents on which each candidate was measured at the target.
         cost_documents: the documents on which each in-window cost was measured.
     """
 
     def __init__(
         self,
-        data: RaceData,
-        names: Sequence[str],
+        data: Losses,
+        names: Iterable[str],
         servable: frozenset[str],
         tolerance: float = 0.01,
         margin: float = 0.01,
@@ -102,33 +102,32 @@ class Race:
         self.entered: list[str] = []
         self.failed = dict(data.failed)
         self.costly: set[str] = set()
-        self.measured: dict[str, int] = {}
+        self.seen: dict[str, int] = {}
         self.cost_documents: dict[str, int] = {}
 
-    def run(self, report: Callable[[Standing], None]) -> Standing:
-        """Race to the end; ``report`` is given the standing after each round.
+    def run(self) -> Generator[Standing]:
+        """Yield the standing after each round, and the answer at the end.
 
         The race is decided again, from the samples that exist, if a candidate fails or is found too
         costly after it eliminated others, and if the budget turns out to cover more candidates.
         """
-        first = self.rounds[0]
+        first, answer = self.rounds[0], None
         if self.data.budget.timed:  # a few short forwards show how fast the model is
             for count in (1, min(3, first)):
                 self._measure([(NEAR, OWN, count)])
         while self._enter(first):
             pass
         levels = self._levels()
-        while True:
-            standing = self._run_rounds(levels, report)
+        while answer is None or self._enter(answer.documents):
+            standing = yield from self._run_rounds(levels)
             answer = standing and self._finish(standing)
-            if answer and not self._enter(answer.documents):
-                return answer
+        yield answer
 
     def _run_rounds(
-        self, levels: Mapping[int, float], report: Callable[[Standing], None]
-    ) -> Standing | None:
-        """Measure round by round; None where a candidate failed or others entered."""
-        active = names = self._left(self.entered)
+        self, levels: Mapping[int, float]
+    ) -> Generator[Standing, None, Standing | None]:
+        """Measure round by round; return None where a candidate failed or others entered."""
+        active = names = self.left(self.entered)
         if not active:
             why = "is too costly inside the window" if self.costly else "has no number"
             raise UserError(
@@ -137,7 +136,8 @@ class Race:
         main = self.served(names)
         upper = np.full((len(main), len(main)), np.inf)
         np.fill_diagonal(upper, 0)
-        seen, standing = dict.fromkeys(names, 0), None
+        self.seen |= dict.fromkeys(names, 0)
+        standing = None
         for end, alpha in levels.items():
             documents = end
             if standing:
@@ -150,10 +150,9 @@ class Race:
             if not self._measure([(FAR, name, documents) for name in active]):
                 return None
             losses = {name: self.data.losses(FAR, name, documents) for name in active}
-            seen |= dict.fromkeys(losses, documents)
-            self.measured |= seen
-            standing, active = self._decide(losses, alpha, main, upper, seen)
-            report(standing)
+            self.seen |= dict.fromkeys(active, documents)
+            standing, active = self._decide(losses, alpha, main, upper)
+            yield standing
             if standing.ended:
                 return standing
         assert standing is not None  # there is a first round
@@ -161,12 +160,7 @@ class Race:
         return replace(standing, ended=DOCUMENTS if complete else BUDGET)
 
     def _decide(
-        self,
-        losses: Mapping[str, Array],
-        alpha: float,
-        main: Sequence[str],
-        upper: Array,
-        seen: Mapping[str, int],
+        self, losses: Mapping[str, Array], alpha: float, main: Sequence[str], upper: Array
     ) -> tuple[Standing, tuple[str, ...]]:
         """Compare the candidates of a round; return the standing, and whom to measure further.
 
@@ -191,15 +185,13 @@ class Race:
             for name in losses.keys() - set(main)
             if not difference(losses[name] - losses[main[leader]]).significant()
         }
-        ended = "" if rivals else WINNER if possible.sum() == 1 else MARGIN
         return Standing(
             documents=documents,
-            seen=dict(seen),
             leader=main[leader],
             possible=tuple(name for name, is_ in zip(main, possible, strict=True) if is_),
             regret={n: float(r) for n, r in zip(main, regret, strict=True) if r < np.inf},
             needed=selection.needed(margin) if selection else None,
-            ended=ended,
+            ended="" if rivals else WINNER if possible.sum() == 1 else MARGIN,
         ), tuple(name for name in self.names if name in following)
 
     def _finish(self, standing: Standing) -> Standing | None:
@@ -208,7 +200,7 @@ class Race:
         best = {
             name: float(self.data.losses(FAR, name, end).mean())
             for name in {standing.leader, *standing.possible}
-            if standing.seen[name] == end
+            if self.seen[name] == end
         }
         final = sorted(best, key=lambda name: (best[name], name))[:FINALISTS]
         while len(final) > 1 and self.data.cost(_near(final, end) + cut) > self._budget_left():
@@ -231,7 +223,7 @@ class Race:
         tolerance. Half of the rest is for the last round that the budget covers for all candidates,
         where most races end; the rounds share the other half equally.
         """
-        names, left = self._left(self.entered), self._budget_left()
+        names, left = self.left(self.entered), self._budget_left()
         covered = sum(self._cost(names, end) <= left for end in self.rounds[1:])
         reached = self.rounds[min(covered + 1, len(self.rounds) - 1)]
         error = (ERROR - COST_ERROR) / 2
@@ -253,8 +245,8 @@ class Race:
         They are measured on the documents that others were measured on, and the race can finish.
         Raises UserError if the budget does not cover two candidates.
         """
-        entered = self._left(self.entered)
-        new = [name for name in self._left(self.names) if name not in entered]
+        entered = self.left(self.entered)
+        new = [name for name in self.left(self.names) if name not in entered]
         while new and (cost := self._cost([*entered, *new], documents)) > self._budget_left():
             if not self.entered and len(new) <= 2:
                 budget = self.data.budget
@@ -280,7 +272,7 @@ class Race:
         for count in (1, first):
             entering = [name for name in self.covered(documents) if name in new]
             self._measure([(FAR, name, count) for name in entering])
-        self.entered += self._left(entering)
+        self.entered += self.left(entering)
         return True
 
     def _within_tolerance(self, names: Sequence[str], documents: int) -> bool:
@@ -290,7 +282,7 @@ class Race:
         of all candidates at most.
         """
         complete = self._measure(_near(names, documents))
-        left = self._left(names)
+        left = self.left(names)
         self.cost_documents |= dict.fromkeys(left, documents)
         if not left:
             return False
@@ -300,12 +292,11 @@ class Race:
             low, _ = cost.interval(level)
             if low is not None and low > math.log1p(self.tolerance):
                 self.costly.add(name)
-        return complete and self._left(names) == left
+        return complete and self.left(names) == left
 
     def in_window_cost(self, name: str, documents: int) -> Array:
         """Return how much more a candidate loses inside the window than the plain model."""
-        near = [self.data.losses(NEAR, one, documents) for one in (name, OWN)]
-        return near[0] - near[1]
+        return self.data.losses(NEAR, name, documents) - self.data.losses(NEAR, OWN, documents)
 
     def served(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return those of the candidates to choose from."""
@@ -322,7 +313,8 @@ class Race:
     def _budget_left(self) -> float:
         return self.data.budget.most - self.data.spent()
 
-    def _left(self, names: Iterable[str]) -> tuple[str, ...]:
+    def left(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return those of the candidates that have numbers and do not cost too much."""
         return tuple(n for n in names if n not in self.failed and n not in self.costly)
 
     def _measure(self, needs: Sequence[Need]) -> bool:
@@ -334,8 +326,3 @@ class Race:
 
 def _near(names: Iterable[str], documents: int) -> list[Need]:
     return [(NEAR, name, documents) for name in (OWN, *names)]
-
-
-def difference(losses: Array) -> Difference:
-    """Return by which share perplexities differ, from differences of losses by document."""
-    return of_means(losses[:, None], np.ones((len(losses), 1)), relative=True)[0]

@@ -3,42 +3,82 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from tabulate import tabulate
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import replacing
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
-from ropewalk.harness.recommend.measuring import Measure, Measurements
-from ropewalk.harness.recommend.space import Space
-from ropewalk.harness.reports.writing.sentences import at_most, counted, signed
+from ropewalk.harness.recommend.decision import MARKS, columns, decision, difference, perplexity
+from ropewalk.harness.recommend.losses import Measurements
+from ropewalk.harness.recommend.space import Space, closed_form, is_free, of_factors, of_options
+from ropewalk.harness.reports.writing.sentences import counted, signed
+from ropewalk.harness.reports.writing.sentences import text as text_of
 from ropewalk.harness.reports.writing.tables import page
-from ropewalk.harness.stats.paired import Difference, of_means, share
+from ropewalk.harness.runs.store import measured
+from ropewalk.harness.serve._export import express
+from ropewalk.harness.stats.cells import records as rows_of
+from ropewalk.harness.stats.paired import share
 from ropewalk.harness.stats.selection import select_means
-from ropewalk.harness.sweep.plan import Cell, Item, Key, Plan, with_methods
+from ropewalk.harness.sweep.backend import Backend
+from ropewalk.harness.sweep.memory import estimate
+from ropewalk.harness.sweep.notes import note_plan
+from ropewalk.harness.sweep.plan import Item, Plan, make_plan, with_methods
+from ropewalk.harness.sweep.record import records
+from ropewalk.harness.sweep.spec import Spec
 from ropewalk.tasks.types import Generate
 
+log = logging.getLogger("ropewalk")
 SIGMA = 0.2  # of the first draws, in widths of the cube
-Kind = Literal["targets", "answers"]
-Samples = Mapping[Key, Mapping[str, Any]]
-Losses = dict[str, tuple[float, int]]  # nats and targets, by document or trial
+Nats = dict[str, tuple[float, int]]  # summed loss and targets, by document or trial
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One point that was tried: its number, the method there, and its score in nats per token."""
+    """One point that was tried: its number, the method there, and its score in nats per target."""
 
     number: int
     method: str
     score: float = math.inf  # of one that has no number
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The result of a search.
+
+    Attributes:
+        method: the best method of the search, or the file that holds its factors.
+        scaling: the method to use, the found one or the best closed-form one.
+        text: the decision on what was held out.
+        table: one row per method: the one found, then the closed-form ones by their perplexity on
+            the data of the ``search``. The other columns are of what was held out, as in a
+            ``Recommendation``.
+        next: what to type to serve the method to use.
+        files: ``found.json``, which ``scaling`` reads, and the page.
+    """
+
+    method: str
+    scaling: str
+    text: str
+    table: pd.DataFrame
+    next: str
+    folder: Path
+    files: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        table = tabulate(display(self.table).to_dict("list"), "keys", disable_numparse=True)
+        files = " ".join(map(str, self.files))
+        return f"{self.text}\n\n{table}\n\nFiles: {files}\nNext:  {self.next}"
 
 
 def search(
@@ -67,40 +107,191 @@ def search(
     return done
 
 
-def best_of(trials: Sequence[Trial]) -> Trial:
-    """Return the trial with the least loss, the first of equals; raise UserError for none."""
-    best = min(trials, key=lambda trial: trial.score)
-    if not math.isfinite(best.score):
-        raise UserError(
-            f"none of {counted(len(trials), 'trials')} has a number; samples.jsonl has the reasons."
+class Search(Measurements):
+    """A search of one method by one task at one length.
+
+    Attributes:
+        plan: the methods so far; at first the closed-form ones that the result is compared with.
+        answers: whether the loss of the answers is minimised, not that of the targets.
+        halves: the documents or trials that the search sees, and those held out.
+    """
+
+    def __init__(self, spec: Spec, backend: Backend, against: Sequence[Any]) -> None:
+        """Plan the closed-form methods, split the documents, and lay out what is searched.
+
+        Raises UserError as ``make_plan`` does, and for what cannot be searched.
+        """
+        given = str(spec.scaling[0])
+        methods = [*against, *([] if is_free(given) else [closed_form(given)])]
+        changes = {"scaling": tuple(dict.fromkeys(methods))}
+        plan = make_plan(spec.model_copy(update=changes), elsewhere=backend.device)
+        folder = spec.out or Path("results") / f"tune-{plan.checkpoint.label}"
+        note_plan(plan)
+        records(plan, folder)  # another run's folder is an error, in a dry run too
+        super().__init__(plan, folder, backend)
+        self.rope, (self.length,) = plan.checkpoint.rope, plan.lengths
+        self.space = (
+            of_factors(given, self.rope, self.length, folder / "factors")
+            if is_free(given)
+            else of_options(given, self.rope, self.length)
         )
-    return best
+        self.closed = [method.label for method in plan.methods]
+        self.answers = minimises_answers(plan)
+        self.halves = split(plan, spec.seed)
 
+    def run(self, trials: int, *, dry_run: bool = False) -> Tuned | None:
+        """Search, or continue the search, and return what is to use; None for a dry run."""
+        seen, held = self.halves
+        units = "trials" if self.answers else "documents"
+        self._note(trials, units)
+        if dry_run:
+            return None
+        self._measure_methods(self.closed, seen)
+        done: list[Trial] = []
 
-@dataclass(frozen=True)
-class Split:
-    """The documents, or trials of a task, that the search sees, and those held out."""
+        def measure(generation: Sequence[Trial]) -> list[Trial]:
+            labels = [self._add(trial.method) for trial in generation]
+            self._measure_methods([label for label in labels if label], seen)
+            scores = [mean(self.nats(label, seen)) if label else math.inf for label in labels]
+            done.extend(replace(t, score=s) for t, s in zip(generation, scores, strict=True))
+            best = min(done, key=lambda trial: trial.score)
+            score = f"{exp(best.score) or math.nan:.4g}"
+            log.info(f"{len(done)} of {counted(trials, 'trials')}; best: {score}, {best.method}")
+            return done[-len(generation) :]
 
-    search: frozenset[str]
-    held: frozenset[str]
-
-    @classmethod
-    def of(cls, plan: Plan, seed: int) -> Split:
-        """Draw one of every two neighbours for the search; raise UserError where there is one."""
-        names = list(dict.fromkeys(one.doc_id for cell in plan.cells for one in cell.questions))
-        if len(names) < 2:
+        best = min(search(self.space, trials, self.plan.spec.seed, measure), key=lambda t: t.score)
+        if not math.isfinite(best.score):
             raise UserError(
-                f"tune needs two documents or more, to hold some out; {len(names)} has room for"
-                f" {max(plan.lengths)} tokens."
+                f"none of {counted(trials, 'trials')} has a number; samples.jsonl has the reasons."
             )
-        draw = Random(seed)
-        pairs = [names[at : at + 2] for at in range(0, len(names) - 1, 2)]
-        search = frozenset(draw.choice(pair) for pair in pairs)
-        return cls(search, frozenset(names) - search)
+        label = load("method", best.method).label
+        self._measure_methods([*self.closed, label], held)
+        use, table, verdict = self.compare(label, units)
+        text = (
+            f"On the {counted(len(held), units)} held out: {verdict}.\n`{best.method}` is the best "
+            f"of {counted(trials, 'points')}, number {best.number}, on {counted(len(seen), units)}."
+        )
+        files = self._write(best, table, text)
+        (given,) = (str(method.given) for method in self.plan.methods if method.label == use)
+        given = str(files[0]) if use == label else given
+        following = express(self.plan.spec, given, self.length).text
+        return Tuned(best.method, use, text, table, following, self.folder, files)
+
+    def _note(self, trials: int, units: str) -> None:
+        """Say what is searched and how many tokens that takes, by those of the closed forms."""
+        seen, held = map(len, self.halves)
+        closed = len(self.closed)
+        everything = estimate(self.plan, set()).tokens / closed  # of one method, on all documents
+        each = sum(len(cell.questions) for cell in self.plan.cells) / closed
+        begun = len(measured(self.samples.values())) / each
+        share_held = held / (seen + held)
+        times = max(0.0, trials * (1 - share_held) + share_held + closed - begun)
+        log.info(
+            f"Searching {self.space.text}. {counted(trials, 'trials')} and "
+            f"{counted(closed, 'closed-form methods')} ({', '.join(self.closed)}) at "
+            f"{self.length:,} tokens, by the loss of the {'answers' if self.answers else 'targets'}"
+            f" of {self.plan.tasks[0].label}, on {counted(seen, units)}; {held} held out. "
+            f"{'Left' if begun else 'Cost'}: about {round(everything * times):,} tokens. "
+            f"Run folder: {self.folder}."
+        )
+
+    def _add(self, given: str) -> str | None:
+        """Add a method to the plan, and return its label; None for values that it rejects."""
+        try:
+            method = load("method", given)
+            resolve(method, self.rope, self.length)
+        except UserError:
+            return None
+        named = {one.label: one.given for one in self.plan.methods}
+        if named.get(method.label, given) != given:
+            raise UserError(f"{named[method.label]} and {given} have one name; rename the first.")
+        if method.label not in named:
+            more, spec = with_methods(self.plan, [given]), self.plan.spec
+            self.plan = replace(
+                self.plan,
+                spec=spec.model_copy(update={"scaling": (*spec.scaling, given)}),
+                methods=(*self.plan.methods, *more.methods),
+                cells=(*self.plan.cells, *more.cells),
+            )
+        return method.label
+
+    def _measure_methods(self, labels: Sequence[str], names: Set[str]) -> None:
+        cells = [cell for cell in self.plan.cells if cell.scaling in labels]
+        items = [Item(cell, request) for cell in cells for request in cell.questions]
+        self.complete({item.key for item in items if item.question.doc_id in names})
+
+    def nats(self, label: str, names: Set[str]) -> Nats | None:
+        """Return a method's loss on each of some documents; None where a sample has no number."""
+        (cell,) = [cell for cell in self.plan.cells if cell.scaling == label]
+        result: Nats = {}
+        for request in cell.questions:
+            if request.doc_id not in names:
+                continue
+            record = self.samples.get(Item(cell, request).key)
+            if record is None or record["status"] != "ok":
+                return None
+            loss, count = record["value"], record["weight"]
+            if self.answers:
+                loss = -record["facts"]["logprob"]
+                count = sum(part.length - part.start for part in request.model_requests)
+            total = result.get(request.doc_id, (0.0, 0))
+            result[request.doc_id] = total[0] + loss, total[1] + count
+        return {doc: both for doc, both in result.items() if both[1]}
+
+    def compare(self, found: str, units: str) -> tuple[str, pd.DataFrame, str]:
+        """Return the method to use, the table, and the decision on what was held out.
+
+        The best closed-form method of the search is used, unless the one found is significantly
+        better. Where it has no number there, the one found is used.
+        """
+        seen, held = self.halves
+        names = [found, *(name for name in self.closed if name != found)]
+        losses = {name: mean(self.nats(name, seen)) for name in names}
+        names[1:] = sorted(names[1:], key=losses.__getitem__)
+        nats = {name: of for name in names if (of := self.nats(name, held))}
+        first = next(iter(nats.values()), {})
+        weights = np.array([count for _, count in first.values()], float)
+        costs = {name: np.array([of[doc][0] for doc in first]) for name, of in nats.items()}
+        use = next((name for name in names[1:] if name in costs), found)
+        if names[1] in costs and found in costs:
+            high = difference(costs[found] - costs[names[1]], weights).high
+            use = found if high is not None and high < 0 else names[1]
+        selection = select_means(np.stack([*costs.values()], axis=1), weights) if costs else None
+        rows: list[dict[str, Any]] = [{"scaling": n, "search": exp(losses[n])} for n in names]
+        for place, name in enumerate(costs):
+            row = rows[names.index(name)]
+            row |= perplexity(costs[name], weights)
+            row |= columns("difference", difference(costs[name] - costs[use], weights))
+            row["regret"] = share(float(selection.regret[place])) if selection else None
+        table = pd.DataFrame(rows)
+        if not costs:
+            return use, table, "no method has a number"
+        compared = [row for row in rows if row["scaling"] in costs]
+        best = min(compared, key=lambda row: row["score"])["scaling"]
+        winner = bool(selection and selection.winner)
+        return use, table, decision(compared, use, best, winner=winner, unit=units)
+
+    def _write(self, best: Trial, table: pd.DataFrame, text: str) -> tuple[Path, Path]:
+        """Write found.json, which ``--scaling`` reads, and the page; return their paths."""
+        task = self.plan.tasks[0].label
+        record: dict[str, Any] = {"scaling": best.method}
+        if best.method.endswith(".json"):
+            record = json.loads(Path(best.method).read_text(encoding="utf-8"))
+        record |= {"model": self.plan.checkpoint.name, "length": self.length, "task": task}
+        title = f"{task} at {self.length} tokens"
+        files = self.folder / "found.json", self.folder / "tune.md"
+        contents = (
+            json.dumps(record, indent=1),
+            page([({title: display(table)}, text.splitlines())]),
+        )
+        for file, content in zip(files, contents, strict=True):
+            with replacing(file) as new:
+                new.write(f"{content}\n".encode())
+        return files
 
 
-def kind_of(plan: Plan) -> Kind:
-    """Return what is minimised; raise UserError for a task that gives no loss."""
+def minimises_answers(plan: Plan) -> bool:
+    """Return whether a task has the loss of answers; raise UserError where it has no loss."""
     (task,) = plan.tasks
     requests = [request for cell in plan.cells for request in cell.questions]
     if any(request.metadata.get("protocol") == "overlapping" for request in requests):
@@ -109,253 +300,48 @@ def kind_of(plan: Plan) -> Kind:
             "too. Give another protocol."
         )
     if task.module.METRIC == "perplexity":
-        return "targets"
+        return False
     has_losses = getattr(task.module, "LOGPROB", False)
-    if has_losses and not any(isinstance(request, Generate) for request in requests):
-        return "answers"
-    form = "; write form=argmax" if has_losses else ", as perplexity and passkey do"
-    raise UserError(f"{task.label} gives no log-probability to search by{form}.")
+    if not has_losses or any(isinstance(request, Generate) for request in requests):
+        form = "; write form=argmax" if has_losses else ", as perplexity and passkey do"
+        raise UserError(f"{task.label} gives no log-probability to search by{form}.")
+    return True
 
 
-def losses(cell: Cell, samples: Samples, names: Set[str], kind: Kind) -> Losses | None:
-    """Return the losses of some documents; None where a sample has no number."""
-    result: Losses = {}
-    for request in cell.questions:
-        if request.doc_id not in names:
-            continue
-        record = samples.get(Item(cell, request).key)
-        if record is None or record["status"] != "ok":
-            return None
-        if kind == "answers":
-            nats = -record["facts"]["logprob"]
-            count = sum(part.length - part.start for part in request.model_requests)
-        else:
-            nats, count = record["value"], record["weight"]
-        total = result.get(request.doc_id, (0.0, 0))
-        result[request.doc_id] = total[0] + nats, total[1] + count
-    return result
-
-
-def mean_loss(of: Losses | None) -> float:
-    """Return the mean loss in nats per target; infinite where it has no number."""
-    counts = sum(count for _, count in of.values()) if of else 0
-    return math.fsum(nats for nats, _ in of.values()) / counts if of and counts else math.inf
-
-
-class Tuning(Measurements):
-    """A search under way: its run folder, and the plan with every method so far.
-
-    The plan it begins with has the closed-form methods that the result is compared with.
-    """
-
-    def __init__(
-        self, plan: Plan, folder: Path, length: int, kind: Kind, split: Split, measure: Measure
-    ) -> None:
-        super().__init__(plan, folder, measure)
-        self.length, self.kind, self.split = length, kind, split
-        self.closed = [method.label for method in plan.methods]
-
-    def run(
-        self, space: Space, trials: int, seed: int, report: Callable[[Sequence[Trial]], None]
-    ) -> list[Trial]:
-        """Measure the closed-form methods, then search; return all trials in order.
-
-        ``report`` is given all trials so far after each generation.
-        """
-        self._measure_methods(self.closed, self.split.search)
-        done: list[Trial] = []
-
-        def measured(generation: Sequence[Trial]) -> list[Trial]:
-            labels = [self._add(trial.method) for trial in generation]
-            self._measure_methods([label for label in labels if label], self.split.search)
-            scores = [
-                mean_loss(self.losses(label, self.split.search)) if label else math.inf
-                for label in labels
-            ]
-            scored = [replace(t, score=s) for t, s in zip(generation, scores, strict=True)]
-            done.extend(scored)
-            report(done)
-            return scored
-
-        return search(space, trials, seed, measured)
-
-    def hold_out(self, trial: Trial) -> str:
-        """Measure a trial and the closed-form methods on what is held out; return its label."""
-        label = load("method", trial.method).label
-        self._measure_methods([*self.closed, label], self.split.held)
-        return label
-
-    def losses(self, label: str, names: Set[str]) -> Losses | None:
-        """Return a method's losses on some documents, None where it has no number."""
-        (cell,) = [cell for cell in self.plan.cells if cell.scaling == label]
-        return losses(cell, self.samples, names, self.kind)
-
-    def _add(self, given: str) -> str | None:
-        """Add a method to the plan, and return its label; None for values that it rejects."""
-        try:
-            method = load("method", given)
-            resolve(method, self.plan.checkpoint.rope, self.length)
-        except UserError:
-            return None
-        known = {one.label: one.given for one in self.plan.methods}
-        if known.get(method.label, given) != given:
-            raise UserError(f"{known[method.label]} and {given} have one name; rename the first.")
-        if method.label not in known:
-            more = with_methods(self.plan, [given])
-            scaling = (*self.plan.spec.scaling, given)
-            self.plan = replace(
-                self.plan,
-                spec=self.plan.spec.model_copy(update={"scaling": scaling}),
-                methods=(*self.plan.methods, *more.methods),
-                cells=(*self.plan.cells, *more.cells),
-            )
-        return method.label
-
-    def _measure_methods(self, labels: Sequence[str], names: Set[str]) -> None:
-        cells = [cell for cell in self.plan.cells if cell.scaling in labels]
-        self.complete(
-            {
-                Item(cell, request).key
-                for cell in cells
-                for request in cell.questions
-                if request.doc_id in names
-            }
+def split(plan: Plan, seed: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Draw one of every two neighbours for the search; return these, and those held out."""
+    names = list(dict.fromkeys(one.doc_id for cell in plan.cells for one in cell.questions))
+    if len(names) < 2:
+        raise UserError(
+            f"tune needs two documents or more, to hold some out; {len(names)} has room for"
+            f" {max(plan.lengths)} tokens."
         )
+    draw = Random(seed)
+    search = frozenset(draw.choice(names[at : at + 2]) for at in range(0, len(names) - 1, 2))
+    return search, frozenset(names) - search
 
 
-@dataclass(frozen=True)
-class Row:
-    """One method: its losses in nats per target on both halves.
-
-    ``less_best`` is its difference on the documents held out from the closed-form method that is
-    best on those of the search, as a share; ``regret`` is how much worse than the best of all it is
-    at most there (95 %). Both are None where they cannot be computed.
-    """
-
-    scaling: str
-    search: float
-    held: float
-    less_best: Difference | None = None
-    regret: float | None = None
+def mean(nats: Nats | None) -> float:
+    """Return the mean loss in nats per target; infinite where it has no number."""
+    counts = sum(count for _, count in nats.values()) if nats else 0
+    return math.fsum(loss for loss, _ in nats.values()) / counts if nats and counts else math.inf
 
 
-def compare(tuning: Tuning, label: str) -> list[Row]:
-    """Return the method of a trial, then the closed-form ones, the best on the search data first.
-
-    A closed-form method that is the trial's is in its row alone.
-    """
-    names = [label, *(name for name in tuning.closed if name != label)]
-    search = {name: mean_loss(tuning.losses(name, tuning.split.search)) for name in names}
-    order = [label, *sorted(names[1:], key=search.__getitem__)]
-    held = {name: tuning.losses(name, tuning.split.held) for name in order}
-    numbers = {name: of for name in order if (of := held[name])}
-    first = next(iter(numbers.values()), {})
-    documents = [doc for doc, (_, count) in first.items() if count]
-    costs = {name: np.array([of[doc][0] for doc in documents]) for name, of in numbers.items()}
-    weights = np.array([float(first[doc][1]) for doc in documents])
-    selection = select_means(np.stack([*costs.values()], axis=1), weights) if documents else None
-    bounds = [share(bound) for bound in selection.regret] if selection else [None] * len(costs)
-    regret = dict(zip(costs, bounds, strict=True))
-
-    def less_best(name: str) -> Difference | None:
-        if name == order[1] or not documents or not costs.keys() >= {name, order[1]}:
-            return None
-        nats = (costs[name] - costs[order[1]])[:, None]
-        return of_means(nats, weights[:, None], relative=True)[0]
-
-    return [
-        Row(name, search[name], mean_loss(held[name]), less_best(name), regret.get(name))
-        for name in order
-    ]
+def exp(nats: float) -> float | None:
+    """Return the perplexity of a mean loss, None where it has no number."""
+    return math.exp(min(nats, 700.0)) if math.isfinite(nats) else None
 
 
-def to_use(table: Sequence[Row]) -> Row:
-    """Return the method to use, of the found one and the best closed-form one.
-
-    The closed-form one is used unless the other is significantly better on what was held out. If
-    nothing is compared, it is the one that has a number.
-    """
-    found, closed = table[:2]
-    if found.less_best is None:
-        return found if found.held < closed.held else closed
-    return found if found.less_best.high is not None and found.less_best.high < 0 else closed
-
-
-def display(table: Sequence[Row]) -> pd.DataFrame:
-    """Return the table for people; the numbers are perplexities of the targets or answers."""
+def display(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of a search for people."""
+    rows = [{**row, "metric": "perplexity", "status": "ok"} for row in rows_of(table)]
+    seen = [{**row, "score": row["search"], "low": None} for row in rows]
+    differences = [[row[f"difference{mark}"] for mark in MARKS] for row in rows]
     return pd.DataFrame(
         {
-            "scaling": row.scaling,
-            "perplexity, search": perplexity(row.search),
-            "held out": perplexity(row.held),
-            f"less {table[1].scaling}, held out [95 %]": signed(
-                row.less_best.value, row.less_best.low, row.less_best.high
-            )
-            if row.less_best
-            else "",
+            "method": table["scaling"],
+            "search": list(map(text_of, seen)),
+            "held out [95 %]": list(map(text_of, rows)),
+            "difference [95 %]": [signed(*ends) for ends in differences],
         }
-        for row in table
     )
-
-
-def summary(tuning: Tuning, trial: Trial, table: Sequence[Row], trials: int) -> list[str]:
-    """Say which method to use, then what was found and what it is worth on the held-out half."""
-    found, best, use = table[0].less_best, table[1].scaling, to_use(table)
-    units = "trials" if tuning.kind == "answers" else "documents"
-    searched, held = (
-        counted(len(half), units) for half in (tuning.split.search, tuning.split.held)
-    )
-    answer = f"Use {use.scaling}"
-    if use.regret is not None:
-        answer += (
-            f": on the {held} held out, its perplexity is at most {at_most(use.regret)} above that "
-            f"of the best of {len(table)} methods (95 %)"
-        )
-    text = [
-        f"{answer}.",
-        f"{trial.method} is the best of {counted(trials, 'points')}, number {trial.number}, on "
-        f"{searched}.",
-    ]
-    if found is None:
-        return [*text, f"It or {best} has no number on all of the {held} held out."]
-    interval = "too few for an interval"
-    if found.low is not None and found.high is not None:
-        interval = "lower" if found.high < 0 else "higher" if found.low > 0 else "not significant"
-    return [
-        *text,
-        f"On the {held} held out its perplexity differs by "
-        f"{signed(found.value, found.low, found.high)} from that of {best}, the best closed-form "
-        f"method besides ({interval}).",
-    ]
-
-
-def write(
-    tuning: Tuning, trial: Trial, table: Sequence[Row], trials: int, sentences: Sequence[str]
-) -> tuple[Path, Path]:
-    """Write found.json, which ``--scaling`` reads, and the page; return their paths."""
-    found, report = tuning.folder / "found.json", tuning.folder / "tune.md"
-    record: dict[str, Any] = {"scaling": trial.method}
-    if trial.method.endswith(".json"):
-        record = json.loads(Path(trial.method).read_text(encoding="utf-8"))
-    record |= {
-        "model": tuning.plan.checkpoint.name,
-        "length": tuning.length,
-        "task": tuning.plan.tasks[0].label,
-        "minimised": f"loss of the {tuning.kind}, nats each",
-        "trials": trials,
-        "search": table[0].search,
-        "held_out": table[0].held,
-    }
-    with replacing(found) as new:
-        new.write((json.dumps(record, indent=1) + "\n").encode())
-    title = f"{tuning.plan.tasks[0].label} at {tuning.length} tokens"
-    with replacing(report) as new:
-        new.write(page([({title: display(table)}, sentences)]).encode())
-    return found, report
-
-
-def perplexity(nats: float) -> str:
-    """Return a loss in nats per target as a perplexity of four digits."""
-    if not math.isfinite(nats):
-        return "no number"
-    return f"{math.exp(min(nats, 700.0)):#.4g}".removesuffix(".")

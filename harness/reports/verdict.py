@@ -197,8 +197,8 @@ def _sure(use: Row, count: int) -> str:
         return f"at most {size} worse than the best (95 %)"
     side = "lowest" if use["lower"] else "highest"
     few = use["compared"] < MIN_DOCUMENTS
-    takes = f"; a bound takes {MIN_DOCUMENTS} {use['unit']}" if few else "; no bound is known"
-    return f"the {side} of {count}{takes}"
+    takes = f"a bound takes {MIN_DOCUMENTS} {use['unit']}" if few else "no bound is known"
+    return f"the {side} of {count}; {takes}" if use["best"] else takes
 
 
 def _score(row: Row, name: str = "compared") -> str:

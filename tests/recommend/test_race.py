@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.recommend.answer import Answer
-from ropewalk.harness.recommend.measuring import CUT, FAR, NEAR, OWN, Budget, Need
+from ropewalk.harness.recommend.candidates import OWN
+from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Budget, Need
 from ropewalk.harness.recommend.race import (
     BUDGET,
     DOCUMENTS,
@@ -22,6 +23,7 @@ from ropewalk.harness.recommend.race import (
     Standing,
     rounds,
 )
+from ropewalk.harness.recommend.recommend import Answer
 from ropewalk.harness.stats.paired import Array
 from scripts.simulate import RACE_SHAPES, Known, race
 
@@ -84,8 +86,8 @@ def raced(
     known.costs, known.lost = costs or {}, lost or {}
     known.slow, known.truncated = slow, truncated
     race = Race(known, names, frozenset(names if servable is None else servable))
-    reports: list[Standing] = []
-    return race.run(reports.append), race, reports
+    *reports, standing = race.run()
+    return standing, race, reports
 
 
 @pytest.mark.parametrize("documents", [1, 3, 4, 6, 7, 20, 23, 50, 1000])
@@ -141,18 +143,18 @@ def test_those_whom_a_failed_method_eliminated_come_back(last):
     standing, race, reports = raced(means, lost={"broken": last, "other": last}, spread=0.02)
     assert race.failed == {"broken": "not finite", "other": "not finite"}
     assert standing.recommended in ("yarn", "ntk")
-    assert tuple(standing.seen) == ("none", "yarn", "ntk")
+    assert set(race.left(race.entered)) == {"none", "yarn", "ntk"}
     assert {"yarn", "ntk"} <= set(standing.possible)
-    assert last < 19 or any(one.seen["yarn"] < one.documents for one in reports)
+    assert last < 19 or any("ntk" not in one.possible for one in reports)
 
 
 def test_a_servable_method_is_recommended_though_another_is_better():
     means = {"none": 2.0, "rerope": -1.0, "yarn": 0.0, "ntk": 0.004}
-    standing, _, _ = raced(means, servable=("none", "yarn", "ntk"), spread=0.01)
+    standing, race, _ = raced(means, servable=("none", "yarn", "ntk"), spread=0.01)
     assert standing.recommended in ("yarn", "ntk")
     assert "rerope" not in standing.possible
     assert "rerope" not in standing.regret
-    assert standing.seen["rerope"] < standing.documents
+    assert race.seen["rerope"] < standing.documents
 
 
 def test_a_bound_needs_three_documents():
@@ -188,7 +190,7 @@ SIX = dict.fromkeys(("none", "yarn", "ntk", "pi", "llama3", "mr_rope"), 0.0)
 
 def test_a_small_budget_leaves_out_the_last_candidates():
     standing, race, _ = raced(SIX, budget=50.0, spread=0.1)
-    assert tuple(standing.seen) == ("none", "yarn", "ntk", "pi", "llama3")
+    assert race.entered == ["none", "yarn", "ntk", "pi", "llama3"]
     assert standing.ended == BUDGET
     assert standing.needed > standing.documents
     assert race.data.spent() <= 50
@@ -197,8 +199,8 @@ def test_a_small_budget_leaves_out_the_last_candidates():
 def test_candidates_left_out_by_a_wrong_estimate_come_back_while_budget_is_left():
     """At first the model seems three times as slow as it is; the last candidate is the best."""
     standing, race, reports = raced({**SIX, "none": 2.0, "mr_rope": -0.5}, budget=150.0, slow=3.0)
-    assert "mr_rope" not in reports[0].seen
-    assert tuple(standing.seen) == tuple(SIX)
+    assert "mr_rope" not in reports[0].possible
+    assert race.entered == list(SIX)
     assert (standing.ended, standing.recommended) == (WINNER, "mr_rope")
     assert race.data.spent() <= 150
 
@@ -206,66 +208,68 @@ def test_candidates_left_out_by_a_wrong_estimate_come_back_while_budget_is_left(
 def test_whoever_enters_late_is_compared_from_the_first_round_on():
     """The answer is that of a race in which nobody was left out."""
     means = {**SIX, "none": 1.0, "pi": 0.3, "mr_rope": 0.001}
-    late, _, _ = raced(means, budget=150.0, slow=3.0)
+    late, race, _ = raced(means, budget=150.0, slow=3.0)
     whole, _, _ = raced(means, budget=150.0)
     assert (late.recommended, late.possible) == (whole.recommended, whole.possible)
     assert late.regret.keys() == whole.regret.keys()
-    assert late.seen["mr_rope"] == late.documents
+    assert race.seen["mr_rope"] == late.documents
 
 
-def answered(means: Mapping[str, float], **options: Any) -> Answer:
+def answered(means: Mapping[str, float], **options: Any) -> tuple[Answer, pd.DataFrame, str]:
+    """Return the answer of a race, its table, and its text."""
     standing, race, _ = raced(means, **options)
-    return Answer(race, standing, {name: [name] for name in means}, "vllm")
+    answer = Answer(race, standing, {name: [name] for name in means})
+    table = answer.table()
+    return answer, table.set_index("scaling"), "\n".join(answer.text(table))
 
 
 def test_the_first_sentence_names_the_method_and_its_bound_or_its_lead():
     means = {"none": 1.0, "yarn": 0.0, "ntk": 0.004}
-    assert answered(means, spread=0.02).text()[0].startswith("Use `yarn`: its perplexity at 1,024 ")
-    lead = answered({**means, "ntk": 0.2}).text()[0]
-    assert "is the lowest of 3 methods that vllm can serve; the next, of `ntk`, is 22 % [" in lead
+    _, _, text = answered(means, spread=0.02)
+    assert re.match(r"At 1,024 tokens: use yarn .*, at most [\d.]+ % worse than the best", text)
+    _, _, text = answered({**means, "ntk": 0.2})
+    assert re.match(r"At 1,024 tokens: use yarn .*, the best; next ntk .*, \+22 % \[", text)
 
 
 def test_where_truncation_is_significantly_better_the_first_sentence_is_to_truncate():
     """0.15 nats under the best method are a ratio of 16 %."""
-    answer = answered({"none": 1.0, "yarn": 0.0, "ntk": 0.1}, truncated=-0.15)
-    first = "On this text, truncate to 256 tokens: the best scaling, `yarn`, is 16 % ["
-    assert answer.text()[0].startswith(first)
+    answer, table, text = answered({"none": 1.0, "yarn": 0.0, "ntk": 0.1}, truncated=-0.15)
+    assert text.startswith("At 1,024 tokens: truncate to 256 tokens, ")
+    assert "(yarn +16 % [" in text
     assert answer.truncate
-    assert answer.table()["scaling"].tolist() == ["truncation", "yarn", "ntk", "none"]
-    assert answer.table()["verdict"].tolist() == ["use", "best scaling", "worse", "worse"]
+    assert table.index.tolist() == ["truncation", "yarn", "ntk", "none"]
+    assert table["verdict"].tolist() == ["use", "best scaling", "worse", "worse"]
 
 
-def test_the_first_sentence_names_who_was_not_measured():
-    answer = answered(SIX, budget=50.0, spread=0.1)
-    assert "; the budget did not reach `mr_rope`." in answer.text()[0]
-    assert answer.table().set_index("scaling").loc["mr_rope", "verdict"] == "not measured"
+def test_who_was_not_measured_is_named():
+    _, table, text = answered(SIX, budget=50.0, spread=0.1)
+    assert "Not reached: `mr_rope`." in text
+    assert table.loc["mr_rope", "verdict"] == "not measured"
 
 
 def test_rows_are_in_the_order_of_means_and_say_on_how_many_documents_they_rest():
     """Also where a method with few documents may be the best and one with many may not."""
     means = {"none": 2.0, "yarn": 0.0, "far": 0.9, "ntk": 0.02, "pi": 0.04}
-    table = answered(means, spread=0.01).table()
-    assert table["scaling"].tolist() == ["yarn", "ntk", "pi", "truncation", "far", "none"]
+    _, table, _ = answered(means, spread=0.01)
+    assert table.index.tolist() == ["yarn", "ntk", "pi", "truncation", "far", "none"]
     assert table["documents"].tolist()[:2] > table["documents"].tolist()[-2:]
     assert table["score"].notna().all()
 
 
 def test_a_method_that_turns_out_too_costly_keeps_its_perplexity_in_the_table():
     means = {"none": 1.0, "pi": -0.01, "yarn": 0.0, "ntk": 0.5}
-    answer = answered(means, spread=0.02, costs={"pi": 0.0101, "yarn": 0.001})
-    row = answer.table().set_index("scaling").loc["pi"]
+    answer, table, text = answered(means, spread=0.02, costs={"pi": 0.0101, "yarn": 0.001})
+    row = table.loc["pi"]
     assert (row["verdict"], row["documents"]) == ("too costly", answer.standing.documents)
     assert row["difference"] < 0
-    text = " ".join(answer.text())
-    assert "3 methods that vllm can serve and that are not too costly inside" in text
-    assert "Significantly above 1 %, so left out: `pi`." in text
+    assert "Left out, significantly above 1 % there: `pi`." in text
 
 
 def test_the_cheapest_inside_is_named_among_those_that_may_be_the_best():
     means = {"none": 1.0, "pi": 0.5, "yarn": 0.0, "ntk": 0.0}
     costs = {"pi": 0.001, "yarn": 0.004, "ntk": 0.003}
-    answer = answered(means, spread=0.02, costs=costs)
-    assert "`pi`" not in answer.text()[2]
+    _, _, text = answered(means, spread=0.02, costs=costs)
+    assert "`pi`" not in text
 
 
 @pytest.mark.slow

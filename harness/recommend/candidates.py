@@ -1,0 +1,164 @@
+"""The candidates of a race, and the plan of everything that it could measure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.models.checkpoint import Checkpoint
+from ropewalk.harness.patching.resolve import as_served, depends_on_length
+from ropewalk.harness.plugins import load, module_of, names, parameters
+from ropewalk.harness.reports.writing.sentences import are, counted
+from ropewalk.harness.serve._export import export
+from ropewalk.harness.stats.selection import plainness
+from ropewalk.harness.sweep.plan import Plan, make_plan, open_model
+from ropewalk.harness.sweep.spec import Spec
+from ropewalk.scaling import native
+
+log = logging.getLogger("ropewalk")
+TARGET = "4x"
+OWN = "none"  # the model without scaling, against which in-window costs are measured
+SHIPPED = "native"  # the checkpoint's own scaling
+# Searched or calibrated on the model: without that they are an error, or another method.
+LEFT_OUT = (SHIPPED, "longrope", "ms_poe", "dpe", "lampe")
+ADDED = ("log_n", "temperature", "info_scale")  # used on top of another method: here YaRN
+CODE = "hf-code"  # the engine that reads any method, by a modelling file in transformers
+# A budget that is too small for all takes the candidates in this order: those that are known to
+# work first, then the others alphabetically.
+ORDER = (OWN, SHIPPED, "yarn", "ntk_by_parts", "mr_rope", "llama3", "ntk", "dynamic_ntk", "pi")
+
+
+def default_candidates(stretch: float, *, ships: bool = False) -> tuple[str, ...]:
+    """Return every training-free method with its usual options, at the fixed factor of a target.
+
+    A server has one factor for all lengths. Methods whose authors train with them are left out:
+    their files have TRAINING. What a checkpoint ``ships`` is a candidate: it is the unchanged
+    model.
+    """
+    factor = f"factor={stretch:g}"
+    candidates = {OWN: OWN} | ({SHIPPED: SHIPPED} if ships else {})
+    for name in names("method"):
+        module = module_of("method", name)[0]
+        if name in (OWN, *LEFT_OUT) or hasattr(module, "TRAINING"):
+            continue
+        option = parameters(module, "method").get("factor")
+        fixed = option is not None and option.default is None
+        options = f"on=yarn:{factor}" if name in ADDED else factor if fixed else ""
+        candidates[name] = f"{name}:{options}" if options else name
+    first = [name for name in ORDER if name in candidates]
+    return tuple(candidates[name] for name in dict.fromkeys([*first, *candidates]))
+
+
+def plan_race(
+    spec: Spec,
+    to: str | None = None,
+    *,
+    checkpoint: Checkpoint | None = None,
+    elsewhere: str | None = None,
+) -> Plan:
+    """Plan the window and the target; ``to`` is an engine that keeps one factor for all lengths.
+
+    At the target all tokens beyond the window are scored, inside it half of them. Raises UserError
+    as ``make_plan`` does, and for a target inside the window.
+    """
+    if to is not None:
+        load("engine", to.replace("-", "_"))
+    checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
+    trained = checkpoint.rope.trained_length
+    if "length" not in spec.model_fields_set:
+        spec = spec.model_copy(update={"length": (TARGET,)})
+    target, *more = spec.lengths(trained)
+    if more or target <= trained:
+        raise UserError(
+            f"--length must be one length beyond the trained window ({trained:,} tokens), got "
+            f"{' '.join(spec.length)}."
+        )
+    named = spec.scaling
+    if "scaling" not in spec.model_fields_set:
+        named = default_candidates(target / trained, ships=native.ships(checkpoint.rope))
+    if to is not None:
+        texts = [one for one in named if isinstance(one, str)]
+        forms = {one: as_served(one, checkpoint.rope, target) for one in texts}
+        named = tuple(dict.fromkeys(forms[o] if isinstance(o, str) else o for o in named))
+        fixed = [f"`{one}` as `{form}`" for one, form in forms.items() if form != one]
+        if fixed:
+            log.info(
+                f"{to} keeps one factor for all lengths. Measured in this form: {', '.join(fixed)}."
+            )
+    changes = {
+        "scaling": named if OWN in named else (OWN, *named),
+        "length": (str(trained), str(target)),
+        "task": (
+            f"perplexity:tail={target - trained},slide=true",
+            f"perplexity:tail={trained // 2}",
+        ),
+    }
+    return make_plan(spec.model_copy(update=changes), checkpoint=checkpoint)
+
+
+def candidates_of(plan: Plan, to: str | None) -> tuple[dict[str, list[str]], frozenset[str]]:
+    """Return the candidates, each with the names that it coincides with, and the servable ones.
+
+    Those that an engine can serve come first. Raises UserError where it can serve none.
+    """
+    failed = {cell.scaling for cell in plan.cells if cell.failed is not None}
+    every = coinciding(plan, [one.label for one in plan.methods if one.label not in failed])
+    coded = unserved(plan, every, to)
+    servable = {name: same for name, same in every.items() if name not in coded}
+    if to and coded:
+        name, reason = next(iter(coded.items()))
+        if not servable.keys() - {OWN}:
+            raise UserError(
+                f"--to {to} can express none of these methods; name others, or leave --to out. "
+                f"`{name}`: {reason}"
+            )
+        example = "" if len(coded) == 1 else "For example, "
+        count = f"{counted(len(coded), 'methods')} {are(len(coded))}"
+        log.info(f"{count} left out. {example}`{name}`: {reason}")
+    others = {} if to else {name: every[name] for name in coded}
+    return servable | others, frozenset(servable)
+
+
+def coinciding(plan: Plan, labels: Iterable[str]) -> dict[str, list[str]]:
+    """Return, under the plainest name of each, the methods that are the same at the target.
+
+    A server keeps the form of the target for all lengths, so what a method does at other lengths
+    does not matter; a name whose form changes with the length is still the last choice.
+    """
+    window, target = plan.lengths
+    cells = {(cell.scaling, cell.length): cell for cell in plan.cells}
+    groups: dict[str | None, list[str]] = {}
+    for label in labels:
+        groups.setdefault(cells[label, target].frequencies, []).append(label)
+
+    def merit(label: str) -> tuple[bool, tuple[int, int, str]]:
+        far, near = (cells[label, length].rotation for length in (target, window))
+        return depends_on_length(far, near, window), plainness(label)
+
+    return {min(same, key=merit): sorted(same, key=merit) for same in groups.values()}
+
+
+def unserved(plan: Plan, labels: Iterable[str], to: str | None) -> dict[str, str]:
+    """Return the methods that an engine cannot express at the target, and why.
+
+    Without an engine these are the methods that none reads but transformers with a modelling file.
+    """
+    given = {method.label: method.given for method in plan.methods}
+    length, reasons = plan.lengths[-1], dict[str, str]()
+    coded = {
+        cell.scaling: bool(cell.rotation and cell.rotation.needs_code)
+        for cell in plan.cells
+        if cell.length == length
+    }
+    for label in labels:
+        if to is None and coded[label]:
+            reasons[label] = f"only --to {CODE} expresses it"
+        elif to is not None:
+            changes = {"scaling": (given[label],), "length": (str(length),)}
+            engine = "transformers" if to == CODE and not coded[label] else to
+            try:
+                export(plan.spec.model_copy(update=changes), engine)
+            except UserError as error:
+                reasons[label] = str(error)
+    return reasons
