@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,10 @@ import pandas as pd
 
 from ropewalk.harness.errors import UserError, reason
 from ropewalk.harness.names import nearest
-from ropewalk.harness.reports import effective_length, regret
-from ropewalk.harness.stats.cells import CELL, cells
+from ropewalk.harness.reports.cells import PLAIN, cells
+from ropewalk.harness.stats.cells import CELL
 from ropewalk.harness.stats.checkpoints import separated
-from ropewalk.harness.stats.decision import FAILED, needed_of, truncations
-from ropewalk.harness.stats.measure import difference, measure, units
+from ropewalk.harness.stats.decision import FAILED
 
 if TYPE_CHECKING:
     from ropewalk.harness.sweep.plan import Plan
@@ -94,48 +92,23 @@ def evaluate(conditions: Sequence[str], frame: pd.DataFrame) -> tuple[Verdict, .
 
 
 def table_of(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per cell, whose numbers are missing where a sample that decides them is.
+    """Return the table of cells, whose numbers are missing where a sample that decides them is.
 
-    ``regret`` is how much worse than the best method at most (95 %), and ``change`` the difference
-    from truncation to the trained window, of perplexity as shares: 0.05 is 5 %. A regret needs the
-    samples of every method, because a missing one may be the best; one that failed by itself is
-    not. ``effective_length`` is in tokens, the same in each row of a method.
+    A regret needs every method of a length, because a missing one may be the best; one that failed
+    by itself is not. What is relative to the model's own score in the window needs that too.
     """
-    frame = separated(frame)
-    table = cells(frame).reindex(columns=[*CELL, *COLUMNS[4:], "trained_length"])
-    known = needed_of(frame)
-    with suppress(ValueError):
-        bounds = regret.make(frame).set_index(CELL)["regret"]
-        table["regret"] = pd.MultiIndex.from_frame(table[CELL]).map(bounds.to_dict().get)
-    with suppress(ValueError):
-        reach = effective_length.make(frame).set_index(CELL[:3])["effective_length"].fillna(0)
-        table["effective_length"] = pd.MultiIndex.from_frame(table[CELL[:3]]).map(
-            reach.to_dict().get
-        )
-    for (model, task), (window, _) in truncations(frame).items():
-        samples = known[(known["model"] == model) & (known["task"] == task)]
-        measured = measure(samples)
-        of = {key: units(rows) for key, rows in samples.groupby(["scaling", "length"])}
-        for row in table.index[(table["model"] == model) & (table["task"] == task)]:
-            key = table.loc[row, "scaling"], table.loc[row, "length"]
-            if result := difference(of.get(key, {}), of["none", window], measured):
-                table.loc[row, "change"] = result.value
-    lost = frame[~frame["status"].isin(COMPLETE)]
-    _drop(table, ["score", "low", "high", "change"], lost, CELL)
-    _drop(table, ["regret"], lost[~lost["status"].isin(FAILED)], ["model", "task", "length"])
-    _drop(table, ["regret"], lost, CELL)
-    _drop(table, ["effective_length"], lost, CELL[:3])
-    own = lost["scaling"].isin(["none", "native"]) & (lost["length"] <= lost["trained_length"])
-    _drop(table, ["effective_length", "change"], lost[own], CELL[:2])
+    table = cells(separated(frame))
+    lost = table[~table["status"].isin(COMPLETE)]
+    plain = lost["scaling"].isin(PLAIN) & (lost["length"] <= lost["trained_length"])
+    for columns, rows, key in (
+        (["score", "low", "high", "change", "regret"], lost, CELL),
+        (["regret"], lost[~lost["status"].isin(FAILED)], ["model", "task", "length"]),
+        (["effective_length"], lost, CELL[:3]),
+        (["effective_length", "change"], lost[plain], CELL[:2]),
+    ):
+        here, there = (pd.MultiIndex.from_frame(part[key]) for part in (table, rows))
+        table.loc[here.isin(there), columns] = None
     return table
-
-
-def _drop(
-    table: pd.DataFrame, columns: Sequence[str], lost: pd.DataFrame, key: Sequence[str]
-) -> None:
-    """Take numbers out of the rows that share a key with samples that are lost."""
-    here, there = (pd.MultiIndex.from_frame(one[[*key]]) for one in (table, lost))
-    table.loc[here.isin(there), [*columns]] = float("nan")
 
 
 def _verdict(condition: str, table: pd.DataFrame) -> Verdict:
@@ -154,7 +127,7 @@ def _verdict(condition: str, table: pd.DataFrame) -> Verdict:
     always = table[pd.DataFrame(matches).all().to_numpy()]
     ever = table[pd.DataFrame(matches).any().to_numpy()]
     holds = True if len(always) else None if len(ever) else False
-    rows = always if len(always) else ever
+    rows = (always if len(always) else ever).astype(dict.fromkeys(used, float))
     texts = [
         f"{row['scaling']} at {row['length']:,} tokens, {row['task']} ({row['model']}): "
         + ", ".join(f"{name} {row[name]:.4g}" for name in used)
