@@ -68,15 +68,15 @@ class Failure:
 @contextmanager
 def backend_for(spec: Spec) -> Iterator[Backend]:
     """Open the backend of a sweep: Ray's workers where it names any, else this process."""
-    if spec.workers is None and spec.cluster is None:
-        backend = ThisProcess()
-        yield backend
-        backend.model = None
-        return
-    from ropewalk.harness.sweep._connect import connected  # with Ray, which few need
+    if spec.workers or spec.cluster:
+        from ropewalk.harness.sweep.ray import workers  # few need Ray
 
-    with connected(spec) as workers:
-        yield workers
+        with workers(spec) as backend:
+            yield backend
+    else:
+        process = ThisProcess()
+        yield process
+        process.model = None  # the backend may be held longer than this
 
 
 def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generator[Event]:

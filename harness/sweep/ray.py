@@ -1,26 +1,32 @@
-"""Workers of a Ray cluster: which answers which batch, and what happens when one is lost.
+"""The backend of many processes: workers of a Ray cluster, on this machine or at an address.
 
-Ray places the workers, carries batches and replies, and reports which worker was lost.
+Ray places the workers (``ropewalk[cluster]``), carries batches and replies, and reports which
+worker was lost. What a lost worker has not answered is given to another.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import signal
 import socket
+import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+import ropewalk
 from ropewalk.harness.engine import OutOfMemory, Sizes
 from ropewalk.harness.engine.prefix_tree import in_order
-from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.errors import UserError, reason, why
 from ropewalk.harness.models.files import go_offline
 from ropewalk.harness.names import place
 from ropewalk.harness.sweep.backend import Failed, Reply
@@ -29,6 +35,7 @@ from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan, open_model
 from ropewalk.harness.sweep.record import machine, version
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.harness.sweep.this_process import ready, replies
+from ropewalk.scaling.types import Rotation
 from ropewalk.tasks._tokens import kept
 from ropewalk.tasks.types import ModelRequest
 
@@ -36,163 +43,158 @@ log = logging.getLogger("ropewalk")
 ALIKE = ("ropewalk", "torch", "transformers")  # packages whose versions the numbers depend on
 LOSSES = 3  # workers lost in a row, over one batch or while they load, before it is given up
 PATIENCE = 60.0  # seconds without a worker before a message says so
-WAITS = 10  # of them in a row without a node that could hold a worker, before it is given up
-SILENT = 5  # of them in a row without a reply of a busy worker, before a message says so
 ROUNDS = 4  # batches a worker gets, so that the last to end is not far behind
 STEP = 5.0  # seconds between looks at the head
 GRACE = 20.0  # seconds for a head that is restarted
 KEPT = "what was measured is kept. Start Ray again, and the same command continues."
-
-
-class Worker:
-    """What runs in a worker's process; it answers one batch at a time."""
-
-    def prepare(self, spec: Spec, fingerprint: str, threads: int) -> dict[str, Any]:
-        """Load the weights; return what this worker is, or under ``refused`` why it cannot be."""
-        if spec.offline:
-            go_offline()
-        torch.set_num_threads(threads)
-        where = socket.gethostname()
-        try:
-            checkpoint = open_model(spec)
-            if checkpoint.fingerprint != fingerprint:
-                raise UserError(f"its files of the model differ ({checkpoint.fingerprint}).")
-            self.model, self.checkpoint = ready(checkpoint), checkpoint
-        except UserError as error:
-            return {"refused": f"worker on {where}: {error}"}
-        return {"host": where, "process": os.getpid(), **machine(checkpoint.device)}
-
-    def answer(
-        self, rotation: Any, questions: Mapping[Key, ModelRequest], sizes: Sizes
-    ) -> Iterator[tuple[Key, Reply]]:
-        """Yield the replies as they are measured."""
-        yield from replies(self.model, self.checkpoint, rotation, questions, sizes)
-
-
-def anywhere(plan: Plan) -> Spec:
-    """Return a sweep as any process reads it: a place in full, what is on the hub by its name."""
-    spec, checkpoint = plan.spec, plan.checkpoint
-    local = spec.model != "reference" and place(spec.model).exists()
-    resolved = {
-        "model": str(Path(checkpoint.name).absolute()) if local else spec.model,
-        # Of a GGUF file on the hub only what was asked is known.
-        "revision": checkpoint.revision or spec.revision,
-        "adapter": _adapter(plan),
-        "dtype": checkpoint.dtype,
-        "device": "auto" if spec.device_map else checkpoint.device,
-        "scaling": (),  # no worker needs them, and a function may not be sent
-    }
-    return spec.model_copy(update=resolved)
-
-
-def _adapter(plan: Plan) -> str | None:
-    """Return the folder of an adapter, or its name on the hub with its commit."""
-    given, adapter = plan.spec.adapter, plan.checkpoint.adapter
-    if given is None or adapter is None:
-        return None
-    # The hub's files of a commit lie in a folder of its name.
-    hub = f"{given.partition('@')[0]}@{Path(adapter.folder).name}"
-    return adapter.folder if place(given).is_dir() else hub
-
-
-def version_difference(facts: dict[str, Any]) -> str | None:
-    """Return a sentence where a worker has another version of what the numbers depend on."""
-    for name in ALIKE:
-        here, there = (str(v).partition("+")[0] for v in (version(name), facts["versions"][name]))
-        if here != there:
-            return f"worker on {facts['host']}: it has {name} {there}, here is {here}."
-    return None
-
-
-def split(work: Sequence[Batch], workers: int) -> list[Batch]:
-    """Return the work in batches, the longest first, none larger than a fair part where possible.
-
-    A part is fair where every worker gets several.
-    """
-    fair = sum(batch.tokens for batch in work) / (ROUNDS * workers)
-    batches: list[Batch] = []
-    for batch in work:
-        items: list[Item] = []
-        tokens = 0
-        for family in _families(batch.items):
-            more = sum(item.question.length for item in family)
-            if items and tokens + more > fair:
-                batches.append(Batch(batch.rotation, tuple(items)))
-                items, tokens = [], 0
-            items += family
-            tokens += more
-        batches.append(Batch(batch.rotation, tuple(items)))
-    return sorted(batches, key=lambda batch: -batch.tokens)
-
-
-def _families(items: Sequence[Item]) -> list[list[Item]]:
-    """Group questions that share half of their tokens or more: the engine computes those once."""
-    families: list[list[Item]] = []
-    for item in sorted(items, key=lambda item: in_order(item.question.tokens)):
-        if families:
-            before, tokens = (kept(one.question.tokens) for one in (families[-1][-1], item))
-            if 2 * before.common(tokens) >= min(len(before), len(tokens)):
-                families[-1].append(item)
-                continue
-        families.append([item])
-    return families
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "^",  # no log of a lost node in our output: a sentence reports it
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning about a later version
+    # What Ray adds to the niceness of its workers: its own 15 leaves each about 3 % of a core that
+    # another process wants too.
+    "RAY_worker_niceness": "0",
+    # Seconds until Ray ends this process, without a sentence, where the head is gone.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "86400",
+}
 
 
 class StrandedError(UserError):
     """The head or this process's own node is gone, and nothing can be asked of Ray any more."""
 
 
-class Watch:
-    """Looks at the head at an address, and at the node of Ray's number that this process is on.
+@contextmanager
+def workers(spec: Spec) -> Iterator[Workers]:
+    """Connect to the cluster of a spec, or start one on this machine, and yield its workers.
 
-    Ray's own questions to a head that is gone never return.
+    Raises UserError where Ray is not installed, or no cluster answers at the address.
     """
-
-    def __init__(self, ray: Any, head: str, node: str) -> None:
-        self.ray, self.head, self.node = ray, head, node
-        self.seen = time.monotonic()
-
-    def wait(self, references: list[Any], seconds: float) -> list[Any]:
-        """Return those that are ready, none after some seconds; raise StrandedError as ``look``."""
-        for _ in range(int(seconds / STEP)):
-            self.look()
-            ready, _ = self.ray.wait(references, timeout=STEP)
-            if ready:
-                return list(ready)
-        return []
-
-    def look(self) -> None:
-        """Raise StrandedError where the head is gone for a while, or the node; not at every call.
-
-        Nothing is asked until some seconds after the head last answered.
-        """
-        silent = time.monotonic() - self.seen
-        if silent < STEP:
-            return
-        host, _, port = self.head.rpartition(":")
+    try:
+        os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
+        import ray
+    except ImportError:
+        raise UserError(
+            "--workers and --cluster need Ray; install it with: pip install 'ropewalk[cluster]'"
+        ) from None
+    # The path of a socket has at most 107 characters, and TMPDIR may be long.
+    with tempfile.TemporaryDirectory(
+        prefix="ropewalk-ray-",
+        dir=os.environ.get("RAY_TMPDIR", "/tmp"),
+        ignore_cleanup_errors=True,
+    ) as folder:
         try:
-            socket.create_connection((host, int(port)), timeout=STEP).close()
-        except OSError:
-            if silent >= GRACE:
-                raise StrandedError(
-                    f"the head of the cluster at {self.head} is gone; {KEPT}"
-                ) from None
-            return
-        self.seen = time.monotonic()
-        if self.node in [node["NodeID"] for node in self.ray.nodes() if not node["Alive"]]:
-            raise StrandedError(f"Ray's node on this machine is gone; {KEPT}")
+            if spec.cluster is None:
+                cores = max(torch.get_num_threads(), spec.workers or 1)
+                where = {"num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
+                _init(ray, "local", **where)
+            else:
+                _init(ray, spec.cluster)
+            yield _workers(ray, spec)
+        except StrandedError:
+            # Ray's own end would wait for its head, and its destructors crash.
+            atexit.unregister(ray.shutdown)
+            atexit.register(os._exit, 2)
+            atexit.register(sys.stdout.flush)  # before that
+            raise
+        except BaseException:
+            ray.shutdown()
+            raise
+        ray.shutdown()
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """A connected Ray cluster; ``device``, ``threads`` and ``gpus`` are those of each worker."""
+def _init(ray: Any, address: str, **settings: Any) -> None:
+    """Start Ray, or connect to a running cluster."""
+    start, before = "Start one with: ray start --head", signal.getsignal(signal.SIGTERM)
+    try:
+        if address not in ("auto", "local"):  # Ray would try for two minutes, with many messages
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        text = f"no cluster answers at {address} (HOST:PORT): {why(error)}. {start}"
+        raise UserError(text) from None
+    try:  # Ray lets its workers import from the current directory
+        with chdir(Path(ropewalk.__file__).parent.parent):
+            ray.init(address, logging_level="ERROR", log_to_driver=False, **settings)
+    except (Exception, SystemExit) as error:
+        raise UserError(f"Ray cannot be reached: {reason(error)} {start}") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)  # Ray's own ends the process with another status
 
-    count: int
-    device: str
-    threads: int
-    gpus: int
-    head: str  # its address
-    node: str  # Ray's number of the node that this process is on
+
+def _workers(ray: Any, spec: Spec) -> Workers:
+    """Return the workers of a cluster: one per GPU, or per node with GPUs or with cores."""
+    device = spec.device
+    if device == "auto":
+        device = "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
+    if device not in ("cpu", "cuda"):
+        raise UserError(
+            f"workers are given their GPU by Ray: --device {spec.device} must be cpu or cuda."
+        )
+    has = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus, cores = ([int(node.get(kind, 0)) for node in has] for kind in ("GPU", "CPU"))
+    if device == "cpu":
+        count = spec.workers or sum(map(bool, cores))
+        return Workers(ray, device, count, most_each(cores, count), 0)
+    if not any(gpus):
+        raise UserError("--device cuda: no machine has a GPU for a worker; use --device cpu.")
+    threads = max(1, torch.get_num_threads() // (spec.workers or 1)) if not spec.cluster else 1
+    if not spec.device_map:
+        count = spec.workers or sum(gpus)
+        if sum(gpus) < count:
+            log.info(f"Each worker needs a GPU of its own, of {count} not all will work at once.")
+        return Workers(ray, device, count, threads, 1)
+    count = spec.workers or sum(map(bool, gpus))
+    if sum(gpus) < count:
+        raise UserError(
+            f"--workers {count} with --device-map {spec.device_map}: each worker needs GPUs of"
+            f" its own, and there are {sum(gpus)}; use --workers {sum(gpus)} or fewer."
+        )
+    return Workers(ray, device, count, threads, most_each(gpus, count))
+
+
+def most_each(amounts: Sequence[int], count: int) -> int:
+    """Return how many cores or GPUs so many workers can have each, on nodes with these; 1 at least.
+
+    A worker is on one node.
+    """
+    fits = (n for n in range(max(amounts), 0, -1) if sum(has // n for has in amounts) >= count)
+    return next(fits, 1)
+
+
+class Worker:
+    """What runs in a worker's process; it answers one batch at a time."""
+
+    def prepare(
+        self, spec: Spec, fingerprint: str, threads: int, versions: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Load the weights; return what this worker is, or under ``refused`` why it cannot be."""
+        if spec.offline:
+            go_offline()
+        torch.set_num_threads(threads)
+        host = socket.gethostname()
+        try:
+            for name, wanted in versions.items():
+                if (has := release(name)) != wanted:
+                    raise UserError(f"it has {name} {has}, here is {wanted}.")
+            checkpoint = open_model(spec)
+            if checkpoint.fingerprint != fingerprint:
+                raise UserError(f"its files of the model differ ({checkpoint.fingerprint}).")
+            self.model, self.checkpoint = ready(checkpoint), checkpoint
+        except UserError as error:
+            return {"refused": f"worker on {host}: {error}"}
+        place = f"the worker on {host} (process {os.getpid()})"
+        return {"place": place, "machine": machine(checkpoint.device)}
+
+    def answer(
+        self, rotation: Any, requests: Mapping[Key, ModelRequest], sizes: Sizes
+    ) -> Iterator[tuple[Key, Reply]]:
+        """Yield the replies as they are measured."""
+        yield from replies(self.model, self.checkpoint, rotation, requests, sizes)
+
+
+def release(package: str) -> str:
+    """Return the version of a package, without that of its build."""
+    return str(version(package)).partition("+")[0]
 
 
 class Loaded(NamedTuple):
@@ -204,40 +206,36 @@ class Loaded(NamedTuple):
 
 @dataclass
 class Assignment:
-    """A batch that a worker answers: the items without a reply, by their identity.
+    """What a worker answers under a rotation: the items without a reply.
 
     ``losses`` counts the workers lost over it in a row without one reply.
     """
 
     worker: Loaded
-    batch: Batch
+    rotation: Rotation
+    left: dict[Key, Item]
     losses: int
-
-    def __post_init__(self) -> None:
-        self.left: dict[Key, Item] = {item.key: item for item in self.batch.items}
 
 
 class Workers:
-    """The backend of many processes: which batches wait, which worker has which, who still loads.
+    """Which batches wait, which worker has which, and who still loads the weights.
 
-    Each worker has the weights, and keeps them for later calls of ``answers``.
+    ``threads`` and ``gpus`` are those of each of ``workers`` processes on ``device``.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        import ray
-
-        self.ray, self.cluster, self.sizes = ray, cluster, Sizes()
+    def __init__(self, ray: Any, device: str, workers: int, threads: int, gpus: int) -> None:
+        self.ray, self.device, self.workers = ray, device, workers
+        self.threads, self.gpus, self.sizes = threads, gpus, Sizes()
+        self.worker: Any = ray.remote(num_cpus=threads, num_gpus=gpus)(Worker)
+        self.plan: Plan | None = None
         self.queue = deque[tuple[Batch, int]]()  # each with its losses
-        resources = {"num_cpus": cluster.threads, "num_gpus": cluster.gpus}
-        self.worker: Any = ray.remote(**resources)(Worker)  # type: ignore[call-overload]
         self.loading: dict[Any, Any] = {}  # the reply to prepare: its worker
         self.busy: dict[Any, Assignment] = {}  # by the stream of its replies
         self.free: list[Loaded] = []
         self.joined: list[dict[str, Any]] = []  # what a session records of each worker
         self.lost = 0  # workers in a row that were lost while they loaded
-        self.watch = Watch(ray, cluster.head, cluster.node)
-        self.device, self.workers = cluster.device, cluster.count
-        self.plan: Plan | None = None
+        here = ray.get_runtime_context()
+        self.head, self.node = here.gcs_address, here.get_node_id()
 
     @property
     def machines(self) -> dict[str, Any]:
@@ -248,30 +246,16 @@ class Workers:
         """Return the replies to all requests, once a worker holds the weights."""
         self.sizes = fitted(plan, work)
         if self.plan is not None and self.plan.checkpoint is not plan.checkpoint:
-            self.leave()
+            self._dismiss()
         self.plan = plan
-        self.queue.extend((batch, 0) for batch in split(work, self.cluster.count))
-        self.start()
-        return self.replies()
-
-    def leave(self) -> None:
-        """End the workers of a model, and forget what was asked of them."""
-        held = [*self.free, *(assignment.worker for assignment in self.busy.values())]
-        for worker in [*(one.handle for one in held), *self.loading.values()]:
-            self.ray.kill(worker)
-        for known in (self.queue, self.free, self.busy, self.loading, self.joined):
-            known.clear()
-
-    def start(self) -> None:
-        """Start the workers and wait for the first that has loaded the weights."""
-        there = len(self.free) + len(self.loading)
-        for _ in range(min(self.cluster.count, len(self.queue)) - there):
-            self._start_worker()
+        self.queue.extend((batch, 0) for batch in split(work, self.workers))
+        for _ in range(min(self.workers, len(self.queue)) - len(self.free) - len(self.loading)):
+            self._start()
         while not self.free:
             self._loaded(self._wait())
+        return self._replies()
 
-    def replies(self) -> Iterator[tuple[Item, Reply]]:
-        """Yield every question's reply, each once, as the workers send them."""
+    def _replies(self) -> Iterator[tuple[Item, Reply]]:
         while self.queue or self.busy:
             while self.queue and self.free:
                 self._assign(self.free.pop(), *self.queue.popleft())
@@ -281,86 +265,80 @@ class Workers:
             else:
                 self._loaded(first)
 
-    def _start_worker(self) -> None:
+    def _dismiss(self) -> None:
+        """End the workers of another model, and forget what they were asked."""
+        held = [*self.free, *(assignment.worker for assignment in self.busy.values())]
+        for handle in [*(worker.handle for worker in held), *self.loading.values()]:
+            self.ray.kill(handle)
+        for known in (self.queue, self.free, self.busy, self.loading, self.joined):
+            known.clear()
+
+    def _start(self) -> None:
         """Request one more worker; Ray starts it where and when there is room."""
         assert self.plan is not None
-        worker, spec = self.worker.remote(), anywhere(self.plan)
-        known = self.plan.checkpoint.fingerprint
-        ready = worker.prepare.remote(spec, known, self.cluster.threads)
+        worker, known = self.worker.remote(), self.plan.checkpoint.fingerprint
+        versions = {name: release(name) for name in ALIKE}
+        ready = worker.prepare.remote(anywhere(self.plan), known, self.threads, versions)
         self.loading[ready] = worker
 
     def _wait(self) -> Any:
-        """Return what comes next: a worker that is ready, or the next of a stream of replies."""
-        silent = nowhere = 0
-        while nowhere < WAITS and (self.loading or self.busy):
-            ready = self.watch.wait([*self.loading, *self.busy], PATIENCE)
-            if ready:
-                return ready[0]
-            silent += 1
-            if not self.busy:
-                nowhere = 0 if self._room() else nowhere + 1  # a cloud may start a node meanwhile
-                many = self.cluster.gpus
-                gpus = f" and {many} GPU{'s' * (many > 1)}" if many else ""
-                each = f"each needs {self.cluster.threads} processor cores{gpus}"
+        """Return what comes next: a worker that is ready, or the next of a stream of replies.
+
+        Raises StrandedError where the head is gone for a while, or this process's node: Ray's own
+        questions to a head that is gone never return.
+        """
+        host, _, port = self.head.rpartition(":")
+        seen = said = time.monotonic()
+        while not (ready := self.ray.wait([*self.loading, *self.busy], timeout=STEP)[0]):
+            now = time.monotonic()
+            try:
+                socket.create_connection((host, int(port)), timeout=STEP).close()
+            except OSError:
+                if now - seen >= GRACE:
+                    text = f"the head of the cluster at {self.head} is gone; {KEPT}"
+                    raise StrandedError(text) from None
+                continue
+            seen = now
+            if self.node in [n["NodeID"] for n in self.ray.nodes() if not n["Alive"]]:
+                raise StrandedError(f"Ray's node on this machine is gone; {KEPT}")
+            if not self.busy and now - said > PATIENCE:
+                said = now
+                each = f"each needs {self.threads} processor cores and {self.gpus} GPUs"
                 log.info(f"Still waiting for a worker; {each}.")
-            elif silent % SILENT == 0:
-                self._say_silent(silent * PATIENCE / 60)
-        raise UserError(
-            "no worker is left, nor a node that could hold one; what was measured is kept."
-        )
-
-    def _say_silent(self, minutes: float) -> None:
-        places = ", ".join(assignment.worker.place for assignment in self.busy.values())
-        log.info(
-            f"No reply for {minutes:g} minutes from {places}. A long question can take as long; a "
-            "process that is stopped or hangs can be killed: its samples are then given out again."
-        )
-
-    def _room(self) -> bool:
-        """Return whether a live node has the resources of a worker, if nothing else ran on it."""
-        needs = {"CPU": self.cluster.threads, "GPU": self.cluster.gpus}
-        alive = [n["Resources"] for n in self.ray.nodes() if n["Alive"]]  # type: ignore[no-untyped-call]
-        return any(all(has.get(key, 0) >= n for key, n in needs.items()) for has in alive)
+        return ready[0]
 
     def _loaded(self, ready: Any) -> None:
-        """Take in a worker that has loaded, or start another for one that was lost."""
+        """Take in a worker that has loaded, or start another for one that was lost.
+
+        Raises UserError where it cannot be used and was the last.
+        """
         worker = self.loading.pop(ready)
         try:
             facts = self.ray.get(ready)
         except self.ray.exceptions.RayError as error:
-            self._lost_loading(error)
-            return
-        refused = facts.get("refused") or version_difference(facts)
-        if refused:
-            self._without(refused)
+            self.lost += 1
+            if self.lost < LOSSES:
+                log.info("A worker was lost while it loaded the weights; another is started.")
+                self._start()
+                return
+            text = f"{LOSSES} workers were lost while they loaded the weights: {_cause(error)}"
+            facts = {"refused": text}
+        if refused := facts.get("refused"):
+            if not (self.free or self.busy or self.loading):
+                raise UserError(refused)
+            log.info(f"Going on without one: {refused}")
             return
         self.lost = 0
-        place = f"the worker on {facts.pop('host')} (process {facts.pop('process')})"
-        self.joined.append(facts)
-        self.free.append(Loaded(worker, place))
-
-    def _without(self, why: str) -> None:
-        """Go on without a worker; raise UserError where it was the last."""
-        if not (self.free or self.busy or self.loading):
-            raise UserError(why)
-        log.info(f"Going on without one: {why}")
-
-    def _lost_loading(self, error: Exception) -> None:
-        """Start another worker for one that was lost, until too many are."""
-        self.lost += 1
-        if self.lost < LOSSES:
-            message = "A worker was lost while it loaded the weights; another is started."
-            log.info(message)
-            self._start_worker()
-            return
-        self._without(f"{LOSSES} workers were lost while they loaded the weights: {_why(error)}")
+        self.joined.append(facts["machine"])
+        self.free.append(Loaded(worker, facts["place"]))
 
     def _assign(self, worker: Loaded, batch: Batch, losses: int) -> None:
         streaming = worker.handle.answer.options(num_returns="streaming")
         # What a worker was lost over may have been too much for its memory.
         sizes = self.sizes.least if losses else self.sizes
         stream = streaming.remote(batch.rotation, batch.questions, sizes)
-        self.busy[stream] = Assignment(worker, batch, losses)
+        left = {item.key: item for item in batch.items}
+        self.busy[stream] = Assignment(worker, batch.rotation, left, losses)
 
     def _reply(self, stream: Any) -> Iterator[tuple[Item, Reply]]:
         """Yield the next reply of a stream; what a lost worker leaves is given out again."""
@@ -375,29 +353,73 @@ class Workers:
             log.info(f"A worker was lost; its {len(assignment.left)} samples are given out again.")
             with suppress(self.ray.exceptions.RayError):
                 self.ray.kill(assignment.worker.handle)
-            self._start_worker()
+            self._start()
             yield from self._retry(assignment, error)
         else:
             assignment.losses = 0
             yield assignment.left.pop(key), reply
 
     def _retry(self, assignment: Assignment, error: Exception) -> Iterator[tuple[Item, Reply]]:
-        """Queue what is left; at last every question alone, and what then fails has failed."""
-        rotation, left = assignment.batch.rotation, tuple(assignment.left.values())
-        losses = assignment.losses + 1
-        if losses < LOSSES:
-            self.queue.appendleft((Batch(rotation, left), losses))
+        """Queue what is left; at last every request alone, and what then fails has failed."""
+        left, losses = tuple(assignment.left.values()), assignment.losses + 1
+        if losses < LOSSES or not left:
+            self.queue.appendleft((Batch(assignment.rotation, left), losses))
         elif len(left) > 1:
-            self.queue.extend((Batch(rotation, (item,)), LOSSES - 1) for item in left)
+            alone = (Batch(assignment.rotation, (item,)) for item in left)
+            self.queue.extend((batch, LOSSES - 1) for batch in alone)
+        elif isinstance(error, self.ray.exceptions.OutOfMemoryError):
+            yield left[0], Reply(OutOfMemory(assignment.worker.place), 0.0, 0.0)
         else:
-            failed = Failed(f"{LOSSES} workers were lost over it: {_why(error)}")
-            memory = isinstance(error, self.ray.exceptions.OutOfMemoryError)
-            for item in left:
-                lack = OutOfMemory(assignment.worker.place) if memory else failed
-                yield item, Reply(lack, 0.0, 0.0)
+            failed = Failed(f"{LOSSES} workers were lost over it: {_cause(error)}")
+            yield left[0], Reply(failed, 0.0, 0.0)
 
 
-def _why(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     """Return the last line of Ray's message, which is the cause."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return reason(Exception(lines[-1] if lines else type(error).__name__))
+    return reason(str(error).strip().rpartition("\n")[2].strip() or type(error).__name__)
+
+
+def anywhere(plan: Plan) -> Spec:
+    """Return a sweep as any process reads it: a path in full, what is on the hub by its name."""
+    spec, checkpoint, adapter = plan.spec, plan.checkpoint, plan.checkpoint.adapter
+    local = spec.model != "reference" and place(spec.model).exists()
+    changes: dict[str, Any] = {
+        "model": str(Path(checkpoint.name).absolute()) if local else spec.model,
+        # Of a GGUF file on the hub only what was asked is known.
+        "revision": checkpoint.revision or spec.revision,
+        "dtype": checkpoint.dtype,
+        "device": "auto" if spec.device_map else checkpoint.device,
+        "scaling": (),  # no worker needs them, and a function may not be sent
+    }
+    if spec.adapter is not None and adapter is not None:
+        # The hub's files of a commit lie in a folder of its name.
+        hub = f"{spec.adapter.partition('@')[0]}@{Path(adapter.folder).name}"
+        changes["adapter"] = adapter.folder if place(spec.adapter).is_dir() else hub
+    return spec.model_copy(update=changes)
+
+
+def split(work: Sequence[Batch], workers: int) -> list[Batch]:
+    """Return the work in batches, the longest first, none larger than a fair part where possible.
+
+    A part is fair where every worker gets several. Requests that share half of their tokens or more
+    with the one before stay together: the engine computes those once.
+    """
+    fair = sum(batch.tokens for batch in work) / (ROUNDS * workers)
+    batches: list[Batch] = []
+    for batch in work:
+        families: list[list[Item]] = []
+        for item in sorted(batch.items, key=lambda item: in_order(item.question.tokens)):
+            tokens = kept(item.question.tokens)
+            before = kept(families[-1][-1].question.tokens) if families else tokens
+            if families and 2 * before.common(tokens) >= min(len(before), len(tokens)):
+                families[-1].append(item)
+            else:
+                families.append([item])
+        parts: list[list[Item]] = [[]]
+        for family in families:
+            size = sum(item.question.length for item in (*parts[-1], *family))
+            if parts[-1] and size > fair:
+                parts.append([])
+            parts[-1] += family
+        batches += [Batch(batch.rotation, tuple(items)) for items in parts]
+    return sorted(batches, key=lambda batch: -batch.tokens)

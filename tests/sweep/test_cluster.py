@@ -4,10 +4,12 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,90 +19,51 @@ import psutil
 import pytest
 import torch
 
-from ropewalk.harness.engine import DEFAULT, OutOfMemory, Sizes
+from ropewalk.harness.cli import main
+from ropewalk.harness.engine import OutOfMemory, Sizes
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.recommend import race
-from ropewalk.harness.runs.store import RUN, append
-from ropewalk.harness.sweep._connect import SETTINGS, connected, gpus_each
+from ropewalk.harness.runs.store import RUN, SAMPLES, append
+from ropewalk.harness.sweep import measure
 from ropewalk.harness.sweep.backend import Failed
 from ropewalk.harness.sweep.plan import Batch, Cell, Item
-from ropewalk.harness.sweep.ray import (
-    LOSSES,
-    Loaded,
-    Watch,
-    Workers,
-)
+from ropewalk.harness.sweep.ray import LOSSES, SETTINGS, Loaded, Workers, workers
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling.types import Frequencies
-from ropewalk.tasks.types import Loglikelihood, Request
+from ropewalk.tasks.types import Loglikelihood
+from tests import ROOT
 from tests.command_line import MANY, samples, sweep
 
 os.environ.update(SETTINGS)  # which Ray reads when it is imported
 ray = pytest.importorskip("ray")
 
 
-def test_more_spread_models_than_gpus_are_an_error():
-    with pytest.raises(UserError, match="--workers 4 with --device-map auto: .* there are 2; use"):
-        gpus_each(Spec(device_map="auto"), "cuda", [2], 4)
-
-
-def batch_of(*tokens: Sequence[int]) -> Batch:
-    rotation = Frequencies(torch.ones(1))
-    cell = Cell("none", "task", 1, rotation, "key", ())
-    items = (Item(cell, Loglikelihood(tuple(t), 1, doc_id="u")) for t in tokens)
-    return Batch(rotation, tuple(items))
-
-
-class TestLosses:
-    """What loses workers is tried again, then question by question, and then told."""
-
-    @pytest.fixture
-    def dispatch(self) -> Any:
-        """Return a dispatch whose workers are objects, and which notes what they are asked."""
-        given: list[Any] = []
-
-        def remote(_: Any, questions: Mapping[Any, Request], sizes: Sizes) -> object:
-            given.append((len(questions), sizes))
-            return object()
-
-        answer = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=remote))
-        made: Any = object.__new__(Workers)
-        made.ray, made.sizes = ray, DEFAULT
-        made.queue, made.busy, made.free, made.loading = deque(), {}, [], {}
-        made.cluster = SimpleNamespace(gpus=0)
-        made.watch = Watch(ray, "127.0.0.1:9", "here")
-        made.given = given
-        made.loaded = Loaded(SimpleNamespace(answer=answer), "the worker on here (process 7)")
-        return made
-
-    def lose(self, dispatch: Any, batch: Batch, losses: int, error: Exception) -> list[Any]:
-        """Give out the batch, lose its worker, and return what is told of its questions."""
-        dispatch._assign(dispatch.loaded, batch, losses)
-        return list(dispatch._retry(dispatch.busy.popitem()[1], error))
-
-    @pytest.mark.parametrize(
-        ("error", "failure"),
-        [
-            (RuntimeError("long\nkilled by a signal"), "3 workers were lost over it: killed by a "),
-            (ray.exceptions.OutOfMemoryError("too much"), None),  # told by the estimate
-        ],
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (RuntimeError("long\nkilled"), Failed(f"{LOSSES} workers were lost over it: killed")),
+        (ray.exceptions.OutOfMemoryError("too much"), OutOfMemory("there")),
+    ],
+)
+def test_what_loses_every_worker_is_a_failure(error, outcome):
+    """It is tried again in the smallest chunks, then request by request, and then told."""
+    sizes: list[tuple[int, Any]] = []
+    answer = SimpleNamespace(remote=lambda _, requests, how: sizes.append((len(requests), how)))
+    loaded: Any = Loaded(
+        SimpleNamespace(answer=SimpleNamespace(options=lambda **_: answer)), "there"
     )
-    def test_what_loses_every_worker_is_a_failure(self, error, failure, dispatch):
-        batch = batch_of([1, 2], [3, 4])
-        for losses in range(LOSSES - 1):
-            assert self.lose(dispatch, batch, losses, error) == []
-            assert dispatch.queue.popleft() == (batch, losses + 1)
-        assert self.lose(dispatch, batch, LOSSES - 1, error) == []
-        for (alone, losses), item in zip(dispatch.queue, batch.items, strict=True):
-            ((lost, reply),) = self.lose(dispatch, alone, losses, error)
-            assert lost is item
-            if failure is None:
-                assert reply.outcome == OutOfMemory("the worker on here (process 7)")
-            else:
-                assert isinstance(reply.outcome, Failed)
-                assert reply.outcome.reason.startswith(failure)
-        wanted = [(2, DEFAULT), *[(2, DEFAULT.least)] * (LOSSES - 1), *[(1, DEFAULT.least)] * 2]
-        assert dispatch.given == wanted
+    cell = Cell("none", "task", 1, rotation := Frequencies(torch.ones(1)), "key", ())
+    items = tuple(Item(cell, Loglikelihood((n, n), 1, doc_id="u")) for n in (1, 2))
+    backend: Any = object.__new__(Workers)
+    backend.ray, backend.busy, backend.sizes = ray, {}, Sizes()
+    backend.queue, told = deque([(Batch(rotation, items), 0)]), []
+    while backend.queue:
+        backend._assign(loaded, *backend.queue.popleft())
+        told += backend._retry(backend.busy.popitem()[1], error)
+    assert [item for item, _ in told] == [*items]
+    assert all(reply.outcome == outcome for _, reply in told)
+    least = Sizes().least
+    assert sizes == [(2, Sizes()), *[(2, least)] * (LOSSES - 1), (1, least), (1, least)]
 
 
 def processes(dispatch: Workers) -> list[int]:
@@ -109,7 +72,7 @@ def processes(dispatch: Workers) -> list[int]:
     found = [int(re.findall(r"process (\d+)", worker.place)[0]) for worker in held]
     waiting = [*dispatch.loading]
     done = ray.wait(waiting, num_returns=len(waiting), timeout=0)[0] if waiting else []
-    found += [ray.get(ready)["process"] for ready in done]
+    found += [int(re.findall(r"process (\d+)", ray.get(one)["place"])[0]) for one in done]
     return [process for process in found if psutil.pid_exists(process)]
 
 
@@ -120,11 +83,11 @@ def lose(patch: pytest.MonkeyPatch, kill: Callable[[list[int]], None]) -> None:
     """
     count = [0]
     made: list[Workers] = []
-    start = Workers.start
+    start = Workers.answers
 
-    def noted(dispatch: Workers) -> None:
+    def noted(dispatch: Workers, *plan: Any) -> Any:
         made.append(dispatch)
-        start(dispatch)
+        return start(dispatch, *plan)
 
     def wait(over: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 120
@@ -142,7 +105,7 @@ def lose(patch: pytest.MonkeyPatch, kill: Callable[[list[int]], None]) -> None:
             kill(first)
             wait(lambda: not all(map(psutil.pid_exists, first)))
 
-    patch.setattr(Workers, "start", noted)
+    patch.setattr(Workers, "answers", noted)
     patch.setattr("ropewalk.harness.sweep.measure.append", losing)
 
 
@@ -188,10 +151,12 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("words", "told"),
         [
-            (["--cluster", "nonsense"], "--cluster 'nonsense' is no address; give HOST:PORT"),
-            (["--cluster", "127.0.0.1:1"], "no cluster answers at 127.0.0.1:1: Connection refused"),
-            (["--cluster", "auto"], "no cluster runs on this machine; start one with: ray start"),
-            (["--workers", "0"], "workers: it must be greater than or equal to 1 (given: 0)."),
+            (["--cluster", "nonsense"], "no cluster answers at nonsense (HOST:PORT): "),
+            (
+                ["--cluster", "127.0.0.1:1"],
+                "127.0.0.1:1 (HOST:PORT): Connection refused. Start one",
+            ),
+            (["--cluster", "auto"], "Ray cannot be reached: Could not find any running Ray"),
         ],
     )
     def test_an_address_where_nothing_is(self, words, told, bare, ropewalk):
@@ -208,18 +173,22 @@ class TestRefused:
         return sweep(tiny, docs, Path("run"))
 
     @pytest.mark.parametrize(
-        ("device", "message"), [("cuda", "has no GPU"), ("mps", "cpu or cuda")]
+        ("settings", "message"),
+        [
+            ({"device": "cuda"}, "no machine has a GPU"),
+            ({"device": "mps"}, "cpu or cuda"),
+            ({"device_map": "auto"}, "--workers 4 with --device-map auto: .* there are 2; use"),
+        ],
     )
-    def test_a_device_that_no_worker_can_have(self, device, message, tmp_path, monkeypatch):
+    def test_a_device_that_no_worker_can_have(self, settings, message, tmp_path, monkeypatch):
         """It is refused at once, and not waited for; a long TMPDIR leaves Ray's sockets short."""
         started: dict[str, Any] = {}
-        monkeypatch.setattr(ray, "init", lambda **given: started.update(given))
-        monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
+        has = {"CPU": 2.0, "GPU": 2.0 if "device_map" in settings else 0.0}
+        monkeypatch.setattr(ray, "init", lambda _, **given: started.update(given))
+        monkeypatch.setattr(ray, "cluster_resources", lambda: has)
+        monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": has}])
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("x" * 60)))
-        with (
-            pytest.raises(UserError, match=message),
-            connected(Spec(workers=2, device=device)),
-        ):
+        with pytest.raises(UserError, match=message), workers(Spec(workers=4, **settings)):
             pass
         assert len(started["_temp_dir"]) < 40
 
@@ -266,3 +235,57 @@ def test_a_race_that_loses_a_node_ends_as_in_one_process(
         assert all("host" not in worker for worker in session["workers"])
     del alone["sessions"], run["asked"], alone["asked"]
     assert run == alone
+
+
+@pytest.mark.slow
+def test_what_was_measured_outlives_ctrl_c_and_a_dead_head(
+    many, tiny, docs, tmp_path, ropewalk, monkeypatch
+):
+    """Each ends the run with a sentence and a status, and the same command continues."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setattr("ray._private.utils.write_ray_address", lambda *_: None)  # for "auto"
+    words = sweep(tiny, docs, tmp_path / "run", **MANY)
+
+    def interrupted(how: Callable[[Any], object]) -> tuple[int, str]:
+        """Return the status and the last line of a sweep to which something happens."""
+        file, before = tmp_path / "run" / SAMPLES, len(lines(tmp_path / "run" / SAMPLES))
+        code = f"from tests.sweep.test_cluster import slowed; slowed({words})"
+        with subprocess.Popen(
+            [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        ) as run:
+            while len(lines(file)) < before + 3:
+                assert run.poll() is None, run.stderr.read()
+                time.sleep(0.05)
+            how(run)
+            said = run.stderr.read()
+        return run.returncode, said.splitlines()[-1]
+
+    with tempfile.TemporaryDirectory(prefix="rw-", dir="/tmp", ignore_cleanup_errors=True) as own:
+        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": own}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        words += ["--cluster", made.address]
+        assert interrupted(lambda run: run.send_signal(signal.SIGINT)) == (
+            130, "Interrupted; everything measured is kept. The same command continues."
+        )  # fmt: skip
+        status, said = interrupted(lambda _: made.head_node.kill_all_processes(False))
+        made.shutdown()
+    assert status == 2
+    assert "the head of the cluster at " in said
+    assert ropewalk(*words[:-2]).status == 0
+    assert samples(tmp_path / "run") == samples(many)
+
+
+def lines(file: Path) -> list[bytes]:
+    return file.read_bytes().splitlines() if file.exists() else []
+
+
+def slowed(words: list[str]) -> None:
+    """Run a sweep that takes a while to store each sample."""
+
+    def slowly(file: Any, record: Any) -> None:
+        append(file, record)
+        time.sleep(0.3)
+
+    measure.append = slowly
+    main(words)
