@@ -69,7 +69,7 @@ def check(
     name = plugin.partition(":")[0]
     kinds = ["method"] if name.endswith(".json") else kinds_of(name, ("method", "encoding"))
     from ropewalk.harness.commands.contracts import check_encoding, check_method
-    from ropewalk.harness.models.config import read_config
+    from ropewalk.harness.models.config import open_config
     from ropewalk.harness.patching.config import rope_of
     from ropewalk.harness.plugins import entry, load
     from ropewalk.harness.serve._doctor import Finding
@@ -81,7 +81,7 @@ def check(
         test: Callable[..., None] = partial(check_encoding, plugin)
         if kind == "method":
             trusted = sweep.trust_remote_code
-            config = read_config(sweep.model, revision=sweep.revision, trust_remote_code=trusted)[1]
+            config = open_config(sweep.model, sweep.revision, trusted)[2]
             rope = rope_of(config, sweep.trained_length)
             lengths = sweep.lengths(rope.trained_length)
             method = partial(entry(loaded.module, kind), **loaded.arguments)

@@ -22,12 +22,6 @@ REFERENCE = Path(__file__).resolve().parent / "reference"
 ATTENTION, EXPERTS = ("eager", "sdpa"), ("eager", "batched_mm", "grouped_mm")  # the library's own
 
 
-def read_config(name: str, *, revision: str | None, trust_remote_code: bool) -> tuple[str, Any]:
-    """Return a model's label and config, without its tokenizer or weights."""
-    where, _, config = open_config(name, revision, trust_remote_code)
-    return label(name, where), config
-
-
 def open_config(
     name: str, revision: str | None, trust_remote_code: bool
 ) -> tuple[str, str | None, Any]:

@@ -66,6 +66,9 @@ def weight_bytes(config: Any, dtype: torch.dtype, trust_remote_code: bool) -> in
 
 
 Kind = Literal["full", "sliding"]
+KINDS: dict[str, Kind] = {  # a hybrid layer has attention beside a state space
+    "full_attention": "full", "hybrid": "full", "sliding_attention": "sliding",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -103,16 +106,9 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
         if index is not None and "position_embeddings" in _parameters(module):
             innermost[index] = module
     types = getattr(text, "layer_types", None)
-    known: dict[str, Kind] = {
-        "full_attention": "full",
-        "hybrid": "full",  # attention beside a state space
-        "sliding_attention": "sliding",
-    }
     counts: dict[bool, Counter[Kind]] = {True: Counter(), False: Counter()}
     for index, attention in innermost.items():
-        kind: Kind | None = "sliding" if window else "full"
-        if types is not None:
-            kind = known.get(types[index])
+        kind = KINDS.get(types[index]) if types else "sliding" if window else "full"
         if kind is not None:  # else it has no softmax attention
             counts[_depends(attention, own, text, index)][kind] += 1
     sliding = any(count["sliding"] for count in counts.values())
