@@ -11,8 +11,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from ropewalk.harness.encodings.types import Shape
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.names import is_dotted, nearest
-from ropewalk.harness.plugins import Plugin, all_names, call, load, names_code
+from ropewalk.harness.plugins import Plugin, call, load, names_code
 
 COPIES = 4  # most encodings: the scores, the masked scores, their softmax and a temporary
 # Scores that are computed at once: as many as fit a processor's cache, on a GPU 64 MiB. With fewer
@@ -118,13 +117,7 @@ def plugin_of(config: EncodingConfig) -> Plugin:
 
 
 def check_code(config: EncodingConfig) -> None:
-    """Raise UserError for an encoding that is not known, or is code that may not run."""
-    name, allowed = config.encoding.partition(":")[0], all_names("encoding")
-    if not (name.endswith(".py") or is_dotted(name) or name in allowed):
-        where = config.name_or_path or "the model"
-        raise UserError(
-            f"the config of {where}: no encoding is called {name!r}; {nearest(name, allowed)}."
-        )
+    """Raise UserError for an encoding that is code which may not run."""
     if not config.run_code and names_code("encoding", config.encoding):
         raise UserError(
             f"{config.name_or_path or 'the model'} has the encoding {config.encoding}, which is"
@@ -138,26 +131,10 @@ def built(plugin: Plugin, shape: Shape) -> Any:
     module: Any = call(what, lambda: plugin.module.Encoding(shape, **plugin.arguments))
     if not isinstance(module, torch.nn.Module):
         raise UserError(f"{what}: it is {type(module).__name__}, not a torch.nn.Module.")
-    _check_base(what, getattr(module, "base", 1.0))
+    base = getattr(module, "base", 1.0)
+    if not isinstance(base, Real) or not 1 <= base <= torch.finfo(torch.float32).max:
+        raise UserError(f"{what}: base must be a number from 1 to 3.4e38, got {base!r}.")
     return module
-
-
-def _check_base(what: str, base: Any) -> None:
-    """Raise UserError for the base of a rotary embedding that is no number or out of range."""
-    number = isinstance(base, Real) and not isinstance(base, bool)
-    if not (number and 1 <= base <= torch.finfo(torch.float32).max):
-        given = f"got {base:g}" if number else f"not of type {type(base).__name__}"
-        raise UserError(f"{what}: base must be a number from 1 to 3.4e38, {given}.")
-
-
-def check_rotary(config: EncodingConfig, encoding: Any) -> None:
-    """Raise UserError for a config without the rotary embedding that its encoding uses."""
-    if hasattr(encoding, "base") and not config.rope_parameters:
-        raise UserError(
-            f"the config of {config.name_or_path or 'the model'} lacks rope_parameters, by which"
-            f" its encoding {config.encoding} rotates; write in config.json the base it was trained"
-            f' with, as "rope_parameters": {{"rope_theta": {float(encoding.base)}}}.'
-        )
 
 
 def config_of(encoding: str, **fields: Any) -> EncodingConfig:

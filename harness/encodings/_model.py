@@ -24,7 +24,6 @@ from transformers.models.llama.modeling_llama import (
 from ropewalk.harness.encodings._config import (
     EncodingConfig,
     built,
-    check_rotary,
     has_scores,
     plugin_of,
 )
@@ -188,7 +187,6 @@ class EncodingModel(EncodingPreTrainedModel):
     def __init__(self, config: EncodingConfig) -> None:
         super().__init__(config)
         self.encoding = built(plugin_of(config), config.shape)
-        check_rotary(config, self.encoding)
         for module in self.encoding.modules():
             module._is_hf_initialized = True
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
