@@ -89,7 +89,7 @@ class Export:
         """Return the changed keys as JSON, one key per line and every list on one line."""
         return _indented(self.changed)
 
-    def text(self) -> str:
+    def __str__(self) -> str:
         """Return config, distance and command, for the model or the place that was written."""
         target, form = self.target, FORMS.get(self.form, self.form)
         if self.form == "default" and torch.equal(

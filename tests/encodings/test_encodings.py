@@ -69,7 +69,9 @@ def text(count: int) -> torch.Tensor:
 def test_a_bias_is_not_rounded_to_bfloat16(encoding, tmp_path):
     """Of a model in bfloat16 it is that of its parameters in float64, also at eight windows."""
     new = encoding == "new"
-    model = model_of(str(new_file("encoding", "mine", tmp_path)) if new else encoding).bfloat16()
+    model = model_of(
+        str(new_file("encoding", "mine", out=tmp_path).file) if new else encoding
+    ).bfloat16()
     layer, last = model.model.layers[1].self_attn, 8 * naive.WINDOW
     places = Places(torch.tensor([last - 1]), torch.arange(last))
     states = torch.zeros(1, 2, 1, 16, dtype=torch.bfloat16)

@@ -279,7 +279,7 @@ def test_a_gguf_file_becomes_a_folder(tmp_path):
         found = rw.export(file, scaling="yarn", length="4x", to="mlx", out=out)
         again = losses(AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32))
         assert torch.allclose(again, measured(plain, found), rtol=1e-5, atol=1e-5)
-    line = rw.export(file, scaling="yarn", length="4x", to="vllm").text().splitlines()[-1]
+    line = str(rw.export(file, scaling="yarn", length="4x", to="vllm")).splitlines()[-1]
     assert line == "vllm serve NEW --max-model-len 256, with NEW written by --out NEW"
 
 
@@ -358,8 +358,8 @@ def test_the_command_serves_the_revision_that_was_asked_for(to, monkeypatch):
     opened = ("owner/name", "c0ffee", tiny_config())
     monkeypatch.setattr("ropewalk.harness.serve._export.open_config", lambda *_: opened)
     given = {"scaling": "yarn:factor=4", "length": LENGTH, "to": to}
-    assert "v2" not in rw.export("owner/name", **given).text()
-    command = rw.export("owner/name", revision="v2", **given).text().splitlines()[-1]
+    assert "v2" not in str(rw.export("owner/name", **given))
+    command = str(rw.export("owner/name", revision="v2", **given)).splitlines()[-1]
     assert ("revision='v2'" if to == "transformers" else " --revision v2 ") in command
 
 
@@ -474,7 +474,7 @@ def test_another_scaling_of_a_dual_chunk_checkpoint_takes_its_key_away(tmp_path)
     table = {"chunk_size": 64, "local_size": 16, "original_max_position_embeddings": 64}
     model = save_tiny(tmp_path / "m", "qwen2", dual_chunk_attention_config=table)
     found = rw.export(model, scaling="yarn:factor=4", length="4x", to="vllm", out=tmp_path / "out")
-    assert "--hf-overrides" not in found.text()
+    assert "--hf-overrides" not in str(found)
     written = json.loads((tmp_path / "out/config.json").read_text())
     assert "dual_chunk_attention_config" not in written
     texts = [finding.text for finding in rw.doctor(model, scaling="native", length="4x")]
