@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +131,7 @@ def built(plugin: Plugin, shape: Shape) -> Any:
     if not isinstance(module, torch.nn.Module):
         raise UserError(f"{what}: it is {type(module).__name__}, not a torch.nn.Module.")
     base = getattr(module, "base", 1.0)
-    if not isinstance(base, Real) or not 1 <= base <= torch.finfo(torch.float32).max:
+    if not isinstance(base, int | float) or not 1 <= base <= torch.finfo(torch.float32).max:
         raise UserError(f"{what}: base must be a number from 1 to 3.4e38, got {base!r}.")
     return module
 
