@@ -11,7 +11,8 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import replacing
-from ropewalk.harness.reports._write import Written, write_reports
+from ropewalk.harness.reports._write import Written
+from ropewalk.harness.reports.verdict import sentences
 from ropewalk.harness.reports.writing.sentences import markdown_sentence
 from ropewalk.harness.reports.writing.tables import markdown, page, wide
 from ropewalk.harness.runs.provenance import Run, command, documents, facts
@@ -30,13 +31,12 @@ def write_card(
     table = cells(frame)
     results = [_result(row, frame, runs) for row in records(table) if row["score"] is not None]
     metadata = ModelCardData(model_name=names.pop(), eval_results=results, tags=["long-context"])
-    best = written.tables.get("best") or write_reports(frame, None, ["best"]).tables.get("best")
     known = {name: map(markdown_sentence, lines) for name, lines in facts(runs)}
     known.pop("the command", None)
     drawn = any(file.name == "curves.png" for file in written.files)
     parts = [
         f"---\n{metadata.to_yaml()}\n---\n\n## Beyond the trained window",
-        *map(markdown_sentence, [*(best.summary if best else []), *([note] if note else [])]),
+        *map(markdown_sentence, [*sentences(written.cells), *([note] if note else [])]),
         *(["![Scores against length](curves.png)"] if drawn else []),
         "The 95 % interval over documents or trials is in brackets.",
         page([(wide(table), [])]),

@@ -30,7 +30,6 @@ from ropewalk.harness.sweep.plan import Cell, Item, Key, Plan
 
 log = logging.getLogger("ropewalk")
 RUN_NAME = {"mlflow": ["run_name"], "trackio": ["name"], "wandb": ["name"]}  # arguments for it
-REPORTS = ("scores", "best", "curves")
 OTHERS = re.compile(r"[^\w.\-/: ]")  # characters that MLflow allows in no name
 
 
@@ -141,12 +140,12 @@ class Tracker:
     def send_reports(self, run: Any, plan: Plan, folder: Path) -> None:
         """Send the table of scores and the figures, each in the way that the tracker has for it."""
         with TemporaryDirectory() as place:
-            made = write_reports(make_frame([folder], plan.spec.task), Path(place), REPORTS)
-            rows = records(made.tables["scores"].table)
+            made = write_reports(make_frame([folder], plan.spec.task), Path(place))
+            rows = records(made.cells)
             if hasattr(run, "log_table"):
-                run.log_table("scores", columns=[*rows[0]], data=[[*row.values()] for row in rows])
+                run.log_table("cells", columns=[*rows[0]], data=[[*row.values()] for row in rows])
             elif hasattr(run, "log_artifact"):
-                run.log_artifact(f"{place}/scores.csv")
+                run.log_artifact(f"{place}/cells.csv")
             form = {"dataformats": "NHWC"} if self.name == "tensorboard" else {}
             for name, figure in made.figures.items():
                 if hasattr(run, "log_figure"):

@@ -88,8 +88,7 @@ def real_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def scored(monkeypatch: pytest.MonkeyPatch, last_screen: Callable[..., None]) -> None:
-    """Let a run end with the report ``scores`` and its last screen."""
-    monkeypatch.setattr("ropewalk.harness.reports._write.DEFAULT", ("scores",))
+    """Let a run end with its last screen."""
     monkeypatch.setattr("ropewalk.harness.commands.report.answer", last_screen)
 
 
@@ -98,7 +97,7 @@ def default_reports(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
     """Let a run in this process write its reports and the page, as it does for a user."""
     request.getfixturevalue("real_page")
     request.getfixturevalue("scored")
-    monkeypatch.setattr("ropewalk.harness.reports._write.DEFAULT", small_runs.DEFAULT)
+    monkeypatch.setattr("ropewalk.harness.reports._write.FIGURES", small_runs.FIGURES)
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from ropewalk.harness.reports._page import page as page
-from ropewalk.harness.reports._write import DEFAULT as DEFAULT
+from ropewalk.harness.reports._write import FIGURES as FIGURES
 from ropewalk.harness.runs.store import RUN
 from tests.command_line import status
 
 
 def shorten(patch: pytest.MonkeyPatch) -> None:
-    """Let a run end without reports, page and last screen, figures be PNG: all take longer than it.
+    """Let a run end without figures, page and last screen: all take longer than it.
 
     Nor is the same config read for its layers again.
     """
@@ -31,9 +31,8 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr("ropewalk.harness.sweep.notes.layers_of", once)
     patch.setattr("ropewalk.harness.reports._page.page", lambda *_: "")
-    patch.setattr("ropewalk.harness.reports._write.DEFAULT", ())
     patch.setattr("ropewalk.harness.commands.report.answer", lambda _: "Scores.")
-    patch.setattr("ropewalk.harness.reports._write.FIGURES", (".png",))
+    patch.setattr("ropewalk.harness.reports._write.FIGURES", ())
 
 
 def sweep(model: Path, docs: Path, out: Path, *words: str) -> Path:

@@ -111,8 +111,9 @@ def test_the_best_method_holds_at_four_windows(frame):
 
 
 def test_the_committed_tables_are_those_of_the_committed_samples(frame, tmp_path):
-    write_reports(frame, tmp_path, ["scores"])
-    assert (tmp_path / "scores.md").read_text() == (RUN / "reports" / "scores.md").read_text()
+    write_reports(frame, tmp_path)
+    numbers, _, _ = (tmp_path / "report.md").read_text().partition("## How to read this")
+    assert (RUN / "reports" / "report.md").read_text().startswith(numbers)
     assert (RUN / "reports" / "curves.png").stat().st_size > 10_000
 
 

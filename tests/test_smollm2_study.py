@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import stats
 
 import ropewalk as rw
-from ropewalk.harness.reports import best
+from ropewalk.harness.reports.cells import cells
 from ropewalk.harness.stats.paired import of_means, of_shares
 from ropewalk.harness.stats.selection import select_means
 from ropewalk.tasks._intervals import proportion, ratios
@@ -120,8 +120,8 @@ def of_all_documents() -> Iterator[str]:
 
 
 def of_the_decision() -> Iterator[str]:
-    row = best.make(frame("perplexity")).set_index("length").loc[FAR]
-    assert (row["use"], row["best"], row["winner"]) == (YARN, YARN, True)
+    table = cells(frame("perplexity")).set_index(["scaling", "length"])
+    assert table.loc[YARN, FAR][["use", "best", "winner"]].all()
     near, every = losses("perplexity", WINDOW), far()
     price = every[YARN] - cut()
     plain = told(every[PARTS] - every[YARN], 2).replace("+", "")

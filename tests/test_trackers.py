@@ -58,7 +58,7 @@ def in_wandb(folder: Path) -> Scores:
             }
             found |= {(name, row["length"]): row[name] for name in row if "/" in name}
             whole = b""
-    [table] = folder.glob("wandb/offline-run-*/files/media/table/scores_*.json")
+    [table] = folder.glob("wandb/offline-run-*/files/media/table/cells_*.json")
     assert len(json.loads(table.read_text())["data"]) == 8
     assert len([*folder.glob("wandb/offline-run-*/files/media/images/*.png")]) >= 2
     return found
@@ -72,7 +72,7 @@ def in_mlflow(folder: Path) -> Scores:
     [run] = client.search_runs([client.get_experiment_by_name("ropewalk").experiment_id])
     assert (run.info.run_name, run.data.params["seed"]) == ("run", "0")
     stored = {file.path for file in client.list_artifacts(run.info.run_id)}
-    assert {"scores.csv", "curves.png", "best.png"} <= stored
+    assert {"cells.csv", "curves.png", "answer.png"} <= stored
     return {
         (name, metric.step): metric.value
         for name in run.data.metrics
@@ -93,7 +93,7 @@ def in_tensorboard(folder: Path) -> Scores:
             elif value.HasField("image"):
                 images.add(value.tag.partition("/")[0])
         at += size + 16
-    assert {"curves", "best"} <= images
+    assert {"curves", "answer"} <= images
     return found
 
 
@@ -106,7 +106,7 @@ def test_a_tracker_stores_the_scores_of_the_report(
     sent: Path, read: Callable[[Path], Scores], tolerance: float
 ):
     """One series per task and method, with the length as its step."""
-    table = pd.read_csv(sent / "run/reports/scores.csv")
+    table = pd.read_csv(sent / "run/reports/cells.csv")
     names = [series(f"{row.task}/{row.scaling}") for row in table.itertuples()]
     if read is in_tensorboard:  # allows fewer characters
         names = [re.sub(r"[^-/\w.]", "_", name) for name in names]

@@ -35,7 +35,7 @@ def mine(run: Callable[..., Any]) -> Callable[[str, str], Any]:
 
 
 def statuses() -> dict[str, str]:
-    table = pd.read_csv(Path("run") / "reports" / "scores.csv")
+    table = pd.read_csv(Path("run") / "reports" / "cells.csv")
     return dict(zip(table["task"].str.partition(":")[0], table["status"], strict=True))
 
 
@@ -111,7 +111,7 @@ def test_a_report_that_makes_anything_is_a_sentence(made, told, small, tmp_path,
         f"def make(frame):\n    return {made}\n"
     )
     out = tmp_path / "out"
-    done = ropewalk("report", small, "--report", own, "scores", "--out", out)
+    done = ropewalk("report", small, "--report", own, "cells", "--out", out)
     assert done.status == (0 if "empty" in told else 1)
     assert told in " ".join(done.out.split())
-    assert {file.stem for file in out.iterdir()} == {"scores"}
+    assert {file.stem for file in out.iterdir()} == {"cells"}

@@ -80,7 +80,7 @@ class Reports:
             return "\n".join([answer(self.frame), *self.ends()])
         lines = []
         for name, table in self.written.tables.items():
-            lines += [name, *table.summary]
+            lines.append(name)
             for title, part in table.display.items():
                 lines += ["", title, as_text(part)]
             lines += table.notes
@@ -90,12 +90,9 @@ class Reports:
 def answer(frame: pd.DataFrame) -> str:
     """Return the scores of a frame, and what to use at the farthest lengths."""
     from ropewalk.harness.reports.cells import cells
-    from ropewalk.harness.reports.verdict import summary
-    from ropewalk.harness.reports.writing.tables import as_text
+    from ropewalk.harness.reports.verdict import screen
 
-    tables, sentences = summary(cells(frame))
-    lines = [line for title, table in tables.items() for line in (title, as_text(table), "")]
-    return "\n".join([*lines, *sentences])
+    return screen(cells(frame))
 
 
 def report(
@@ -111,13 +108,14 @@ def report(
     together: Annotated[bool | None, Parameter(negative=None)] = None,
     width: Literal["page", "column"] = "page",
     style: str | None = None,
+    format: tuple[Literal["tex", "svg", "pdf", "parquet"], ...] = (),
     fail_if: Annotated[tuple[str, ...], Parameter(group=OUTPUT, show_default=False)] = (),
 ) -> Reports:
     """Make the tables, figures and page of one or more runs from their files.
 
     Args:
         runs: Run folders, or a folder of runs; several runs are joined.
-        report: Which reports, or all. [default: scores, best and curves]
+        report: Which reports, or all. [default: the answer, the cells, and the figures]
         task: Your own task files that the runs were measured with: only these are executed.
         out: Where the files go. [default: RUN/reports, for one run]
         page: The page, one file with all charts and tables, to send. [default: index.html beside
@@ -128,6 +126,7 @@ def report(
         together: Compare models as methods, in one panel. [default: if each has one method]
         width: Figures are 7 inches wide as a page, or 3.3 as a column of a paper.
         style: A style of Matplotlib, or its file.
+        format: Other files beside CSV, Markdown and PNG.
         fail_if: As for `ropewalk run`.
     """
     from ropewalk.harness.reports._style import COLUMN, PAGE, Paper, drawing
@@ -166,6 +165,7 @@ def report(
         page=Path(page) if page else None,
         card=card,
         paper=paper,
+        formats=format,
         conditions=fail_if,
     )
 
@@ -181,6 +181,7 @@ def write(
     page: Path | None = None,
     card: bool = False,
     paper: Paper | None = None,
+    formats: Sequence[str] = (),
     conditions: Sequence[str] = (),
 ) -> Reports:
     """Write the reports of run folders into a folder, and their page.
@@ -206,7 +207,7 @@ def write(
     if page is None and folder is not None and whole:
         page = folder / INDEX
     with shared():
-        written = write_reports(frame, folder, chosen, note, paper)
+        written = write_reports(frame, folder, chosen, note, paper, formats)
         if page is not None:
             write_page(page, frame, list(records.values()), written, note)
         card_file = folder / "card.md" if card and folder is not None else None

@@ -97,7 +97,7 @@ class Run:
         return cells(self.frame())
 
     def report(self, name: str, *, figure: bool = False, **options: Any) -> pd.DataFrame | Figure:
-        """Return a report by name (``"curves"``, ``"best"``, …) or by path to a file of your own.
+        """Return a report by name (``"curves"``, ``"cells"``, …) or by path to a file of your own.
 
         Raises UserError for a name or an option that is unknown, and ValueError for a report that
         does not apply to what was measured. ``figure``: that of a report that has a table too.

@@ -19,8 +19,8 @@ from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.reports import answer, curves, position, retrieval, verdict
 from ropewalk.harness.reports._style import drawing
 from ropewalk.harness.reports._write import Written
-from ropewalk.harness.reports.cells import cells
-from ropewalk.harness.reports.writing.tables import headed, joined, without_missing
+from ropewalk.harness.reports.cells import cells, scores
+from ropewalk.harness.reports.writing.tables import headed, without_missing
 from ropewalk.harness.runs.provenance import documents, facts
 from ropewalk.harness.stats.cells import records
 
@@ -67,8 +67,8 @@ def page(
         note=note,
         command=next(_exports(table, runs), ""),
         figures=list(_figures(frame)),
-        scores=_html(headed(verdict.scores(table), frame)),
-        notes=verdict.NOTES,
+        scores=_html(headed(scores(table), frame)),
+        notes=verdict.notes(table),
         reports=[
             (name, report.about, _html(report.display or {name: report.table}), report.notes)
             for name, report in written.tables.items()
@@ -84,7 +84,7 @@ def _html(tables: Mapping[str, pd.DataFrame]) -> list[tuple[str, Markup]]:
     return [
         (
             title,
-            Markup(without_missing(joined(table.head(MOST_ROWS))).to_html(index=False, border=0)),
+            Markup(without_missing(table.head(MOST_ROWS)).to_html(index=False, border=0)),
         )
         for title, table in tables.items()
     ]  # pandas escapes the texts

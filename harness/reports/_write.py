@@ -1,9 +1,10 @@
-"""Write every report of a frame as files: tables in four formats, figures in three."""
+"""Write the reports of a frame as files: what every run has, and those that are named."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,41 +18,40 @@ from PIL import Image
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.plugins import Plugin, call, load, names
+from ropewalk.harness.reports import differences, verdict
 from ropewalk.harness.reports._style import Paper, drawing
-from ropewalk.harness.reports.writing.sentences import without_backticks
+from ropewalk.harness.reports.cells import cells, scores
+from ropewalk.harness.reports.writing.sentences import markdown_text
 from ropewalk.harness.reports.writing.tables import (
     Part,
     RenderedTable,
     csv,
     headed,
-    joined,
     latex,
+    markdown,
     page,
 )
-from ropewalk.harness.stats.cells import shared
+from ropewalk.harness.stats.cells import records, shared
 
 DOTS_PER_INCH = 200
-FIGURES = (".png", ".svg", ".pdf")
-CAPTION = ".caption.txt"
-TABLES = (".csv", ".parquet", ".md", ".tex")
-DEFAULT = (
-    "scores",
-    "best",
-    "answer",
-    "curves",
-)  # the reports of a run; the others are made on request
+FIGURES = ("curves", "answer", "retrieval")  # of every run, as far as they apply
+DRAWN = ("png", "svg", "pdf")
+FORMATS = ("tex", "svg", "pdf", "parquet")  # on request, beside CSV, Markdown and PNG
 ALL = "all"
+RESULT = ("model", "task", "metric", "method", "length", "score", "low", "high", "n", "unit")
 
 
 @dataclass
 class Written:
     """The reports that were written, and why others could not be.
 
-    ``figures`` are those that were drawn for a page, without a say of the user.
+    ``cells`` is the table of all numbers, and ``figures`` are those that were drawn for a page,
+    without a say of the user.
     """
 
-    JSON = ("files", "tables", "skipped", "failed")
+    JSON = ("files", "cells", "tables", "skipped", "failed")
 
+    cells: pd.DataFrame
     files: list[Path] = field(default_factory=list)
     tables: dict[str, RenderedTable] = field(default_factory=dict)
     figures: dict[str, Figure] = field(default_factory=dict)
@@ -65,42 +65,102 @@ def write_reports(
     chosen: Sequence[str] | None = None,
     note: str = "",
     paper: Paper | None = None,
+    formats: Collection[str] = (),
 ) -> Written:
-    """Make the chosen reports from one frame, and their files in the folder.
+    """Make reports from one frame, and their files in the folder.
 
-    Without a choice these are the default ones and those that the folder has from an earlier call,
-    whose samples may have changed since. ``note`` is put under every table and figure, as for
-    joined runs that are not comparable. ``paper`` says how figures are drawn.
+    Without a choice these are ``results.json``, ``cells.csv``, ``report.md`` and the figures of
+    every run. ``note`` is put under every text and figure, as for joined runs that are not
+    comparable. ``paper`` says how figures are drawn, and ``formats`` which other files they have.
     """
     if folder is not None:
         make_folder(folder)
-    every = names("report")
-    if chosen is None:
-        there = {path.stem for path in folder.iterdir()} if folder is not None else set()
-        chosen = [name for name in every if name in {*DEFAULT, *there}]
-    expanded = (each for name in chosen for each in (every if name == ALL else [name]))
-    written = Written()
+    whole = chosen is None or ALL in chosen
+    every = [*FIGURES, *names("report")] if chosen and ALL in chosen else chosen
     with shared():
-        for name in dict.fromkeys(expanded):
+        written = Written(cells(frame))
+        files: dict[str, bytes] = {}
+        for name in dict.fromkeys(FIGURES if every is None else every):
             report = load("report", name)
-            make = partial(_make, report, frame, note, paper, files=folder is not None)
+            stem = report.label.partition(":")[0]
             try:
-                result = call(f"report {report.label}", make)
+                make = partial(_made, report, frame, note, paper, formats)
+                made = call(f"report {report.label}", make)
             except UserError as error:  # the other reports are made all the same
-                result, written.failed = str(error), True
-            if isinstance(result, str):
-                written.skipped[report.label] = result
-                result = _Report({})
-            if result.table is not None:
-                written.tables[report.label] = result.table
-            if result.figure is not None and paper in (None, Paper()):
-                written.figures[report.label] = result.figure
-            if folder is not None:
-                stem = folder / report.label.partition(":")[0]
-                for suffix in {*TABLES, *FIGURES, CAPTION} - result.files.keys():
-                    stem.with_name(stem.name + suffix).unlink(missing_ok=True)  # of another sweep
-                written.files += save(result.files, stem)
+                made, written.failed = str(error), True
+            if not isinstance(made, str):
+                files |= {
+                    f"{stem}.{suffix}": content
+                    for suffix, content in made.files.items()
+                    if chosen is not None or suffix in DRAWN
+                }
+                if made.table is not None and chosen is not None:
+                    written.tables[report.label] = made.table
+                if made.figure is not None and paper in (None, Paper()):
+                    written.figures[report.label] = made.figure
+            elif chosen is not None or written.failed:
+                written.skipped[report.label] = made
+            elif folder is not None:
+                (folder / f"{stem}.png").unlink(missing_ok=True)  # of another sweep
+        if whole:
+            files |= _of_a_run(frame, written, note, formats)
+        if folder is not None:
+            for name, content in files.items():
+                with replacing(folder / name) as file:
+                    file.write(content)
+            written.files = [folder / name for name in files]
     return written
+
+
+def _of_a_run(
+    frame: pd.DataFrame, written: Written, note: str, formats: Collection[str]
+) -> dict[str, bytes]:
+    """Return the files that every run has beside its figures."""
+    table = written.cells
+    flat = table.rename(columns={"scaling": "method"})[[*RESULT]]
+    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in records(flat))
+    files = {
+        "results.json": f"[\n{rows}\n]\n",
+        "cells.csv": csv(table),
+        "report.md": report_text(frame, table, written.figures, note),
+    }
+    if "tex" in formats:
+        bold = scores(table, lambda row: "bold" if row["above"] == 0 else "")
+        files["report.tex"] = "\n".join(
+            latex(shown, f"{title}.", f"scores-{number}", bold[title])
+            for number, (title, shown) in enumerate(scores(table).items(), start=1)
+        )
+    content = {name: text.encode() for name, text in files.items()}
+    if "parquet" in formats:
+        content["cells.parquet"] = _parquet(table)
+    return content
+
+
+def report_text(
+    frame: pd.DataFrame, table: pd.DataFrame, figures: Mapping[str, Figure], note: str = ""
+) -> str:
+    """Return the page in Markdown: the answer, the scores, the differences, and how to read it."""
+    known = table["compared"].notna().any()
+    parts = {
+        "Answer": verdict.display(verdict.verdicts(table)) if known else {},
+        "Scores": headed(scores(table), frame),
+        f"Differences from {_baselines(table)}": headed(differences.display(table), frame),
+    }
+    texts = [f"# {markdown_text(', '.join(table['model'].unique()))}", f"**{note}**" * bool(note)]
+    for title, shown in parts.items():
+        if shown:
+            texts.append(f"## {markdown_text(title)}")
+        for name, part in shown.items():
+            texts += [f"### {markdown_text(name)}" * (len(shown) > 1), markdown(part)]
+    for name, figure in figures.items():
+        texts += [f"![{name}]({name}.png)", str(figure.get_label())]
+    notes = [*verdict.notes(table), *differences.notes(table)]
+    texts += ["## How to read this", "\n".join(f"- {markdown_text(text)}" for text in notes)]
+    return "\n\n".join(filter(None, texts)) + "\n"
+
+
+def _baselines(table: pd.DataFrame) -> str:
+    return " and ".join(table["baseline"].dropna().unique())
 
 
 @dataclass(frozen=True)
@@ -112,96 +172,64 @@ class _Report:
     figure: Figure | None = None
 
 
-def _make(
-    report: Plugin, frame: pd.DataFrame, note: str, paper: Paper | None, *, files: bool
+def _made(
+    report: Plugin,
+    frame: pd.DataFrame,
+    note: str,
+    paper: Paper | None,
+    formats: Collection[str],
 ) -> _Report | str:
     """Return a report, or the reason why it does not apply to this frame."""
     module = report.module
-    about = (module.__doc__ or "").partition("\n")[0]
     try:
         with drawing(paper):
             result: Any = module.make(frame, **report.arguments)
     except ValueError as error:
         return str(error)
     if isinstance(result, Figure):
-        return _Report(_drawn(report, result, note, paper) if files else {}, figure=result)
+        return _Report(figure_files(result, paper, formats), figure=result)
     if not isinstance(result, pd.DataFrame):
         kind = type(result).__name__
         raise ValueError(f"it made {kind}, neither a DataFrame nor a figure of Matplotlib")
     if result.empty:
         return "its table is empty"
-    parts = _parts(report, result, frame)
-    noted = [(tables, [*texts, note] if note else texts) for tables, texts in parts]
-    content = table_files(result, noted) if files else {}
-    figure = None
-    if files and hasattr(module, "draw"):
+    figure, files = None, dict[str, bytes]()
+    if hasattr(module, "draw"):
         with suppress(ValueError), drawing(paper):  # the table has a figure only sometimes
             figure = module.draw(frame, result)
-            content |= _drawn(report, figure, note, paper)
-    tables = parts if hasattr(module, "display") else []
-    display = {title: shown for part, _ in tables for title, shown in part.items()}
-    summary, notes = (_texts(report, name, result) for name in ("summary", "notes"))
-    return _Report(content, RenderedTable(about, summary, _whole(result), display, notes), figure)
+            files |= figure_files(figure, paper, formats)
+    about = (module.__doc__ or "").partition("\n")[0]
+    display = getattr(module, "display", lambda table: {report.label: table})
+    shown = headed(display(result), frame)
+    notes = [*(module.notes(result) if hasattr(module, "notes") else []), *filter(None, [note])]
+    files |= table_files(result, [(shown, notes)], formats)
+    return _Report(files, RenderedTable(about, result, shown, notes), figure)
 
 
-def _texts(report: Plugin, name: str, table: pd.DataFrame) -> list[str]:
-    """Return a table's summary or notes; a backtick in a name would end its `name`."""
-    function = getattr(report.module, name, None)
-    return function(table.map(without_backticks)) if function else []
+def table_files(
+    table: pd.DataFrame, parts: Sequence[Part], formats: Collection[str] = ()
+) -> dict[str, bytes]:
+    """Return the content of a table's files by suffix: whole for programs, readable for people."""
+    whole = table.reset_index() if table.index.name is not None else table
+    files = {"csv": csv(whole).encode(), "md": page(parts).encode()}
+    if "tex" in formats:
+        shown = [pair for tables, _ in parts for pair in tables.items()]
+        texts = [latex(part, f"{title}.", f"table-{i}") for i, (title, part) in enumerate(shown, 1)]
+        files["tex"] = "\n".join(texts).encode()
+    if "parquet" in formats:
+        files["parquet"] = _parquet(whole)
+    return files
 
 
-def _parts(report: Plugin, table: pd.DataFrame, frame: pd.DataFrame) -> list[Part]:
-    """Return the tables for people, with their sentences, of each model by itself.
-
-    A table of models that are compared with each other, as over seeds, is one.
-    """
-    display = getattr(report.module, "display", None)
-    together = getattr(report.module, "TOGETHER", "seeds" in table)
-    tables = [table]
-    if display and not together and "model" in table:
-        tables = [rows for _, rows in table.groupby("model", sort=False)]
-    return [
-        (
-            headed(display(rows), frame) if display else {report.label.partition(":")[0]: rows},
-            [*_texts(report, "summary", rows), *_texts(report, "notes", rows)],
-        )
-        for rows in tables
-    ]
-
-
-def save(files: Mapping[str, bytes], stem: Path) -> list[Path]:
-    """Write contents by suffix beside each other under one name, each whole or not at all."""
-    for suffix, content in files.items():
-        with replacing(stem.with_name(stem.name + suffix)) as new:
-            new.write(content)
-    return [stem.with_name(stem.name + suffix) for suffix in files]
+def _parquet(table: pd.DataFrame) -> bytes:
+    content = io.BytesIO()
+    table.to_parquet(content, index=False)
+    return content.getvalue()
 
 
 def save_table(table: pd.DataFrame, parts: Sequence[Part], stem: Path) -> list[Path]:
     """Write a table whole for programs, and in its readable form, with sentences, for people."""
-    return save(table_files(table, parts), stem)
-
-
-def table_files(table: pd.DataFrame, parts: Sequence[Part]) -> dict[str, bytes]:
-    """Return the content of a table's files by suffix, as ``save_table`` writes them."""
-    whole, parquet = joined(_whole(table)), io.BytesIO()
-    whole.to_parquet(parquet, index=False)
-    texts = (csv(whole), page(parts), "\n".join(map(_latex, parts)))
-    plain, md, tex = (text.encode() for text in texts)
-    return dict(zip(TABLES, (plain, parquet.getvalue(), md, tex), strict=True))
-
-
-def _whole(table: pd.DataFrame) -> pd.DataFrame:
-    return table.reset_index() if table.index.name is not None else table
-
-
-def _latex(part: Part) -> str:
-    shown, words = part
-    captions = [f"{title}." for title in shown]
-    captions[-1:] = [" ".join([*captions[-1:], *words])]
-    return "\n".join(
-        latex(table, caption) for table, caption in zip(shown.values(), captions, strict=True)
-    )
+    return _save(table_files(table, parts), stem)
 
 
 def save_csv(table: pd.DataFrame, file: Path) -> None:
@@ -210,33 +238,37 @@ def save_csv(table: pd.DataFrame, file: Path) -> None:
         new.write(csv(table).encode())
 
 
-def _drawn(report: Plugin, figure: Figure, note: str, paper: Paper | None) -> dict[str, bytes]:
-    """Return the files of a report's figure, and of its caption, which is the figure's label."""
-    about = (report.module.__doc__ or "").partition("\n")[0]
-    caption = " ".join(filter(None, [about, str(figure.get_label()), note]))
-    return figure_files(figure, paper) | {CAPTION: f"{caption}\n".encode()}
+def save_figure(
+    figure: Figure, folder: Path, name: str, formats: Collection[str] = ()
+) -> list[Path]:
+    """Write a figure as PNG, and in other formats; the same data give the same bytes."""
+    return _save(figure_files(figure, formats=formats), folder / name)
 
 
-def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG, SVG and PDF, and its caption; the same data give the same bytes."""
-    caption = {CAPTION: f"{figure.get_label()}\n".encode()} if figure.get_label() else {}
-    return save(figure_files(figure) | caption, folder / name)
+def _save(files: Mapping[str, bytes], stem: Path) -> list[Path]:
+    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in files]
+    for path, content in zip(paths, files.values(), strict=True):
+        with replacing(path) as new:
+            new.write(content)
+    return paths
 
 
-def figure_files(figure: Figure, paper: Paper | None = None) -> dict[str, bytes]:
+def figure_files(
+    figure: Figure, paper: Paper | None = None, formats: Collection[str] = ()
+) -> dict[str, bytes]:
     """Return the content of a figure's files by suffix.
 
     They are drawn in memory: Matplotlib's own error would hide that a disk is full.
     """
-    changing = {".png": "Software", ".svg": "Date", ".pdf": "CreationDate"}
+    changing = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
     files = {}
     with drawing(paper):
         figure.set_dpi(DOTS_PER_INCH)
-        for suffix in FIGURES:
+        for suffix in changing.keys() & {"png", *formats}:
             content = io.BytesIO()
             metadata = {changing[suffix]: None}
-            figure.savefig(content, dpi=DOTS_PER_INCH, metadata=metadata, format=suffix[1:])
-            files[suffix] = _indexed(content) if suffix == ".png" else content.getvalue()
+            figure.savefig(content, dpi=DOTS_PER_INCH, metadata=metadata, format=suffix)
+            files[suffix] = _indexed(content) if suffix == "png" else content.getvalue()
     return files
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from ropewalk.harness.reports.writing.sentences import text
+from ropewalk.harness.reports.writing.tables import across
 from ropewalk.harness.stats.cells import CELL, in_option, once, records
-from ropewalk.harness.stats.cells import cells as scores
+from ropewalk.harness.stats.cells import cells as scored
 from ropewalk.harness.stats.checkpoints import separated
 from ropewalk.harness.stats.decision import MARGIN, Decision, decide, overall
 from ropewalk.harness.stats.differences import against, difference_columns
@@ -75,7 +77,7 @@ def make(
 
     Differences, regrets and costs are relative for perplexity (0.05 is 5 % higher).
     """
-    rows = {_key(row): row for row in records(scores(frame))}
+    rows = {_key(row): row for row in records(scored(frame))}
     tasks: dict[tuple[str, int], list[Decision]] = {}
     decided = decide(frame, margin) if frame["score"].notna().any() else {}
     for (model, _, length), decision in decided.items():
@@ -109,6 +111,22 @@ def make(
 def cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the table by its usual options, once for all reports of a frame."""
     return make(frame)
+
+
+def scores(
+    table: pd.DataFrame, written: Callable[[dict[str, Any]], str] = text
+) -> dict[str, pd.DataFrame]:
+    """Return one table per model and task: methods down, with truncation, and lengths across."""
+    cut = table[table["truncation"].notna()].drop_duplicates(["model", "task", "length"])
+    own: dict[str, Any] = {"scaling": "truncation", "status": "ok", "above": None}
+    own |= {"score": cut["truncation"]} | {end: cut[f"truncation_{end}"] for end in ("low", "high")}
+    rows = pd.concat([table, cut.assign(**own).astype(table.dtypes)])
+    return across(rows, written)
+
+
+def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the scores for people."""
+    return scores(table)
 
 
 def _key(row: Mapping[str, Any]) -> Key:

@@ -8,27 +8,29 @@ from typing import Any
 import pandas as pd
 
 from ropewalk.harness.reports.cells import make as cells_of
+from ropewalk.harness.reports.cells import scores
 from ropewalk.harness.reports.writing.sentences import bound, counted, signed, text
-from ropewalk.harness.reports.writing.tables import across
+from ropewalk.harness.reports.writing.tables import as_text, folded
 from ropewalk.harness.stats.cells import records
 from ropewalk.harness.stats.decision import MARGIN
 from ropewalk.harness.stats.measure import SHARES
 from ropewalk.tasks._intervals import MIN_DOCUMENTS
 
 Row = Mapping[str, Any]
-TRUNCATION = "truncation"
 MOST_SENTENCES = 3  # below the scores of a run
 MOST_NAMED = 3  # methods that failed, in one sentence
 NOTES = (
-    "Brackets are 95 % intervals over documents or trials. Every comparison is paired.",
+    "Brackets: 95 % intervals over documents or trials. Every comparison is paired.",
     "Use: the best method that a server's config can express. Of several that are as good as the "
     "best, it is the one that costs least inside the window.",
     "The best: better than every other method by its paired 95 % interval, or the only one that "
     "the bounds leave.",
     "At most … worse than the best: these bounds hold for all methods of a length together (95 %). "
     "They are percent of a perplexity, and percentage points (pp) of a share.",
+)
+CUT = (
     "Truncation: the unscaled model reads only its trained window, at the end of the text. "
-    "Retrieval tasks (niah, ruler, passkey) show whether a method uses the longer text.",
+    "Retrieval tasks (niah, ruler, passkey) show whether a method uses the longer text."
 )
 
 
@@ -49,6 +51,21 @@ def verdicts(cells: pd.DataFrame) -> pd.DataFrame:
     if not rows:
         raise ValueError("no scores to choose by")
     return pd.DataFrame(rows)
+
+
+def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return one table per model of a table of verdicts: the sentence of every length and task."""
+    times = table["relative_length"].map("{:.3g}×".format)
+    shown = pd.DataFrame({
+        "model": table["model"], "length": table["length"].map("{:,} (".format) + times + ")",
+        "task": table["task"], "answer": table["sentence"],
+    })  # fmt: skip
+    return {str(model): rows.drop(columns="model") for model, rows in shown.groupby("model")}
+
+
+def notes(table: pd.DataFrame) -> list[str]:
+    """Return what the words and numbers of the sentences mean."""
+    return [*NOTES, *([CUT] if table["truncation"].notna().any() else [])]
 
 
 def sentences(cells: pd.DataFrame) -> list[str]:
@@ -72,12 +89,19 @@ def summary(cells: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[str]]:
     return scores(cells), lines[:MOST_SENTENCES]
 
 
-def scores(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return one table per model and task: methods down, with truncation, and lengths across."""
-    cut = cells[cells["truncation"].notna()].drop_duplicates(["model", "task", "length"])
-    ends = {end: cut[f"truncation_{end}"] for end in ("low", "high")}
-    cut = cut.assign(scaling=TRUNCATION, score=cut["truncation"], status="ok", **ends)
-    return across(pd.concat([cells, cut.astype(cells.dtypes)]), text)
+def screen(cells: pd.DataFrame, width: int = 80) -> str:
+    """Return the summary as a text so many columns wide."""
+    tables, lines = summary(cells)
+    shown = [f"{title}\n\n{as_text(table, width)}" for title, table in tables.items()]
+    return "\n\n".join([*shown, "\n".join(folded(line, width) for line in lines)])
+
+
+def method(cells: pd.DataFrame) -> str:
+    """Return the one method for all tasks of one model at its longest length, "" where none is."""
+    last = cells[cells["length"] == cells["length"].max()]
+    known = last["overall_regret"].notna() if last["task"].nunique() > 1 else last["use"]
+    names = last.loc[known.fillna(False).astype(bool) & last["same_as"].isna(), "scaling"]
+    return str(names.iloc[0]) if len(names) else ""
 
 
 def _groups(cells: pd.DataFrame) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
@@ -192,6 +216,8 @@ def _sure(use: Row, count: int) -> str:
     """Return how sure it is that a method is the best of so many."""
     if use["winner"]:
         return "the best"
+    if use["regret"] == 0:
+        return "no worse than the best (95 %)"
     if use["regret"] is not None:
         size = bound(use["regret"], relative=use["relative"], metric=use["metric"])
         return f"at most {size} worse than the best (95 %)"

@@ -24,7 +24,11 @@ def against(here: Family, baseline: str) -> dict[str, dict[str, Any]]:
     """
     other = here.first(baseline)
     compared = _compared(here, other)
-    return {name: _facts(here, name, other, compared) for name in here.own if name != baseline}
+    return {
+        name: _facts(here, name, other, compared) | {"baseline": baseline}
+        for name in here.own
+        if name != baseline
+    }
 
 
 def between(frame: pd.DataFrame) -> pd.DataFrame:
@@ -60,7 +64,7 @@ def between(frame: pd.DataFrame) -> pd.DataFrame:
                 known = {second: (difference, p)} if difference else {}
                 row = records(cells(cell[cell["model"] == second]))[0]
                 row |= {"unit": how.units, "asked": pair.requested, "relative": how.relative}
-                row |= {"compared": pair.n, "baseline_score": pair.score(first).score}
+                row |= {"failed": len(pair.lost[second]), "baseline_score": pair.score(first).score}
                 row |= _facts(pair, second, first, known)
                 if difference and pair.shared[first] == pair.shared[second]:
                     row["verdict"] = SAME

@@ -123,7 +123,7 @@ def test_what_is_given_in_python_by_mistake_is_one_sentence(loaded, tmp_path):
         ("not function", rw.patched(model, rw.methods.yarn).__enter__),
         ("Only run and recommend take a loaded model", lambda: rw.tune(model)),
         ("Only run and recommend take a loaded model", lambda: rw.inspect(model)),
-        ("the report best has no option 'baselin'", lambda: run.report("best", baselin="none")),
+        ("the report cells has no option 'baselin'", lambda: run.report("cells", baselin="none")),
     ):
         with pytest.raises(rw.UserError, match=words):
             call()
@@ -149,10 +149,10 @@ def test_a_race_answers_with_a_text_and_a_table(loaded, docs, tmp_path, monkeypa
 
 def test_commands_are_functions_that_print_nothing(tmp_path, capsys):
     run = ROOT / "results" / "reference"
-    reports = rw.report(run, report=["scores"], card=True, out=tmp_path / "reports")
+    reports = rw.report(run, report=["cells"], card=True, out=tmp_path / "reports")
     assert reports.status == 0
     assert reports.card.is_file()
-    assert (tmp_path / "reports" / "scores.csv") in reports.written.files
+    assert (tmp_path / "reports" / "cells.csv") in reports.written.files
     (finding,) = rw.check("yarn", model="reference", length="2x")
     assert (finding.about, finding.verdict) == ("method yarn", "passed")
     inspection = rw.inspect(scaling=["pi"], length="2x")

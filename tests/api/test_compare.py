@@ -51,7 +51,7 @@ def test_every_cell_of_both_has_its_paired_difference(before, tmp_path):
     for row in rows(result.table, metric="perplexity"):
         assert row["difference"] == pytest.approx(math.expm1(0.02), rel=1e-9)
         assert row["score"] == pytest.approx(row["baseline_score"] * math.exp(0.02), rel=1e-9)
-        assert row["low"] < row["difference"] < row["high"]
+        assert row["difference_low"] < row["difference"] < row["difference_high"]
         assert (row["n"], row["model"], row["baseline"]) == (3, "after", "before")
     assert {row["verdict"] for row in rows(result.table, metric="accuracy")} == {"same"}
     back = rw.compare(after, before).table

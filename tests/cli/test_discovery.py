@@ -69,12 +69,12 @@ def test_a_begun_task_and_a_begun_report_run(tiny, docs, tmp_path, ropewalk, mon
     )
     run = sweep(tiny, docs, Path("run"), task=["./my_task.py:trials=2"], length=["1x", "2x"])
     assert ropewalk(*run).status == 0
-    words = ["--report", "scores", "./my_report.py:digits=2", "--task", "./my_task.py:trials=2"]
+    words = ["--report", "cells", "./my_report.py:digits=2", "--task", "./my_task.py:trials=2"]
     assert ropewalk("report", "run", *words).status == 0
-    scores = pd.read_csv("run/reports/scores.csv")
+    scores = pd.read_csv("run/reports/cells.csv")
     assert set(scores["status"]) == {"ok"}
     assert set(scores["n"]) == {6}
-    assert (Path("run") / "reports" / "my_report.tex").exists()
+    assert (Path("run") / "reports" / "my_report.csv").exists()
     assert {"seconds", "score"} <= set(pd.read_csv("run/reports/my_report.csv"))
     for kind in ("task", "report"):
         (found,) = describe(f"./my_{kind}.py")

@@ -10,7 +10,7 @@ import yaml
 from ropewalk.harness.cli import app
 from ropewalk.harness.commands.gate import Verdict, check, evaluate, table_of
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.reports import effective_length, regret
+from ropewalk.harness.reports.cells import cells
 from tests import ROOT, frames
 from tests.command_line import sweep
 
@@ -46,17 +46,11 @@ def test_a_score_is_that_of_the_cell(frame):
 
 
 def test_numbers_are_those_of_the_reports(frame):
-    table = table_of(frame).set_index(["task", "scaling", "length"])
-    reaches = effective_length.make(frame).set_index(["task", "scaling"])["effective_length"]
-    assert (
-        table.loc[(frames.PASSKEY, "pi", 512), "effective_length"] == reaches[frames.PASSKEY, "pi"]
-    )
-    row = (
-        regret.make(frame)
-        .set_index(["task", "scaling", "length"])
-        .loc[(frames.PASSKEY, "ntk", 1024)]
-    )
-    assert table.loc[(frames.PASSKEY, "ntk", 1024), "regret"] == row["regret"]
+    keys = ["task", "scaling", "length"]
+    table, known = (of(frame).set_index(keys) for of in (table_of, cells))
+    for key, column in (((frames.PASSKEY, "pi", 512), "effective_length"),
+                        ((frames.PASSKEY, "ntk", 1024), "regret")):  # fmt: skip
+        assert table.loc[key, column] == known.loc[key, column]
 
 
 def test_a_change_is_paired_with_truncation(frame):

@@ -38,7 +38,7 @@ def words(run: Path, tiny: Path, docs: Path, tmp_path: Path) -> dict[str, list[o
     heads = ["--documents", 1, "--out", tmp_path / "heads.json"]
     return {
         "run": ["run", *sweep, "--out", tmp_path / "new"],
-        "report": ["report", run, "--report", "scores", "curves"],
+        "report": ["report", run, "--report", "cells", "curves"],
         "recommend": ["recommend", *model, "--length", "2x", "--dry-run"],
         "tune": ["tune", *model, "--length", "2x", "--task", "perplexity:tail=16", "--dry-run"],
         "calibrate": ["calibrate", "--model", tiny, "--docs", docs, *heads],
@@ -62,9 +62,9 @@ def test_the_result_of_a_command_is_one_object(command, words, ropewalk):
 
 
 def test_the_numbers_are_those_of_the_files(run, ropewalk, tmp_path):
-    done = ropewalk("report", run, "--report", "scores", "--out", tmp_path / "out", "--json")
-    (row,) = checked(done, "report")["result"]["written"]["tables"]["scores"]["table"]
-    written = pd.read_csv(tmp_path / "out" / "scores.csv").to_dict("records")[0]
+    done = ropewalk("report", run, "--report", "cells", "--out", tmp_path / "out", "--json")
+    (row,) = checked(done, "report")["result"]["written"]["cells"]
+    written = pd.read_csv(tmp_path / "out" / "cells.csv").to_dict("records")[0]
     assert {name: row[name] for name in ("score", "low", "high", "n")} == {
         name: written[name] for name in ("score", "low", "high", "n")
     }

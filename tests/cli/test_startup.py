@@ -68,7 +68,7 @@ def test_the_current_directory_is_no_source_of_code_or_settings(many, tmp_path):
     loaded = {line.rpartition("|")[2].strip() for line in told}
     assert "pandas" in loaded
     assert loaded.isdisjoint({"torch", "transformers", "datasets"})
-    assert (tmp_path / "out" / "retrieval.png").exists()
+    assert (tmp_path / "out" / "retrieval.csv").exists()
 
 
 def interrupted(folder: str, words: list[str]) -> None:

@@ -143,7 +143,7 @@ def test_a_model_is_measured_with_and_without_its_adapter(tiny, docs, tmp_path, 
     assert [record["model"]["name"] for record in records] == ["llama", "llama+lora"]
     assert records[1]["model"]["adapter"]["kind"] == "LORA"
     assert records[0]["model"]["adapter"] is None
-    scores = pd.read_csv(tmp_path / "run" / "reports" / "scores.csv")
+    scores = pd.read_csv(tmp_path / "run" / "reports" / "cells.csv")
     assert scores.groupby("length")["score"].nunique().eq(2).all()
 
 

@@ -48,7 +48,7 @@ def measured(folder: Path, kind: str, docs: Path, ropewalk: Ropewalk) -> None:
     assert ended.status == 0, ended.err
     record = json.loads((folder / "run" / "run.json").read_text())["model"]
     assert (record["name"], record["quantized"]) == (f"small-{kind}", kind)
-    assert f"small-{kind}" in (folder / "run" / "reports" / "scores.md").read_text()
+    assert f"small-{kind}" in (folder / "run" / "reports" / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -151,11 +151,11 @@ def test_names_are_no_markup(tiny, docs, tmp_path, capsys):
     words += ["--length", "1x", "4x", "--scaling", "none", own, "--out", run]
     assert status("run", *words, "--dry-run") == 0
     assert status("run", *words) == 0
-    assert status("report", run, "--report", "scores", "curves", "differences") == 0
+    assert status("report", run, "--report", "cells", "curves", "differences") == 0
     shown = "".join(capsys.readouterr())
     assert "[red]*x*" in shown
     assert "\x1b" not in shown
-    table = (run / "reports" / "scores.md").read_text()
+    table = (run / "reports" / "report.md").read_text()
     rows = [line for line in table.splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in rows} == {4}
     assert "<b>" not in table.replace("\\<b>", "")

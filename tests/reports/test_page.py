@@ -7,8 +7,8 @@ import pytest
 
 from ropewalk.harness.reports._page import page
 from ropewalk.harness.reports._write import write_reports
-from ropewalk.harness.reports.cells import cells
-from ropewalk.harness.reports.verdict import scores, summary
+from ropewalk.harness.reports.cells import cells, scores
+from ropewalk.harness.reports.verdict import summary
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.harness.runs.provenance import command, documents, facts
 from ropewalk.harness.runs.store import read_run
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow  # four figures each
 @pytest.fixture(scope="module")
 def html() -> str:
     frame = make_frame([RUN])
-    return page(frame, [read_run(RUN)], write_reports(frame, None, ["scores"]))
+    return page(frame, [read_run(RUN)], write_reports(frame, None, ["cells"]))
 
 
 def test_a_page_has_the_answer_and_how_to_serve_it(html):
@@ -52,7 +52,7 @@ def test_a_page_is_small_runs_no_script_and_names_no_other_place(html):
 def test_names_are_text_and_never_markup():
     frame = sweep(lengths=(256, 2048))
     frame = frame.assign(scaling=frame["scaling"].replace({"pi": HOSTILE}))
-    text = page(frame, [], write_reports(frame, None, ["scores"]), HOSTILE)
+    text = page(frame, [], write_reports(frame, None, ["cells"]), HOSTILE)
     assert HOSTILE not in text
     assert "&lt;/script&gt;&lt;img" in text
     for figure in re.findall(r"base64,([\w+/=]+)", text):
@@ -67,7 +67,7 @@ def test_a_run_has_its_page_beside_its_tables(ropewalk, small, tmp_path, rejecte
     assert "--scaling pi" in text
     assert str(tmp_path / "files" / "index.html") in done.out
     sent = tmp_path / "sent" / "page.html"
-    done = ropewalk("report", small, small, "--page", sent, "--report", "scores")
+    done = ropewalk("report", small, small, "--page", sent, "--report", "cells")
     assert (done.status, [path.name for path in sent.parent.iterdir()]) == (0, ["page.html"])
     assert ".html" in rejected("report", small, "--page", tmp_path / "page.pdf")
 

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import matplotlib as mpl
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -10,6 +11,7 @@ from ropewalk.harness.reports import _write as write
 from ropewalk.harness.reports import answer, curves
 from ropewalk.harness.reports._style import COLUMN, Paper, drawing, methods
 from ropewalk.harness.reports.curves import spread
+from ropewalk.harness.reports.writing.tables import latex
 from tests.frames import PERPLEXITY, TWELVE, sweep
 
 FRAME = sweep(lengths=(256, 2048))
@@ -42,16 +44,16 @@ def test_a_notebook_gets_the_figure_of_the_files():
 
 def test_a_figure_has_the_same_bytes_again(tmp_path):
     first, second = (
-        [file.read_bytes() for file in write.save_figure(made(), tmp_path, name)]
+        [file.read_bytes() for file in write.save_figure(made(), tmp_path, name, write.FORMATS)]
         for name in ("first", "second")
     )
     assert first == second
 
 
-def test_the_flags_reach_the_figures(ropewalk, many, tmp_path, monkeypatch, rejected):
+def test_the_flags_reach_the_figures(ropewalk, many, tmp_path, rejected):
     """From the command line to the width of the SVG."""
-    monkeypatch.setattr(write, "FIGURES", (".svg",))
     words = ["report", many, "--report", "answer", "--out", tmp_path, "--width", "column"]
+    words += ["--format", "svg"]
     assert ropewalk(*words).status == 0
     assert f'width="{72 * COLUMN:.1f}pt"' in (tmp_path / "answer.svg").read_text()
     assert "is no style of Matplotlib" in rejected(*words, "--style", "absent.mplstyle")
@@ -86,3 +88,10 @@ def test_labels_of_lines_do_not_touch():
     centers = spread([0.0, 0.01, 0.02, 0.9, 0.91], 0.05)
     assert all(high - low >= 0.05 - 1e-9 for low, high in pairwise(centers))
     assert centers[-1] <= 1.02
+
+
+def test_a_table_of_latex_has_its_numbers_and_escapes_names():
+    table = pd.DataFrame({"scaling": ["./a_b%.py"], "1024 (4×)": ["8.37 [7.2, 9.8]"]})
+    text = latex(table, "Scores.", "scores")
+    assert r"./a\_b\%.py & 8.37 [7.2, 9.8]" in " ".join(text.split())
+    assert r"\caption{Scores.}" in text

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import t, ttest_1samp
+from scipy.stats import t
 
-from ropewalk.harness.reports import curves, differences, seeds
+from ropewalk.harness.reports import curves, seeds
 from ropewalk.harness.stats.measure import Measure
 from ropewalk.harness.stats.seeds import combined, mean_over_seeds
 from ropewalk.tasks._intervals import ratio
-from tests.frames import PERPLEXITY, asked, sweep
+from tests.frames import PERPLEXITY, sweep
 
 MODELS = ("rope-seed1", "rope-seed2", "rope-seed3", "alibi-seed1", "alibi-seed2", "alibi-seed3")
 
@@ -141,114 +141,3 @@ def test_seeds_that_were_asked_other_questions_have_no_mean(frame, table):
     gone = table.score.isna()
     assert set(table.status[gone]) == {"other questions"}
     assert gone.tolist() == ((table.model == "rope") & (table.length == 1024)).tolist()
-
-
-def test_differences_over_seeds_are_paired_by_seed(frame):
-    """Of perplexity the mean log ratio of equal seeds with Student's interval, worked by hand."""
-    short = frame[frame.model != "alibi-seed3"]  # the third seed of one has no partner
-    table = differences.make(short, baseline="rope · none", seeds=True)
-    row = table.set_index(["name", "task", "length"]).loc["alibi · yarn", PERPLEXITY, 1024]
-    scores = frame.drop_duplicates(["model", "task", "scaling", "length"])
-    scores = scores.set_index(["model", "task", "scaling", "length"]).score
-
-    def logs(of: str, scaling: str, seeds: tuple[int, ...]) -> np.ndarray:
-        cells = [(f"{of}-seed{seed}", PERPLEXITY, scaling, 1024) for seed in seeds]
-        return np.log([scores[cell] for cell in cells])
-
-    two = logs("alibi", "yarn", (1, 2)) - logs("rope", "none", (1, 2))
-    half = t.ppf(0.975, 1) * two.std(ddof=1) / math.sqrt(2)
-    assert (row.seeds, row.asked) == (2, 3)
-    assert (row.difference, row.low, row.high) == pytest.approx(
-        (math.expm1(two.mean()), math.expm1(two.mean() - half), math.expm1(two.mean() + half))
-    )
-    three = logs("rope", "yarn", (1, 2, 3)) - logs("rope", "none", (1, 2, 3))
-    row = table.set_index(["name", "task", "length"]).loc["rope · yarn", PERPLEXITY, 1024]
-    assert row.p == pytest.approx(ttest_1samp(three, 0).pvalue)
-    assert row.better_with == 3
-    cell = table[(table.task == PERPLEXITY) & (table.length == 1024)]
-    ordered, highest = sorted(cell.p), 0.0
-    for place, p in enumerate(ordered):
-        highest = max(highest, min(1.0, p * (len(ordered) - place)))
-        assert cell.p_all[cell.p == p].tolist() == pytest.approx([highest])
-
-
-def test_differences_over_seeds_know_their_verdicts(frame):
-    rope = frame[(frame.scaling == "none") & frame.model.str.startswith("rope")]
-    better = rope.assign(model=rope.model.str.replace("rope", "lower"))
-    by_seed = better.model.str[-1].astype(float) / 1000
-    better["value"] -= 64 * (0.5 + by_seed) * (better.task == PERPLEXITY)
-    better["score"] *= np.exp(-0.5 - by_seed).where(better.task == PERPLEXITY, 1)
-    other = rope.assign(model=rope.model.str.replace("rope", "other"), question="x")
-    every = pd.concat([rope.assign(question=rope.unit), better.assign(question=better.unit), other])
-    table = differences.make(every)  # over seeds, for every model is one
-    assert set(table.baseline) == {"rope"}
-    found = table[(table.length == 2048) & (table.task == PERPLEXITY)].set_index("name")
-    assert found.verdict.to_dict() == {"lower": "better", "other": "not compared"}
-    assert found.difference["lower"] == pytest.approx(math.expm1(-0.502))
-    shares = table[(table.task != PERPLEXITY) & (table.name == "lower")]
-    assert (shares.difference == 0).all()
-    assert shares.p.isna().all()
-    with pytest.raises(ValueError, match="nothing to compare with 'fire'.*rope, lower, other"):
-        differences.make(every, baseline="fire", seeds=True)
-
-
-def test_differences_equal_with_every_seed_have_no_interval():
-    """24 - 23 and 1 - 0 hits of 25 differ in the last bit: that is no spread, and nothing sure."""
-    hits = {"a-seed1": 23, "b-seed1": 24, "a-seed2": 0, "b-seed2": 1}
-    rows = [
-        row | {"model": model}
-        for model, count in hits.items()
-        for row in asked("passkey:trials=5", "none", 2048, [1.0] * count + [0.0] * (25 - count))
-    ]
-    table = differences.make(pd.DataFrame(rows), seeds=True)
-    assert table.difference.tolist() == pytest.approx([0.04])
-    assert table[["low", "p"]].isna().all(axis=None)
-    assert table.verdict.tolist() == ["no significant difference"]
-
-
-def test_seeds_that_a_comparison_lacks_are_counted(frame):
-    mine = frame[(frame.scaling == "none") & (frame.task == PERPLEXITY)]
-    both = mine.model.str.endswith("seed3") & (mine.length == 2048)
-    each = mine.model.isin(["rope-seed2", "alibi-seed1"]) & (mine.length == 256)
-    lost = mine.assign(status=mine.status.mask(both | each, "out_of_memory"))
-    kept = lost[~((lost.length == 1024) & (lost.model == "rope-seed1"))]
-    table = differences.make(kept, seeds=True).set_index("length")
-    assert table.asked.tolist() == [3, 3, 3]
-    assert table.seeds.to_dict() == {256: 0, 1024: 2, 2048: 2}
-    (shown,) = differences.display(table.reset_index()).values()
-    assert all("(2 of 3 seeds)" in text for text in shown.iloc[0, 2:])
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_one_that_failed_on_what_is_left_out_is_not_called_better(frame, *, whole):
-    """Without the seed or the document that it cannot do it looks better; the other is no worse."""
-    rope = frame[(frame.scaling == "none") & frame.model.str.startswith("rope")]
-    rope = rope[(rope.task == PERPLEXITY) & (rope.length == 2048)]
-    by_seed = rope.model.str[-1].astype(float) / 1000
-    better = rope.assign(
-        model=rope.model.str.replace("rope", "lower"),
-        value=rope.value - 64 * (0.5 + by_seed),
-        score=rope.score * np.exp(-0.5 - by_seed),
-    )
-    lost = (better.model == "lower-seed1") & (whole | (better.unit == "document 3"))
-    for status, verdicts in (("not_finite", ("no significant difference",) * 2),
-                             ("out_of_memory", ("better", "worse"))):  # fmt: skip
-        failed = better.assign(status=better.status.mask(lost, status))
-        for baseline, verdict in zip(("rope", "lower"), verdicts, strict=True):
-            table = differences.make(pd.concat([rope, failed]), baseline=baseline, seeds=True)
-            assert table.verdict.tolist() == [verdict]
-            (shown,) = differences.display(table).values()
-            assert shown.iloc[0, 1].endswith("†") == (status == "not_finite")
-
-
-def test_methods_that_are_one_measurement_are_corrected_as_one_comparison(frame):
-    """A scaling with the frequencies of another, as all have inside the window, adds no test."""
-    mine = frame[(frame.task == PERPLEXITY) & (frame.length == 1024)]
-    again = mine[mine.scaling == "yarn"].assign(scaling="yarn_too")
-    table = differences.make(mine, seeds=True).set_index("name")
-    more = differences.make(pd.concat([mine, again]), seeds=True).set_index("name")
-    assert more.p_all[table.index].to_dict() == table.p_all.to_dict()
-    assert more.p_all["rope · yarn_too"] == more.p_all["rope · yarn"]
-    other = differences.make(pd.concat([mine, again.assign(frequencies="other")]), seeds=True)
-    other = other.set_index("name")
-    assert other.p_all["rope · yarn"] > table.p_all["rope · yarn"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.harness.reports import best, differences, seeds
+from ropewalk.harness.reports import cells, seeds
 from ropewalk.harness.reports.writing.sentences import bound, rounded_up
 from ropewalk.tasks._intervals import proportion
 from tests.frames import Row, asked
@@ -26,10 +26,11 @@ def recall(scaling: str, values: Sequence[float], *, model: str = "m", gone: int
 
 def test_where_trials_lack_a_share_has_the_interval_of_its_task():
     """Of 24 perfect trials that both methods have, the interval is Wilson's for 24 of 24."""
-    table = best.make(pd.DataFrame(recall("none", [1.0] * 25) + recall("yarn", [0.5] * 24, gone=1)))
-    [row] = table.to_dict("records")
-    assert (row["score"], row["low"], row["high"]) == (1, *proportion(24, 24))
-    assert "24 of 25 trials" in best.summary(table)[0]
+    both = recall("none", [1.0] * 25) + recall("yarn", [0.5] * 24, gone=1)
+    row = cells.make(pd.DataFrame(both)).iloc[0]
+    ends = row[["compared_score", "compared_low", "compared_high"]].tolist()
+    assert ends == [1, *proportion(24, 24)]
+    assert (row["compared"], row["asked"]) == (24, 25)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
@@ -49,14 +50,15 @@ def test_means_over_seeds_are_shares_whichever_seed_is_first(order):
 def test_a_difference_of_shares_is_between_minus_1_and_1_and_never_sure():
     """By Bonett and Price with parts of trials, worked by hand; equal trials leave a doubt too."""
     none, yarn = recall("none", [0, 0, 0, 0.5, 1]), recall("yarn", [1, 1, 0.5, 1, 1])
-    [row] = differences.make(pd.DataFrame(none + yarn)).to_dict("records")
+    row = cells.make(pd.DataFrame(none + yarn)).iloc[1]
     # Gained 3 of 5, lost 0: shares of (3 + 1) / 7 and 1 / 7.
     half = 1.959964 * ((5 / 7 - (3 / 7) ** 2) / 7) ** 0.5
     assert row["difference"] == pytest.approx(0.6)
-    assert (row["low"], row["high"]) == pytest.approx((3 / 7 - half, min(1, 3 / 7 + half)))
+    ends = row[["difference_low", "difference_high"]].tolist()
+    assert ends == pytest.approx([3 / 7 - half, min(1, 3 / 7 + half)])
     same = recall("none", [1, 1, 0.5]) + recall("yarn", [1, 1, 0.5])
-    [row] = differences.make(pd.DataFrame(same)).to_dict("records")
-    assert -1 <= row["low"] < 0 < row["high"] <= 1
+    row = cells.make(pd.DataFrame(same)).iloc[1]
+    assert -1 <= row["difference_low"] < 0 < row["difference_high"] <= 1
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,16 @@
 """What must hold for tables as people read them: terminal, Markdown, LaTeX, spreadsheet."""
 
+import json
 import re
 
+import pandas as pd
 import pytest
 
-from ropewalk.harness import plugins
 from ropewalk.harness.reports import _write
 from ropewalk.harness.reports._write import write_reports
 from ropewalk.harness.reports.writing.sentences import text
 from tests import small_runs
-from tests.frames import sweep
+from tests.frames import PASSKEY, sweep
 
 FRAME = sweep()
 
@@ -26,30 +27,33 @@ def test_a_small_score_keeps_its_digits():
 def test_a_backtick_in_a_name_opens_no_markup(tmp_path):
     evil = "a`<img src=x>"
     frame = sweep(scalings=("none", evil), models=("m <b>*x*</b>", "two"), lengths=(256, 512))
-    write_reports(frame, tmp_path, ["best", "differences"])
-    for name in ("best", "differences"):
-        text = (tmp_path / f"{name}.md").read_text()
-        outside = re.sub(r"`[^`\n]*`", "", re.sub(r"\\.", "", text))
-        assert "<img" not in outside
-        assert "<b>" not in outside
-
-
-def test_a_run_writes_three_reports_and_those_that_its_folder_has(tmp_path, monkeypatch):
-    monkeypatch.setattr(_write, "DEFAULT", small_runs.DEFAULT)
-    three = {"scores", "best", "answer", "curves"}
-    four = {*three, "regret"}
-    for requested, stems in ((None, three), (["regret"], four), (None, four)):
-        written = write_reports(FRAME, tmp_path, requested)
-        assert {file.name.split(".")[0] for file in tmp_path.iterdir()} == stems
-    assert {file.name.split(".")[0] for file in written.files} == stems
+    write_reports(frame, tmp_path)
+    text = re.sub(r"\\.", "", (tmp_path / "report.md").read_text())
+    assert not re.search("`|<img|<b>", text)
 
 
 @pytest.mark.slow
-def test_a_table_has_its_figure_and_all_is_every_report(tmp_path):
-    written = write_reports(FRAME, tmp_path, ["all"])
-    made = {file.name.split(".")[0] for file in written.files}
-    assert made | {*written.skipped} == {*plugins.names("report")}
-    assert (tmp_path / "differences.csv").exists()
-    assert (tmp_path / "retrieval.png").exists()
-    write_reports(FRAME[FRAME["scaling"] == "none"], tmp_path, ["differences"])
-    assert not (tmp_path / "differences.csv").exists()
+def test_a_run_writes_its_numbers_one_text_and_figures_and_others_on_request(tmp_path, monkeypatch):
+    monkeypatch.setattr(_write, "FIGURES", small_runs.FIGURES)
+    write_reports(FRAME, tmp_path)
+    usual = {"results.json", "cells.csv", "report.md", "curves.png", "answer.png", "retrieval.png"}
+    assert {file.name for file in tmp_path.iterdir()} == usual
+    rows = json.loads((tmp_path / "results.json").read_text())
+    keys = ["model", "task", "metric", "method", "length", "score", "low", "high", "n", "unit"]
+    assert [*rows[0]] == keys
+    table = pd.read_csv(tmp_path / "cells.csv")
+    assert [row["score"] for row in rows if row["score"] is not None] == [*table["score"].dropna()]
+    write_reports(FRAME[FRAME["task"] != PASSKEY], tmp_path, formats=("tex", "svg", "parquet"))
+    more = {"report.tex", "cells.parquet", "curves.svg", "answer.svg"}
+    assert {file.name for file in tmp_path.iterdir()} == usual - {"retrieval.png"} | more
+    latex = (tmp_path / "report.tex").read_text()
+    assert r"yarn & \textbf{27.9 [26.0, 30.2]}" not in latex  # at 256 all methods are the same
+    assert r"\textbf{25.8 [24.0, 27.8]}" in latex
+    assert latex.count(r"\textbf") == 3
+    assert r"\label{tab:scores-1}" in latex
+
+
+def test_a_named_report_is_written_alone(tmp_path):
+    write_reports(FRAME, tmp_path, ["differences:baseline=yarn"])
+    assert {file.name for file in tmp_path.iterdir()} == {"differences.csv", "differences.md"}
+    assert set(pd.read_csv(tmp_path / "differences.csv")["baseline"]) == {"yarn"}

@@ -52,9 +52,9 @@ def test_a_damaged_record_is_one_sentence(change, run, rejected, tmp_path):
 def test_a_report_that_fails_ends_no_other(run, tmp_path, ropewalk):
     mine = tmp_path / "mine.py"
     mine.write_text('"""Fails."""\ndef make(frame): return frame["absent"]\n')
-    done = ropewalk("report", run, "--report", mine, "scores", "--out", tmp_path / "out")
+    done = ropewalk("report", run, "--report", mine, "cells", "--out", tmp_path / "out")
     assert (done.status, "No mine: report mine failed: KeyError" in done.out) == (1, True)
-    assert (tmp_path / "out" / "scores.csv").exists()
+    assert (tmp_path / "out" / "cells.csv").exists()
 
 
 def test_a_run_beside_itself_counts_its_samples_once(run, tmp_path):

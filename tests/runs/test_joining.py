@@ -66,13 +66,13 @@ def test_what_is_comparable(changes, aspects):
 
 def test_mixed_runs_stand_apart_and_say_so(run, tmp_path, ropewalk):
     second = changed(run, tmp_path / "second", lambda r: r["documents"]["read"].pop())
-    words = ["report", run, second, "--report", "scores", "--out", tmp_path / "o"]
+    words = ["report", run, second, "--report", "cells", "--out", tmp_path / "o"]
     done = ropewalk(*words)
     assert done.status == 2
     assert "have different documents; report them separately, or with" in done.err
     done = ropewalk(*words, "--mixed")
     assert (done.status, "Not comparable: " in done.out) == (0, True)
-    page = (tmp_path / "o" / "scores.md").read_text()
+    page = (tmp_path / "o" / "cells.md").read_text()
     assert "have different documents" in page
     assert "llama (run)" in page
     assert "llama (second)" in page
@@ -106,5 +106,5 @@ def test_models_of_one_sweep_may_have_other_tokenizers(tiny, docs, tmp_path, rop
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x", "--scaling", "none"]
     done = ropewalk("run", "--model", tiny, other, *words, "--out", tmp_path / "o")
     assert (done.status, "have different tokenizers" in done.out) == (0, True)
-    scores = pd.read_csv(tmp_path / "o" / "reports" / "scores.csv")
+    scores = pd.read_csv(tmp_path / "o" / "reports" / "cells.csv")
     assert list(scores["model"].unique()) == ["llama", "other"]

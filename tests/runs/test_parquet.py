@@ -47,7 +47,7 @@ def test_losses_of_more_than_six_decimals_are_kept_too(tmp_path):
 
 
 def test_reports_are_made_of_a_part_of_a_file(file, tmp_path):
-    made = rw.report(file / "two", out=tmp_path / "reports", report=["scores"])
+    made = rw.report(file / "two", out=tmp_path / "reports", report=["cells"])
     assert set(made.frame["run"]) == {"two"}
     with pytest.raises(rw.UserError, match="--out"):
         rw.report(file)

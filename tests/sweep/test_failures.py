@@ -34,7 +34,7 @@ def run(tiny: Path, docs: Path, ropewalk: Ropewalk) -> Callable[..., Any]:
 
 def statuses() -> dict[tuple[str, int], str]:
     """Return what the table says of every (scaling, length)."""
-    table = pd.read_csv(Path("run") / "reports" / "scores.csv")
+    table = pd.read_csv(Path("run") / "reports" / "cells.csv")
     return {(row.scaling, row.length): row.status for row in table.itertuples()}
 
 
@@ -91,7 +91,7 @@ def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run):
         ("document-1.txt", "failed", None)
     ] * 2
     assert all(line["reason"].startswith(told) for line in lost)
-    table = pd.read_csv(Path("run") / "reports" / "scores.csv")
+    table = pd.read_csv(Path("run") / "reports" / "cells.csv")
     assert table["status"].tolist() == ["2 of 3 ok, 1 failed"] * 2 + ["ok"] * 2
     assert run(task=names).status == 1
     assert len((Path("run") / SAMPLES).read_text().splitlines()) == len(lines) + 2
@@ -103,7 +103,7 @@ def test_a_grade_that_is_no_number_is_a_failure(run):
         lambda text: text.replace("doc_id, math.fsum(response.nll),", f"doc_id, {values},")
     )
     assert run(task=names).status == 1
-    table = pd.read_csv(Path("run") / "reports" / "scores.csv")
+    table = pd.read_csv(Path("run") / "reports" / "cells.csv")
     assert table["status"].tolist() == ["failed"] * 2 + ["ok"] * 2
     lost = [one for one in samples(Path("run")).values() if one["task"].startswith("mine")]
     assert [one["status"] for one in lost] == ["failed"] * 6
@@ -116,7 +116,7 @@ def test_a_task_that_cannot_score_fails_its_cells_alone(run, ropewalk):
         assert done.status == 1
         told = r"No score: task mine(:tail=16)? failed: ZeroDivisionError: division by "
         assert re.search(told, done.out)
-        table = pd.read_csv(Path("run") / "reports" / "scores.csv")
+        table = pd.read_csv(Path("run") / "reports" / "cells.csv")
         assert table["status"].tolist() == ["failed"] * 2 + ["ok"] * 2
     assert {record["status"] for record in samples(Path("run")).values()} == {"ok"}
 

@@ -30,7 +30,7 @@ from tests.tiny import save_tiny
 
 def run_and_kill(folder: Path, words: list[str]) -> None:
     """Run a sweep in children that are killed, till one ends; write kills and its status."""
-    write.DEFAULT = ("scores",)  # a kill may meet a report
+    write.FIGURES = ()  # a kill may meet a report
     draw, file = Random(7), folder / SAMPLES
     kills, partly, status = 0, 0, int(signal.SIGKILL)
 
@@ -84,9 +84,9 @@ def test_kills_at_random_moments_change_no_bit(many, tiny, docs, tmp_path, ropew
     assert kills >= 3, done.out
     assert partly >= 2, done.out
     assert samples(folder) == samples(many)
-    assert ropewalk("report", many, "--report", "scores", "--out", tmp_path).status == 0
-    scores = (tmp_path / "scores.csv").read_bytes()
-    assert (folder / "reports" / "scores.csv").read_bytes() == scores
+    assert ropewalk("report", many, "--report", "cells", "--out", tmp_path).status == 0
+    scores = (tmp_path / "cells.csv").read_bytes()
+    assert (folder / "reports" / "cells.csv").read_bytes() == scores
     assert not list(folder.rglob("*.new"))
 
 
@@ -146,7 +146,7 @@ class TestDisk:
         assert "The scores are above; everything measured is kept" in done.err
         (tmp_path / "reports").unlink()
         assert ropewalk(*words, "--quiet").status == 0
-        scores = pd.read_csv(tmp_path / "reports" / "scores.csv")["score"]
+        scores = pd.read_csv(tmp_path / "reports" / "cells.csv")["score"]
         assert all(f"{score:.0f}" in done.out for score in scores)
 
     @pytest.mark.slow

@@ -99,5 +99,5 @@ def test_the_record_and_the_terminal_say_where_the_template_is_applied(tmp_path,
     assert (done.status, told in " ".join(done.err.split())) == (0, True)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["chat_template"] == f"applied in {tasks[0]}"
-    summary = (tmp_path / "run" / "reports" / "scores.md").read_text()
+    summary = (tmp_path / "run" / "reports" / "report.md").read_text()
     assert "without the model's chat template: model (passkey:depths=1,trials=1)" in summary

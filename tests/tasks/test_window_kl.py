@@ -10,7 +10,7 @@ import torch
 import ropewalk as rw
 from ropewalk.harness.engine import Sizes
 from ropewalk.harness.patching.patch import comparing
-from ropewalk.harness.reports import differences
+from ropewalk.harness.reports.cells import cells
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.harness.stats.measure import measure
 from ropewalk.tasks import Divergence, Request
@@ -87,10 +87,10 @@ def test_a_run_measures_it_inside_the_window(tiny, docs, tmp_path, ropewalk):
     assert set(rows["weight"]) == {16}
     again = ropewalk(*words, "--out", tmp_path)
     assert "nothing to measure" in again.err
-    table = differences.make(frame)
+    table = cells(frame)
     assert measure(rows).units == "documents"
     here = table[table["task"].str.startswith("window_kl") & (table["length"] == 64)]
     row = here.set_index("scaling").loc["yarn:factor=4"]
     assert row["score"] == scores["yarn:factor=4", 64]
     assert row["difference"] == pytest.approx(row["score"], rel=1e-12)  # another order of sums
-    assert 0 <= row["low"] < row["difference"] < row["high"]
+    assert 0 <= row["difference_low"] < row["difference"] < row["difference_high"]

@@ -9,7 +9,6 @@ from decimal import ROUND_CEILING, Context
 from typing import Any
 
 import pandas as pd
-from tabulate import LATEX_ESCAPE_RULES
 
 from ropewalk.harness.stats.cells import once
 from ropewalk.harness.stats.measure import SHARES
@@ -17,11 +16,6 @@ from ropewalk.harness.stats.measure import SHARES
 SMALL = 0.1  # scores below it, as divergences in nats, differ by less than a hundredth
 LARGE = 1_000_000  # bounds above it are written with a power of ten
 MOST_NAMED = 6  # methods in one list; the table has them all
-
-
-def score(row: Mapping[Any, Any], prefix: str = "") -> str:
-    """Return a score with its interval: "13.1 [9.9, 18.1]", and "(20 of 23)" for a part."""
-    return text({**row, **{name: row[f"{prefix}{name}"] for name in ("score", "low", "high")}})
 
 
 def text(cell: Mapping[Any, Any], digits: int | None = None) -> str:
@@ -42,12 +36,6 @@ def text(cell: Mapping[Any, Any], digits: int | None = None) -> str:
     return value if status == "ok" else f"{value} ({status.split(' ok')[0]})"
 
 
-def named(row: Mapping[Any, Any], table: pd.DataFrame) -> str:
-    """Return what a task measures, with its label where two tasks of the table measure it."""
-    alike = table.loc[table["measure"] == row["measure"], "task"].nunique()
-    return f"{row['measure']} (`{row['task']}`)" if alike > 1 else str(row["measure"])
-
-
 def size(value: float, *, relative: bool, metric: str) -> str:
     """Return the size of a difference without its sign: "12.3 %", "8 percentage points"."""
     if relative:
@@ -57,24 +45,6 @@ def size(value: float, *, relative: bool, metric: str) -> str:
         points = f"{abs(100 * value):.0f}" if abs(value) >= 0.01 else f"{abs(100 * value):.2g}"
         return f"{points} percentage point{'' if points == '1' else 's'}"
     return f"{abs(value):.3g}"
-
-
-def gap(row: Mapping[Any, Any], name: str = "difference") -> str:
-    """Return the size of a row's difference with its interval: "26.8 % [19.6, 33.4]".
-
-    An end on the other side of 0 is below it: "11 percentage points [−3, 24]".
-    """
-    ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
-    kind = {"relative": row["relative"], "metric": row["metric"]}
-    value, *around = [size(end, **kind) for end in ends if end is not None]
-    if len(around) < 2:
-        return value
-    numbers = [
-        f"{'-' * (end * ends[0] < 0)}{text.split(' ')[0]}"
-        for end, text in zip(ends[1:], around, strict=True)
-    ]
-    low, high = sorted(numbers, key=float)
-    return f"{value} [{low}, {high}]".replace("[-", "[−")
 
 
 def bound(regret: float | None, *, relative: bool, metric: str) -> str:
@@ -106,12 +76,6 @@ def rounded_up(value: float) -> str:
     return f"{rounded:,f}" if value < LARGE else f"{rounded:.1e}"
 
 
-def method(row: Mapping[Any, Any], name: str) -> str:
-    """Return a method's name, with * where it needs code and † where it failed on units."""
-    failed = [pair.rpartition(" ")[0] for pair in row["failed"] or []]
-    return f"{name}{' *' if name in (row['code'] or []) else ''}{' †' if name in failed else ''}"
-
-
 def signed(
     value: float | None, low: float | None = None, high: float | None = None, unit: str = " %"
 ) -> str:
@@ -138,20 +102,6 @@ def _signed(value: float, *, percent: bool) -> str:
 def times(row: Mapping[Any, Any]) -> str:
     """Return "4×", the length in windows; "" for several models of other windows."""
     return "" if row["relative_length"] is None else f"{row['relative_length']:.3g}×"
-
-
-def inside(row: Mapping[Any, Any]) -> bool:
-    """Return whether a length is inside the window of all models of a row."""
-    return row["trained_length"] is not None and bool(row["length"] <= row["trained_length"])
-
-
-def at(row: Mapping[Any, Any]) -> str:
-    """Return "At 4x the window (1024 tokens)"."""
-    tokens = f"{int(row['length'])} tokens"
-    if not times(row):
-        return f"At {tokens}"
-    where = "Inside" if inside(row) else f"At {row['relative_length']:.3g}x"
-    return f"{where} the window ({tokens})"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -188,32 +138,6 @@ def markdown_sentence(text: str) -> str:
     parts = " ".join(text.split()).split("`")
     parts[::2] = [MARKUP.sub(r"\\\1", part) for part in parts[::2]]
     return "`".join(parts)
-
-
-ESCAPES: dict[str, Any] = {**LATEX_ESCAPE_RULES}
-LATEX_SIGNS = str.maketrans(
-    {
-        "−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "×": r"$\times$", "|": "$|$",
-        "ρ": r"$\rho$", "◂": r"$\triangleleft$", "▸": r"$\triangleright$",
-        "▾": r"$\bigtriangledown$",
-    }
-)  # fmt: skip
-
-
-def latex_sentence(text: str) -> str:
-    """Return a sentence for LaTeX with its `names` in typewriter letters, which may be broken."""
-    parts = text.translate(str.maketrans(ESCAPES)).translate(LATEX_SIGNS).split("`")
-    names = [re.sub(r"([:,=/])(?=\S)", r"\1\\allowbreak{}", part) for part in parts]
-    return "".join(
-        rf"\texttt{{{names[index]}}}" if index % 2 else part for index, part in enumerate(parts)
-    )
-
-
-def without_backticks(value: object) -> object:
-    """Return a text, or each of a list of texts, with no backtick that ends a `name`."""
-    if isinstance(value, list):
-        return [without_backticks(text) for text in value]
-    return value.replace("`", "'") if isinstance(value, str) else value
 
 
 PROTOCOLS = {

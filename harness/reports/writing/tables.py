@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import Any
 
 import pandas as pd
-from tabulate import tabulate
+from tabulate import LATEX_ESCAPE_RULES, MIN_PADDING, tabulate
 
 from ropewalk.harness.reports.writing.sentences import (
-    LATEX_SIGNS,
-    latex_sentence,
     markdown_sentence,
     markdown_text,
     text,
@@ -21,20 +21,24 @@ from ropewalk.harness.stats.cells import records
 
 @dataclass(frozen=True)
 class RenderedTable:
-    """A table report: what it is about, its summary in sentences, and its rows.
-
-    ``display`` are its tables for people, and ``notes`` say what their marks mean.
-    """
+    """A table report: what it is about, its rows, its tables for people, and what they mean."""
 
     about: str
-    summary: Sequence[str]
     table: pd.DataFrame
     display: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
-    JSON = ("about", "summary", "table", "notes")
+    JSON = ("about", "table", "notes")
 
 
+ESCAPES = str.maketrans(dict[str, Any](LATEX_ESCAPE_RULES))
+LATEX_SIGNS = str.maketrans(
+    {
+        "−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "×": r"$\times$", "|": "$|$",
+        "ρ": r"$\rho$", "◂": r"$\triangleleft$", "▸": r"$\triangleright$",
+        "▾": r"$\bigtriangledown$", "†": r"$\dagger$",
+    }
+)  # fmt: skip
 Part = tuple[Mapping[str, pd.DataFrame], Sequence[str]]  # tables by their titles, and sentences
 
 
@@ -72,11 +76,33 @@ def heading(task: str, metric: str, model: str) -> str:
     return f"{named} [95 % interval], {model}"
 
 
-def as_text(table: pd.DataFrame) -> str:
-    """Return a table in columns; what is missing is empty."""
-    rows = without_missing(table).to_numpy().tolist()
-    align = ["left", *["right"] * (len(table.columns) - 1)]
-    return str(tabulate(rows, [*table.columns], "simple", colalign=align, disable_numparse=True))
+def as_text(table: pd.DataFrame, width: int = 80) -> str:
+    """Return a table in columns, in parts with the same first column where it is too wide."""
+    names = [str(name) for name in table]
+    rows = [[str(cell) for cell in row] for row in without_missing(table).to_numpy().tolist()]
+    head = [f"{name}{' ' * MIN_PADDING}" for name in names]  # as tabulate widens it
+    if sum(_widths([head, *rows])) > width:  # an interval is below its score
+        rows = [[row[0], *(cell.replace(" [", "\n[") for cell in row[1:])] for row in rows]
+    parts = []
+    for columns in parted(_widths([head, *rows]), width):
+        shown = [[row[at] for at in columns] for row in rows]
+        align = ["left", *["right"] * (len(columns) - 1)]
+        heads = [names[at] for at in columns]
+        parts.append(tabulate(shown, heads, "simple", colalign=align, disable_numparse=True))
+    return "\n\n".join(parts)
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    columns = zip(*rows, strict=True)
+    return [max(len(line) for cell in own for line in cell.split("\n")) + 2 for own in columns]
+
+
+def folded(text: str, width: int = 80) -> str:
+    """Return a text in lines of this width, none of which breaks a number with its interval."""
+    kept = re.sub(r"(?<=\d)(,?) (?=[\[+−\d%])", "\\1\u00a0", text).replace(" pp", "\u00a0pp")
+    return "\n".join(wrap(kept, width, subsequent_indent="  ", break_long_words=False)).replace(
+        "\u00a0", " "
+    )
 
 
 def markdown(table: pd.DataFrame) -> str:
@@ -97,19 +123,9 @@ def page(parts: Sequence[Part]) -> str:
     return "\n".join(texts)
 
 
-def joined(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose lists of texts are one text each."""
-    lists = {
-        str(name): column.map(lambda cell: ", ".join(cell) if isinstance(cell, list) else cell)
-        for name, column in table.items()
-        if column.dtype == object
-    }
-    return table.assign(**lists)
-
-
 def csv(table: pd.DataFrame) -> str:
     """Return a table for programs and spreadsheets."""
-    return joined(table).to_csv(index=False, lineterminator="\n")
+    return table.to_csv(index=False, lineterminator="\n")
 
 
 def parted(widths: Sequence[float], room: float) -> list[list[int]]:
@@ -128,33 +144,27 @@ def without_missing(table: pd.DataFrame) -> pd.DataFrame:
     return table.astype(object).where(table.notna(), "")
 
 
-MOST_ROWS = 45  # of one table of LaTeX
-FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+def latex(table: pd.DataFrame, caption: str, label: str, bold: pd.DataFrame | None = None) -> str:
+    """Return a table of LaTeX, which needs the package booktabs.
 
-
-def latex(table: pd.DataFrame, caption: str) -> str:
-    """Return tables of LaTeX, which are scaled down where they are wider than the text.
-
-    They need the packages booktabs and graphicx. The caption is the first sentence of ``caption``;
-    the others are notes below the last table.
+    ``bold`` is a table of the same shape with a text in the place of every cell that is bold.
     """
-    title, _, notes = caption.partition(". ")
-    texts = without_missing(table).astype(str)
-    starts = range(0, max(1, len(texts)), MOST_ROWS)
-    tables = []
-    for number, start in enumerate(starts, start=1):
-        part = f" (Part {number} of {len(starts)}.)" if len(starts) > 1 else ""
-        rows = texts.iloc[start : start + MOST_ROWS]
-        body = tabulate(
-            rows.to_dict("list"), headers="keys", tablefmt="latex_booktabs", disable_numparse=True
-        )
-        tables += [
-            r"\begin{table}", r"\centering\footnotesize",
-            rf"\caption{{{latex_sentence(title.rstrip('.'))}.{part}}}",
-            FIT, body.translate(LATEX_SIGNS) + "}",
-        ]  # fmt: skip
-        if notes and number == len(starts):
-            below = rf"{{\raggedright {latex_sentence(notes)}}}"
-            tables.append(rf"\par\smallskip\parbox{{\linewidth}}{below}")
-        tables += [r"\end{table}", ""]
-    return "\n".join(tables)
+    shown = without_missing(table).astype(str)
+    style = shown.style.hide(axis="index").format(escape="latex")
+    style = style.format_index(escape="latex", axis=1)
+    if bold is not None:
+        marks = bold.iloc[:, 1:].replace({"": None}).notna()
+        style = style.apply(lambda _: _marked(shown, marks), axis=None)
+    text = style.to_latex(
+        hrules=True,
+        caption=caption.translate(ESCAPES),
+        label=f"tab:{label}",
+        column_format="l" + "r" * (len(table.columns) - 1),
+        position_float="centering",
+    )
+    return str(text).translate(LATEX_SIGNS)
+
+
+def _marked(shown: pd.DataFrame, marks: pd.DataFrame) -> pd.DataFrame:
+    known = marks.reindex(columns=shown.columns, fill_value=False)
+    return known.replace({True: "textbf:--rwrap;", False: ""})
