@@ -64,6 +64,8 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> Figure:
     if not every:
         raise ValueError("no two methods can be compared")
     groups, left_out = style.shown_part(every, "panels")
+    if max(len(rows) for _, rows in groups) == MOST_METHODS:
+        left_out += f" At most the best {MOST_METHODS} methods are drawn."
     longest = max(len(row["label"]) for _, rows in groups for row in rows)
     columns = style.columns_for(len(groups), 1 if longest > LONGEST else 2)
     width = style.paper_width()

@@ -67,12 +67,13 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
     left_out += f" Left out, because every score is 0: {', '.join(left)}." if left else ""
     labelled = len(groups) <= MOST_LABELLED and style.REST not in known.look.values()
     labelled = labelled and max(map(len, known.look)) <= LONGEST
-    columns = style.columns_for(len(groups), 2 if labelled else 3)
+    several, kinds = table["model"].nunique() > 1, table["task"].nunique()
+    most = 2 if labelled else 3
+    columns = style.columns_for(len(groups), kinds if several and 1 < kinds < most else most)
     lines = max(rows["scaling"].nunique() for _, rows in groups) + 1
     height = max(2.7, LINE * lines + 0.9 if labelled else 0)
     figure, panels = style.sheet(len(groups), columns, height)
     room = figure.get_size_inches()[0] / columns - (1.75 if labelled else 0.65)
-    several = table["model"].nunique() > 1
     first: dict[str, Axes] = {}
     for axes, ((model, task), rows) in zip(panels, groups, strict=True):
         if first.setdefault(str(task), axes) is not axes:

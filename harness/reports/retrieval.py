@@ -200,6 +200,8 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     height = max(0.9, min(0.2 * deepest, 2.4))
     groups, left_out = style.shown_part(every, "maps", columns * int(TALLEST / (height + 0.75)))
     figure, panels = style.sheet(len(groups), columns, height + 0.75)
+    if widest > 7:
+        figure.set_figwidth(style.paper_width())
     room = (figure.get_size_inches()[0] - 0.9) / columns - 0.35
     parts = [name for name in ("model", "task") if samples[name].nunique() > 1]
     counts, unknown = [], False
