@@ -1,12 +1,11 @@
 """What is read of files is what was written: formats, compressions, choices, and what is broken."""
 
 import bz2
-import gc
 import gzip
 import hashlib
 import json
 import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import datasets
@@ -30,12 +29,6 @@ pytestmark = pytest.mark.filterwarnings(
 TEXT = "Es war einmal …\nand it was long\n"
 PROSE = "A long sentence of the kind that a book has, and then another one.\n" * 20
 ROWS = [{"text": f"row {index} " + "rope " * index, "id": index} for index in range(6)]
-
-
-@pytest.fixture(autouse=True)
-def _files_are_closed_here() -> Iterator[None]:
-    yield
-    gc.collect()
 
 
 def zstd(content: bytes) -> bytes:

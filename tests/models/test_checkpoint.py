@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import ropewalk as rw
+from ropewalk.harness.data.corpus import make_context
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import Checkpoint, check_rope, open_checkpoint
 from ropewalk.harness.patching.config import rope_of
@@ -22,6 +22,7 @@ from ropewalk.harness.sweep.notes import plan_notes
 from ropewalk.harness.sweep.plan import make_plan
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling import native
+from ropewalk.tasks._prompt import continued
 from tests import families
 from tests.tiny import SHAPE, WINDOW, YARN, save_tiny, tiny_config, tiny_tokenizer
 
@@ -79,29 +80,23 @@ def test_scaling_outside_the_rotary_embedding_is_refused(tmp_path):
     check_scaling(opened(saved_config(tmp_path / "llama", plain)))
 
 
-def test_a_scaling_that_a_family_computes_by_its_own_rule_is_refused_before_its_weights(tmp_path):
-    """Hunyuan calls a fixed base "dynamic" and gives it as alpha, which no other family reads."""
-    config = families.tiny("hunyuan_v1_dense")
+def test_a_model_that_rotates_otherwise_than_its_config_says_is_refused(tmp_path):
+    """Hunyuan calls a fixed base "dynamic" and gives it as alpha; Llama rotates whole heads."""
+    hunyuan = families.tiny("hunyuan_v1_dense")
     plain = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 1.0}
-    config.rope_parameters = plain
-    check_scaling(opened(saved_config(tmp_path / "plain", config)))
-    config.rope_parameters = {**plain, "alpha": 1000.0}
-    refused(saved_config(tmp_path / "alpha", config))
-
-
-def test_a_key_that_a_family_ignores_is_refused_before_its_weights(tmp_path):
-    """Llama's class rotates whole heads, whatever share its config gives."""
-    refused(saved_config(tmp_path / "part", tiny_config("llama", partial_rotary_factor=0.5)))
-
-
-def refused(folder: Path) -> None:
-    """Find that a sweep, an export and an inspection refuse a model that rotates otherwise."""
-    with pytest.raises(UserError, match="not those its config describes"):
-        check_scaling(opened(folder))
-    with pytest.raises(UserError, match="not those its config describes"):
-        rw.export(folder, scaling="yarn", length="4x", to="vllm")
-    with pytest.raises(UserError, match="not those its config describes"):
-        rw.inspect(folder, scaling="native", length="4x")
+    hunyuan.rope_parameters = plain
+    check_scaling(opened(saved_config(tmp_path / "plain", hunyuan)))
+    hunyuan.rope_parameters = {**plain, "alpha": 1000.0}
+    llama = tiny_config("llama", partial_rotary_factor=0.5)
+    for name, config in {"alpha": hunyuan, "part": llama}.items():
+        folder = saved_config(tmp_path / name, config)
+        for ask in (
+            lambda folder=folder: check_scaling(opened(folder)),
+            lambda folder=folder: rw.export(folder, scaling="yarn", length="4x", to="vllm"),
+            lambda folder=folder: rw.inspect(folder, scaling="native", length="4x"),
+        ):
+            with pytest.raises(UserError, match="not those its config describes"):
+                ask()
 
 
 def test_a_given_window_replaces_that_of_a_rotary_model(tiny, tmp_path, docs):
@@ -179,41 +174,26 @@ def test_a_generation_config_beyond_greedy_is_refused_before_the_weights(tiny, t
         make_plan(spec)
 
 
-@pytest.fixture
-def sentencepiece() -> Callable[[str], list[str]]:
-    """Return a reader of Llama-2's kind: a space goes before whatever it is given."""
+def test_text_that_goes_on_has_no_stray_space():
+    """Llama-2's SentencePiece puts a space before each text; a prompt has none."""
     words = ["▁The", "▁grass", "The", "grass", "▁", "\n", "▁is", "is", ".", "x"]
     vocabulary = {word: index for index, word in enumerate(["<unk>", "<s>", *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Metaspace(prepend_scheme="always"),
-            pre_tokenizers.Split("\n", "isolated"),
-            pre_tokenizers.Split(".", "isolated"),
-        ]
-    )
+    splits = (pre_tokenizers.Split(sign, "isolated") for sign in "\n.")
+    spaces = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([spaces, *splits])
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", unk_token="<unk>")
 
-    def read(text: str) -> list[str]:
-        from ropewalk.harness.data.corpus import make_context
-        from ropewalk.tasks._prompt import continued
-
-        source = make_context(fast, list, WINDOW)
-        return fast.convert_ids_to_tokens(continued(source, text))
-
-    return read
-
-
-def test_text_that_goes_on_has_no_stray_space(sentencepiece):
-    """A SentencePiece reader would put a space before each sentence; a prompt has none."""
-    assert sentencepiece("The grass is.") == ["The", "▁grass", "▁is", "."]
-    assert sentencepiece(" The grass is.") == ["▁The", "▁grass", "▁is", "."]
-    assert sentencepiece("\nThe grass") == ["\n", "The", "▁grass"]
+    context = make_context(fast, list, WINDOW)
+    for text, tokens in (
+        ("The grass is.", ["The", "▁grass", "▁is", "."]),
+        (" The grass is.", ["▁The", "▁grass", "▁is", "."]),
+        ("\nThe grass", ["\n", "The", "▁grass"]),
+    ):
+        assert fast.convert_ids_to_tokens(continued(context, text)) == tokens
 
 
 def test_control_tokens_in_a_text_are_letters():
-    from ropewalk.harness.data.corpus import make_context
-
     source = make_context(tiny_tokenizer(), list, WINDOW)
     assert source.bos not in source.encode("a <s> b")
     assert source.decode(source.encode("a <s> b")) == "a <s> b"
