@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from ropewalk.harness.data.corpus import make_context
-from ropewalk.harness.data.tokenize import tokenize
 from ropewalk.harness.engine import answers
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.tasks import perplexity
@@ -74,15 +73,6 @@ def test_windows_have_the_same_targets_at_every_length(sizes, lengths, tail, win
         assert count <= windows
         if size // 2 >= max(lengths):  # all of its third quarter holds the longest length
             assert count == max(1, min(windows, size // 4 // tail))
-
-
-def test_all_windows_open_with_the_begin_token_where_there_is_one(books):
-    without = TaskContext(books.encode, books.decode, None, 64, books.documents)
-    for protocol in ("tail", "prefix"):
-        asked = list(perplexity.ask(books, [200], protocol=protocol))
-        assert all(q.tokens[0] == books.bos and books.bos not in q.tokens[1:] for q in asked)
-        bare = list(perplexity.ask(without, [200], protocol=protocol))
-        assert all(books.bos not in q.tokens and len(q.tokens) == 200 for q in bare)
 
 
 def test_perplexity_is_token_weighted():
@@ -266,18 +256,6 @@ def test_press_and_disjoint_score_every_token_once(texts, length, stride, begin)
             assert sizes == len(text.tokens) - unscored
 
 
-@settings(max_examples=20)
-@given(st.text(max_size=200))
-def test_bytes_before_tokens_add_up_to_the_text(text):
-    """The bytes before each token never fall, begin at 0 and end at the whole text in UTF-8."""
-    tokens, ends = tokenize(tiny_tokenizer(), text)
-    assert len(ends) == len(tokens) + 1
-    assert list(ends) == sorted(ends)
-    assert (ends[0], ends[-1]) == (0, len(text.encode()))
-    if text.isascii():
-        assert list(ends) == [*range(len(text) + 1)]  # this tokenizer has one token a byte
-
-
 def test_a_window_knows_the_bytes_it_scores(source):
     """In ASCII and one token a byte, the bytes are its targets; an empty row has none."""
     beside: TaskContext = make_context(tiny_tokenizer(), {"empty": "", **TEXTS}.items, 64)
@@ -289,23 +267,13 @@ def test_a_window_knows_the_bytes_it_scores(source):
             assert question.metadata["bytes"] == len(scored) - scored.count(source.bos or 0)
 
 
-def test_documents_are_the_unit_of_the_interval():
-    windows = [Sample("a", 10.0, 10), Sample("b", 60.0, 20), Sample("a", 30.0, 10)]
-    whole = [Sample("a", 40.0, 20), Sample("b", 60.0, 20)]
-    assert perplexity.score(windows) == perplexity.score(whole)
-    assert perplexity.score(windows).n == 2
-
-
 @pytest.mark.parametrize(
     ("options", "length", "words"),
     [
-        ({"protocol": "disjoint"}, 1, "a window of 1 token has no target"),
         ({"protocol": "sliding", "stride": 48}, 48, "stride=48 is not 1 to 47"),
         ({"protocol": "prefix"}, 250, "the longest that fits is 162"),
         ({"protocol": "overlapping", "stride": 16}, 250, "the longest that fits is 241"),
         ({"stride": 16}, 48, "stride is an option of protocol=sliding and overlapping; leave it"),
-        ({"windows": 0}, 200, "windows=0 is not 1 or more"),
-        ({"tail": 47, "slide": True}, 48, "tail=47 leaves no context in a window of 48 tokens"),
     ],
 )
 def test_what_cannot_be_slid_is_refused(options, length, words, source):

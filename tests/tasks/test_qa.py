@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from ropewalk.harness.data.corpus import make_context
-from ropewalk.harness.runs.frame import make_frame
 from ropewalk.tasks import Generate, Generated, TaskContext, qa, ruler
 from ropewalk.tasks._prompt import around, continued
 from ropewalk.tasks.qa import END, listed, others, read
@@ -68,14 +67,6 @@ def test_a_test_set_has_no_question_to_ask(answer, tmp_path):
         (tmp_path / "data.json").write_text(json.dumps(found))
         with pytest.raises(ValueError, match="no question with an answer"):
             read(str(tmp_path / "data.json"))
-
-
-def test_an_answer_is_one_line(tmp_path):
-    """A record has a line an answer: of two lines neither counts alone."""
-    row = {"question": "Where?", "answer": "New\nYork", "context": [["Title", ["New York."]]]}
-    (tmp_path / "data.json").write_text(json.dumps([row]))
-    (one,) = read(str(tmp_path / "data.json")).questions
-    assert one.answers == ("New York",)
 
 
 def test_other_paragraphs_are_those_of_the_article_first(files):
@@ -192,13 +183,3 @@ def test_what_cannot_be_asked_is_refused_when_planned(options, told, files, tmp_
     sentence = " ".join(ended.err.split())
     assert told in sentence
     assert "Traceback" not in sentence
-
-
-@pytest.mark.slow
-def test_a_run_of_qa_is_recorded(tiny, files, tmp_path, ropewalk):
-    folder = tmp_path / "run"
-    words = ["--model", tiny, "--scaling", "none", "--length", 900, "--out", folder]
-    assert not ropewalk("run", *words, "--task", f"qa:data={files['qa_1']},trials=2,new=4").status
-    (task,) = json.loads((folder / "run.json").read_text())["tasks"].values()
-    assert task["data"] == read(files["qa_1"]).facts
-    assert len(make_frame([folder])) == 2
