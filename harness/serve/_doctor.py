@@ -38,7 +38,6 @@ from ropewalk.tasks.types import Loglikelihood
 log = logging.getLogger("ropewalk")
 LONGEST = 16_384  # tokens of the text
 COMPARED, QUICK = 256, 64  # tokens that a server is asked about; those that are read at all
-CHARACTERS = 8 * COMPARED  # the longest words of real tokenizers have so many per token
 # Other names of rope_theta, and the scalings that need the window of pretraining.
 BASES = ("rotary_emb_base", "rope_base", "theta", "rotary_base")
 WINDOWED = ("llama3", "yarn", "longrope")
@@ -103,7 +102,10 @@ def examine(spec: Spec, server: Server | None = None, *, quick: bool = False) ->
         yield from findings
     (length,) = spec.lengths(rope.trained_length)
     rotation = resolve(method, rope, length)
-    text, tokens = _document(spec, checkpoint)
+    docs = next(iter(spec.docs.values())) if isinstance(spec.docs, dict) else spec.docs
+    first = next(iter(open_documents(docs).read()))[1] or ""
+    most = min(checkpoint.positions or LONGEST, LONGEST)
+    tokens = [*tokenize(checkpoint.tokenizer, first)[0][:most]]
     if min(length, len(tokens)) < 2:
         raise UserError(
             "a cache has 2 tokens or more: --length is "
@@ -134,25 +136,8 @@ def examine(spec: Spec, server: Server | None = None, *, quick: bool = False) ->
         yield cache_finding(model, read, windows, limit)
     if server is not None:
         size = max(2, min(QUICK if quick else COMPARED, length - 1))
-        text = _beginning(checkpoint.tokenizer, text, size)
+        text = checkpoint.tokenizer.decode(tokens[:size], clean_up_tokenization_spaces=False)
         yield _compare_server(server, checkpoint, model, text, method, length)
-
-
-def _document(spec: Spec, checkpoint: Checkpoint) -> tuple[str, list[int]]:
-    """Return the beginning of the first document, and its tokens, as many as the model reads."""
-    docs = next(iter(spec.docs.values())) if isinstance(spec.docs, dict) else spec.docs
-    text = next(iter(open_documents(docs).read()))[1] or ""
-    tokens = tokenize(checkpoint.tokenizer, text)[0][: checkpoint.positions or LONGEST]
-    return text[:CHARACTERS], list(tokens[:LONGEST])
-
-
-def _beginning(tokenizer: Any, text: str, size: int) -> str:
-    """Return the text of the first tokens; a character that the tokenizer lacks stays itself."""
-    tokens, ends = tokenize(tokenizer, text)
-    if ends is None:
-        decoded: str = tokenizer.decode(list(tokens[:size]), clean_up_tokenization_spaces=False)
-        return decoded
-    return text.encode()[: ends[: size + 1][-1]].decode(errors="ignore")
 
 
 def config_findings(where: str, commit: str | None, config: Any, trusted: bool) -> list[Finding]:

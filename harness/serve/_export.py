@@ -195,11 +195,6 @@ class Expressed(NamedTuple):
     text: str
     config: str = ""
 
-    @property
-    def lines(self) -> list[str]:
-        """The command and the keys of ``config.json``."""
-        return [self.text, *self.config.splitlines()]
-
 
 def express(spec: Spec, scaling: str, length: int, engine: str | None = None) -> Expressed:
     """Return how to serve a method: the command that exports it, and the keys that change.
