@@ -6,7 +6,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +37,7 @@ FORMS = {
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
 NATIVE = ("consolidated", "params.json")  # Mistral's files, which vLLM prefers to a config
 LEGACY = ("rope_scaling", "rope_theta")  # what transformers 4, mlx-lm and others read
+PORTS = {"gguf": 8080, "vllm": 8000, "sglang": 30000}  # where each serves by default
 MERGED = "MERGED"  # the folder of a model with its adapter's weights
 
 
@@ -45,7 +46,8 @@ class Export:
     """What an engine reads: ``form`` is its rope type, ``changed`` the keys that change.
 
     ``distance`` is how far what it computes is from what was measured, None for a modelling file:
-    that stores the measured numbers. ``place`` is the folder or file that was written, if any.
+    that stores the measured numbers. ``doctor`` is the command that compares a running server.
+    ``place`` is the folder or file that was written, if any.
     """
 
     JSON = ("engine", "scaling", "length", "form", "changed", "distance", "place", "command")
@@ -56,6 +58,7 @@ class Export:
     form: str
     changed: dict[str, Any]
     distance: Distance | None
+    doctor: str = ""
     place: Path | None = None
 
     @property
@@ -102,6 +105,10 @@ class Export:
         title = f"{target.label} for {self.engine}: {form}"
         return "\n".join([title, self.config, f"{computed}.", self.command])
 
+    def __str__(self) -> str:
+        compare = f"\nCompare its losses while it runs: {self.doctor}" if self.doctor else ""
+        return self.text() + compare
+
 
 def _indented(value: Any, depth: int = 0) -> str:
     if not isinstance(value, dict):
@@ -137,7 +144,12 @@ def export(spec: Spec, engine: str | None) -> Export:
         plugin = load("engine", "hf_code" if rotation.needs_code else "transformers")
     revision = spec.revision if commit else None
     target = Target(method, length, rope, rotation, place, config, trusted, revision)
-    return choose(target, plugin)
+    result = choose(target, plugin)
+    if result.engine not in PORTS:
+        return result
+    words = ["ropewalk", "doctor", *spec.opened, "--scaling", method.given, "--length", str(length)]
+    words += ["--server", f"http://127.0.0.1:{PORTS[result.engine]}"]
+    return replace(result, doctor=shlex.join(words))
 
 
 def choose(target: Target, engine: Plugin) -> Export:
