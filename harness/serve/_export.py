@@ -103,11 +103,8 @@ class Export:
         if self.distance is not None:
             computed = f"What it computes: {self.distance}"
         title = f"{target.label} for {self.engine}: {form}"
-        return "\n".join([title, self.config, f"{computed}.", self.command])
-
-    def __str__(self) -> str:
-        compare = f"\nCompare its losses while it runs: {self.doctor}" if self.doctor else ""
-        return self.text() + compare
+        compare = [f"Compare its losses while it runs: {self.doctor}"] if self.doctor else []
+        return "\n".join([title, self.config, f"{computed}.", self.command, *compare])
 
 
 def _indented(value: Any, depth: int = 0) -> str:

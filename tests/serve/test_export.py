@@ -279,7 +279,7 @@ def test_a_gguf_file_becomes_a_folder(tmp_path):
         found = rw.export(file, scaling="yarn", length="4x", to="mlx", out=out)
         again = losses(AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32))
         assert torch.allclose(again, measured(plain, found), rtol=1e-5, atol=1e-5)
-    line = str(rw.export(file, scaling="yarn", length="4x", to="vllm")).splitlines()[-1]
+    line = rw.export(file, scaling="yarn", length="4x", to="vllm").command
     assert line == "vllm serve NEW --max-model-len 256, with NEW written by --out NEW"
 
 
@@ -359,7 +359,7 @@ def test_the_command_serves_the_revision_that_was_asked_for(to, monkeypatch):
     monkeypatch.setattr("ropewalk.harness.serve._export.open_config", lambda *_: opened)
     given = {"scaling": "yarn:factor=4", "length": LENGTH, "to": to}
     assert "v2" not in str(rw.export("owner/name", **given))
-    command = str(rw.export("owner/name", revision="v2", **given)).splitlines()[-1]
+    command = rw.export("owner/name", revision="v2", **given).command
     assert ("revision='v2'" if to == "transformers" else " --revision v2 ") in command
 
 
