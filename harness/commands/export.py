@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,8 @@ from ropewalk.harness.sweep.spec import (
     takes_settings,
 )
 
+log = logging.getLogger("ropewalk")
+PORTS = {"gguf": 8080, "vllm": 8000, "sglang": 30000}  # where each serves unless told otherwise
 if TYPE_CHECKING:
     from ropewalk.harness.serve._export import Export
 
@@ -61,6 +65,11 @@ def export(
     from ropewalk.harness.serve import _export
 
     result = _export.export(sweep, to)
+    if (port := PORTS.get(to)) is not None:
+        method = ["--scaling", str(scaling), "--length", str(result.target.length)]
+        words = [*sweep.opened, *method, "--server", f"http://127.0.0.1:{port}"]
+        line = shlex.join(["ropewalk", "doctor", *words])
+        log.info(f"Compare its losses while it runs: {line}")
     if out is None:
         return result
     return replace(result, place=_export.write(result, folder(Path(out)), copy=copy))

@@ -325,7 +325,8 @@ def mistakes(error: ValidationError) -> list[str]:
         text = detail["msg"].removeprefix("Value error, ").replace("Input should", "it must")
         if detail["type"] == "literal_error" and isinstance(detail["input"], str):
             text = nearest(detail["input"], re.findall(r"'([^']*)'", detail["ctx"]["expected"]))
-        shown = "" if value in text else f" (given: {value})"
+        several = isinstance(detail["input"], list | tuple)  # the sentence names the one
+        shown = "" if value in text or several else f" (given: {value})"
         sentences.setdefault(name, f"{name}: {text.removesuffix('.')}{shown}.")
     return [*sentences.values()]
 
