@@ -133,7 +133,7 @@ class Race:
             raise UserError(
                 f"every candidate failed or {why}; give other --scaling, or more --tolerance."
             )
-        main = self.served(names)
+        main = self.choices()
         upper = np.full((len(main), len(main)), np.inf)
         np.fill_diagonal(upper, 0)
         self.seen |= dict.fromkeys(names, 0)
@@ -298,9 +298,10 @@ class Race:
         """Return how much more a candidate loses inside the window than the plain model."""
         return self.data.losses(NEAR, name, documents) - self.data.losses(NEAR, OWN, documents)
 
-    def served(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the candidates to choose from."""
-        return tuple(name for name in names if name in self.servable) or tuple(names)
+    def choices(self) -> tuple[str, ...]:
+        """Return the candidates to choose from that entered and are not out."""
+        names = self.left(self.entered)
+        return tuple(name for name in names if name in self.servable) or names
 
     def _cost(self, names: Sequence[str], end: int) -> float:
         """Return what it takes to measure candidates on so many documents and finish the race."""

@@ -17,7 +17,7 @@ from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.plugins import FUNCTION
 from ropewalk.harness.recommend.candidates import OWN, candidates_of, plan_race
-from ropewalk.harness.recommend.decision import columns, decision, difference, perplexity
+from ropewalk.harness.recommend.decision import MARKS, columns, decision, difference, perplexity
 from ropewalk.harness.recommend.losses import CUT, FAR, Losses, read_budget
 from ropewalk.harness.recommend.race import BUDGET, WINNER, Race, Standing
 from ropewalk.harness.reports.writing.sentences import at_most, counted, listed, signed, text
@@ -25,7 +25,7 @@ from ropewalk.harness.reports.writing.tables import csv, page
 from ropewalk.harness.runs.store import REPORTS
 from ropewalk.harness.serve._export import express
 from ropewalk.harness.stats.cells import records as rows_of
-from ropewalk.harness.stats.paired import Difference, share
+from ropewalk.harness.stats.paired import share
 from ropewalk.harness.sweep.backend import Backend
 from ropewalk.harness.sweep.notes import note_plan
 from ropewalk.harness.sweep.operations import duration
@@ -33,9 +33,8 @@ from ropewalk.harness.sweep.record import records
 from ropewalk.harness.sweep.spec import Spec
 
 log = logging.getLogger("ropewalk")
-USE, BEST, ALIKE, OPEN, WORSE = "use", "best scaling", "as good", "may be best", "worse"
-TRUNCATION = "truncation"
-CODED, COSTLY, UNREACHED, FAILED = "needs code", "too costly", "not measured", "failed"
+TRUNCATION, UNREACHED = "truncation", "not measured"
+USE, BEST, OPEN, WORSE = "use", "best scaling", "may be best", "worse"
 RETRIEVAL = "Retrieval tasks (niah, ruler, passkey) show whether a method uses the longer text."
 
 
@@ -51,8 +50,8 @@ class Recommendation:
             where there are too few documents for a bound.
         text: the recommendation, one line per subject.
         table: one row per candidate and one for truncation.
-        next: what to type to write the method for an engine, or why nothing serves it, and
-            ``export`` the command in it; both are empty for a model or a function of this process.
+        next: what to type to write the method for an engine, or why nothing serves it; empty for a
+            model or a function of this process.
         failures: the candidates without a number, and why.
     """
 
@@ -63,7 +62,6 @@ class Recommendation:
     text: str
     table: pd.DataFrame
     next: str
-    export: str
     failures: dict[str, str]
     folder: Path
     files: tuple[Path, ...]
@@ -134,165 +132,138 @@ def recommend(
                 f"{len(standing.possible)} of {counted(len(race.entered), 'candidates')} may be "
                 "the best."
             )
-    return Answer(race, standing, candidates).written(to)
+    table = make_table(race, standing, candidates)
+    lines, following = answer(race, standing, table), ""
+    (method,) = (method for method in plan.methods if method.label == standing.recommended)
+    if method.digest != FUNCTION and checkpoint is None:
+        following = express(plan.spec, method.given, data.target, to).text
+    files = folder / REPORTS / "recommend.csv", folder / REPORTS / "recommend.md"
+    words = [*lines, *([f"Next: {following}"] if following else [])]
+    contents = csv(table), page([({plan.checkpoint.label: display(table)}, words)])
+    make_folder(folder / REPORTS)
+    for file, content in zip(files, contents, strict=True):
+        with replacing(file) as new:
+            new.write(content.encode())
+    regret = standing.regret.get(method.label)
+    return Recommendation(
+        scaling=method.label,
+        winner=standing.ended == WINNER and len(race.choices()) > 1,
+        truncate=BEST in table["verdict"].tolist(),
+        regret=None if regret is None else share(regret),
+        text="\n".join(lines),
+        table=table,
+        next=following,
+        failures=race.failed,
+        folder=folder,
+        files=files,
+    )
 
 
-class Answer:
-    """What a race that is over says; ``candidates`` have the names that they coincide with."""
+def make_table(race: Race, standing: Standing, candidates: Mapping[str, list[str]]) -> pd.DataFrame:
+    """Return one row per candidate and one for truncation: what to use first, then by mean.
 
-    def __init__(self, race: Race, standing: Standing, candidates: Mapping[str, list[str]]) -> None:
-        self.race, self.standing, self.candidates = race, standing, candidates
-        self.data, self.use = race.data, standing.recommended
-        self.served = race.served(race.left(race.entered))
-        self.documents = {name: min(n, standing.documents) for name, n in race.seen.items()}
-        self.gain = self.against_truncation(self.use)
-        self.truncate = self.gain.low is not None and self.gain.low > 0
+    ``score`` is the perplexity on the first ``documents``, at the target. The next columns are
+    shares: ``regret``, by which it is at most above that of the best (95 %, all rows together);
+    ``difference``, by which it is above the recommended one's, and ``truncation``, above that
+    of truncation, on the documents that both were measured on; ``cost``, by which it is above
+    the unscaled model's inside the window, on the first ``cost_documents``. ``same`` are the other
+    names of a candidate.
+    """
+    data, use, end = race.data, standing.recommended, standing.documents
+    cut, rows = data.losses(CUT, OWN, end), list[dict[str, Any]]()
+    gain = difference(data.losses(FAR, use, end) - cut)
+    above = gain.swapped(relative=True)
+    truncate = above.high is not None and above.high < 0
+    for name in dict.fromkeys([*candidates, *race.failed]):
+        row: dict[str, Any] = {"scaling": name, "verdict": _verdict(race, standing, name)}
+        row |= {"same": ", ".join(candidates.get(name, [])[1:]), "reason": race.failed.get(name)}
+        count = min(race.seen.get(name, 0), end)
+        if name not in race.failed and count:
+            losses, regret = data.losses(FAR, name, count), standing.regret.get(name)
+            row |= perplexity(losses) | {"regret": None if regret is None else share(regret)}
+            row |= columns("difference", difference(losses - data.losses(FAR, use, count)))
+            row |= columns("truncation", difference(losses - cut[:count]))
+        count = race.cost_documents.get(name, 0)
+        # A server keeps one form for all lengths: that of the target.
+        if count and name not in race.failed and not data.depends_on_length(name):
+            row |= columns("cost", difference(race.in_window_cost(name, count)))
+            row |= {"cost_documents": count}
+        if truncate and row["verdict"] == USE:
+            row["verdict"] = BEST
+        rows.append(row)
+    worse = above.low is not None and above.low > 0
+    verdict = USE if truncate else WORSE if worse else OPEN
+    row = {"scaling": TRUNCATION, "verdict": verdict, "truncation": 0.0, "cost": 0.0}
+    rows.append(row | perplexity(cut) | columns("difference", above))
+    order = {USE: -2, BEST: -1}
+    rows.sort(key=lambda row: (order.get(row["verdict"], 0), row.get("difference", math.inf)))
+    counts = dict.fromkeys(("documents", "cost_documents"), "Int64")
+    return pd.DataFrame(rows).astype(counts).fillna({"documents": 0, "same": ""})
 
-    def above(self, name: str, other: str) -> Difference:
-        """Return by how much a perplexity at the target is above another's, where both have it."""
-        count = min(self.documents[name], self.documents[other])
-        losses = [self.data.losses(FAR, one, count) for one in (name, other)]
-        return difference(losses[0] - losses[1])
 
-    def against_truncation(self, name: str) -> Difference:
-        """Return a perplexity at the target relative to that of truncation."""
-        count = self.documents[name]
-        return difference(self.data.losses(FAR, name, count) - self.data.losses(CUT, OWN, count))
+def _verdict(race: Race, standing: Standing, name: str) -> str:
+    """Return what a candidate is, in a word or two."""
+    if name in race.failed or name in race.costly:
+        return "failed" if name in race.failed else "too costly"
+    if name not in race.entered:
+        return UNREACHED
+    if name == standing.recommended:
+        return USE
+    if name not in race.choices():
+        return "needs code"
+    if standing.regret.get(name, math.inf) <= math.log1p(race.margin):
+        return "as good"
+    return OPEN if name in standing.possible else WORSE
 
-    def cost(self, name: str) -> Difference | None:
-        """Return what a candidate costs inside the window; None for a form that no server has."""
-        count = self.race.cost_documents.get(name)
-        if not count or name in self.race.failed or self.data.depends_on_length(name):
-            return None
-        return difference(self.race.in_window_cost(name, count))
 
-    def verdict(self, name: str) -> str:
-        """Return what a candidate is, in a word or two."""
-        standing, race = self.standing, self.race
-        if name in race.failed:
-            return FAILED
-        if name in race.costly:
-            return COSTLY
-        if name not in race.entered:
-            return UNREACHED
-        if name == self.use:
-            return BEST if self.truncate else USE
-        if name not in self.served:
-            return CODED
-        if standing.regret.get(name, math.inf) <= math.log1p(race.margin):
-            return ALIKE
-        return OPEN if name in standing.possible else WORSE
+def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
+    """Return the decision, what it costs inside the window, and what the race took."""
+    data, rows = race.data, {row["scaling"]: row for row in rows_of(table)}
+    use = rows[standing.recommended]
+    verdict = decision(
+        [rows[name] for name in race.choices()], use["scaling"], standing.leader,
+        winner=standing.ended == WINNER, window=data.window, truncation=rows[TRUNCATION]["score"],
+    )  # fmt: skip
 
-    def table(self) -> pd.DataFrame:
-        """Return one row per candidate and one for truncation: what to use first, then by mean.
+    def change(row: Mapping[str, Any], kind: str) -> str:
+        return signed(*(row[f"{kind}{mark}"] for mark in MARKS))
 
-        ``score`` is the perplexity on the first ``documents``, at the target. The next columns are
-        shares: ``regret``, by which it is at most above that of the best (95 %, all rows together);
-        ``difference``, by which it is above the recommended one's, and ``truncation``, above that
-        of truncation, on the documents that both were measured on; ``cost``, by which it is above
-        the unscaled model's inside the window, on the first ``cost_documents``.
-        """
-        rows: list[dict[str, Any]] = []
-        for name in dict.fromkeys([*self.candidates, *self.race.failed]):
-            row: dict[str, Any] = {"scaling": name, "verdict": self.verdict(name)}
-            row["same"] = ", ".join(self.candidates.get(name, [])[1:])
-            row["reason"] = self.race.failed.get(name)
-            if name not in self.race.failed and (count := self.documents.get(name, 0)):
-                regret = self.standing.regret.get(name)
-                row |= perplexity(self.data.losses(FAR, name, count))
-                row |= {"regret": None if regret is None else share(regret)}
-                row |= columns("difference", self.above(name, self.use))
-                row |= columns("truncation", self.against_truncation(name))
-            if cost := self.cost(name):
-                row |= {**columns("cost", cost), "cost_documents": cost.n}
-            rows.append(row)
-        above = self.gain.swapped(relative=True)
-        worse = above.low is not None and above.low > 0
-        verdict = USE if self.truncate else WORSE if worse else OPEN
-        row = {"scaling": TRUNCATION, "verdict": verdict, "truncation": 0.0, "cost": 0.0}
-        row |= perplexity(self.data.losses(CUT, OWN, self.standing.documents))
-        rows.append(row | columns("difference", above))
-        order = {USE: -2, BEST: -1}
-        rows.sort(key=lambda row: (order.get(row["verdict"], 0), row.get("difference", math.inf)))
-        table = pd.DataFrame(rows)
-        counts = ["documents", "cost_documents"]
-        return table.astype(dict.fromkeys(counts, "Int64")).fillna({"documents": 0, "same": ""})
-
-    def text(self, table: pd.DataFrame) -> list[str]:
-        """Return the decision, what it costs inside the window, and what the race took."""
-        standing, data, race, use = self.standing, self.data, self.race, self.use
-        rows = {row["scaling"]: row for row in rows_of(table)}
-        verdict = decision(
-            [rows[name] for name in self.served], use, standing.leader,
-            winner=standing.ended == WINNER, window=data.window,
-            truncation=rows[TRUNCATION]["score"],
-        )  # fmt: skip
-        lines = [f"At {data.target:,} tokens: {verdict}."]
-        cost, inside = self.cost(use), f"Inside {data.window:,} tokens"
-        if cost is None:
-            lines.append(
-                f"{inside} its cost on a server was not measured: a server keeps the form of "
-                f"{data.target:,} tokens, and this method changes its form with the length."
-            )
-        else:
-            near = {n: c for n in self.served if n in standing.possible and (c := self.cost(n))}
-            near = {n: c for n, c in near.items() if n != OWN} | {use: cost}
-            least = min(near, key=lambda name: (near[name].value, name))
-            lines.append(f"{inside}: `{use}` {_signed(cost)}")
-            if least != use:
-                lines[-1] += (
-                    f"; cheapest of those that may be best is `{least}`, {_signed(near[least])} "
-                    f"there and {_signed(self.above(least, use))} against `{use}` at the target"
-                )
-            lines[-1] += "."
-        costly = f"Left out, significantly above {100 * race.tolerance:g} % there"
-        unreached = [name for name in self.candidates if self.verdict(name) == UNREACHED]
-        for names, why in ((sorted(race.costly), costly), (unreached, "Not reached")):
-            lines[-1] += f" {why}: {listed(names)}." if names else ""
-        seconds = sum(data.samples.get(key, {}).get("seconds") or 0 for key in data.requested)
-        spent = (
-            f"Spent {data.forwards():,.0f} of the {race.grid():,.0f} forwards that measuring "
-            f"everything takes, in {duration(seconds)}."
+    lines = [f"At {data.target:,} tokens: {verdict}."]
+    if use["cost"] is None:
+        lines.append(
+            f"Inside {data.window:,} tokens its cost on a server was not measured: a server keeps "
+            f"the form of {data.target:,} tokens, and this method changes its form with the length."
         )
-        if over := standing.ended == BUDGET:
-            spent += f" The budget of {data.budget.text(data.budget.most)} ended the race."
-        open_ = standing.regret.get(use, math.inf) > math.log1p(race.margin)
-        if standing.needed and open_ and standing.ended != WINNER:
-            spent += (
-                f" A bound of {100 * race.margin:g} % takes about {standing.needed:,} documents"
+    else:
+        near = [rows[name] for name in standing.possible if name != OWN]
+        near = [row for row in near if row["cost"] is not None] + [use]
+        least = min(near, key=lambda row: (row["cost"], row["scaling"]))
+        line = f"Inside {data.window:,} tokens: `{use['scaling']}` {change(use, 'cost')}"
+        if least is not use:
+            line += (
+                f"; cheapest of those that may be best is `{least['scaling']}`, "
+                f"{change(least, 'cost')} there and {change(least, 'difference')} against "
+                f"`{use['scaling']}` at the target"
             )
-            spent += "; a larger --budget goes on from here." if over else "."
-        unsure = self.gain.high is None or self.gain.high >= 0
-        return [*lines, spent, *([RETRIEVAL] if unsure else [])]
-
-    def written(self, to: str | None) -> Recommendation:
-        """Write the answer into the reports of the run folder, and return it."""
-        plan, table, export, following = self.data.plan, self.table(), "", ""
-        lines, regret = self.text(table), self.standing.regret.get(self.use)
-        method = next(method for method in plan.methods if method.label == self.use)
-        if method.digest != FUNCTION and plan.checkpoint.loaded is None:
-            export, following, _ = express(plan.spec, method.given, self.data.target, to)
-        folder = self.data.folder / REPORTS
-        make_folder(folder)
-        files = folder / "recommend.csv", folder / "recommend.md"
-        words = [*lines, *([f"Next: {following}"] if following else [])]
-        parts = [({plan.checkpoint.label: display(table)}, words)]
-        for file, content in zip(files, (csv(table), page(parts)), strict=True):
-            with replacing(file) as new:
-                new.write(content.encode())
-        return Recommendation(
-            scaling=self.use,
-            winner=self.standing.ended == WINNER and len(self.served) > 1,
-            truncate=self.truncate,
-            regret=None if regret is None else share(regret),
-            text="\n".join(lines),
-            table=table,
-            next=following,
-            export=export,
-            failures=self.race.failed,
-            folder=self.data.folder,
-            files=files,
-        )
+        lines.append(f"{line}.")
+    costly = f"Left out, significantly above {100 * race.tolerance:g} % there"
+    unreached = [name for name in rows if rows[name]["verdict"] == UNREACHED]
+    for names, why in ((sorted(race.costly), costly), (unreached, "Not reached")):
+        lines[-1] += f" {why}: {listed(names)}." if names else ""
+    seconds = sum(data.samples.get(key, {}).get("seconds") or 0 for key in data.requested)
+    lines.append(
+        f"Spent {data.forwards():,.0f} of the {race.grid():,.0f} forwards that measuring "
+        f"everything takes, in {duration(seconds)}."
+    )
+    if over := standing.ended == BUDGET:
+        lines[-1] += f" The budget of {data.budget.text(data.budget.most)} ended the race."
+    regret = standing.regret.get(use["scaling"], math.inf)
+    if standing.needed and regret > math.log1p(race.margin) and standing.ended != WINNER:
+        more = "; a larger --budget goes on from here" * over
+        takes = f"takes about {standing.needed:,} documents{more}"
+        lines[-1] += f" A bound of {100 * race.margin:g} % {takes}."
+    unsure = use["truncation_high"] is None or use["truncation_high"] >= 0
+    return [*lines, *([RETRIEVAL] if unsure else [])]
 
 
 def display(table: pd.DataFrame) -> pd.DataFrame:
@@ -311,7 +282,3 @@ def display(table: pd.DataFrame) -> pd.DataFrame:
             "verdict": table["verdict"],
         }
     )
-
-
-def _signed(one: Difference) -> str:
-    return signed(one.value, one.low, one.high)

@@ -140,7 +140,7 @@ def test_a_race_answers_with_a_text_and_a_table(loaded, docs, tmp_path, monkeypa
     assert "half" in found.table["same"].tolist()  # the function is PI at this length
     assert found.scaling in found.text
     assert not found.winner
-    assert found.export == ""
+    assert found.next == ""
     assert all(file.is_file() for file in found.files)
     assert rw.frame(found.folder)["length"].max() == 256
     with pytest.raises(rw.UserError, match="budget .soon. is invalid"):

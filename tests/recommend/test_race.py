@@ -23,7 +23,7 @@ from ropewalk.harness.recommend.race import (
     Standing,
     rounds,
 )
-from ropewalk.harness.recommend.recommend import Answer
+from ropewalk.harness.recommend.recommend import answer, make_table
 from ropewalk.harness.stats.paired import Array
 from scripts.simulate import RACE_SHAPES, Known, race
 
@@ -215,12 +215,11 @@ def test_whoever_enters_late_is_compared_from_the_first_round_on():
     assert race.seen["mr_rope"] == late.documents
 
 
-def answered(means: Mapping[str, float], **options: Any) -> tuple[Answer, pd.DataFrame, str]:
-    """Return the answer of a race, its table, and its text."""
+def answered(means: Mapping[str, float], **options: Any) -> tuple[Standing, pd.DataFrame, str]:
+    """Return the end of a race, its table, and its text."""
     standing, race, _ = raced(means, **options)
-    answer = Answer(race, standing, {name: [name] for name in means})
-    table = answer.table()
-    return answer, table.set_index("scaling"), "\n".join(answer.text(table))
+    table = make_table(race, standing, {name: [name] for name in means})
+    return standing, table.set_index("scaling"), "\n".join(answer(race, standing, table))
 
 
 def test_the_first_sentence_names_the_method_and_its_bound_or_its_lead():
@@ -233,10 +232,9 @@ def test_the_first_sentence_names_the_method_and_its_bound_or_its_lead():
 
 def test_where_truncation_is_significantly_better_the_first_sentence_is_to_truncate():
     """0.15 nats under the best method are a ratio of 16 %."""
-    answer, table, text = answered({"none": 1.0, "yarn": 0.0, "ntk": 0.1}, truncated=-0.15)
+    _, table, text = answered({"none": 1.0, "yarn": 0.0, "ntk": 0.1}, truncated=-0.15)
     assert text.startswith("At 1,024 tokens: truncate to 256 tokens, ")
     assert "(yarn +16 % [" in text
-    assert answer.truncate
     assert table.index.tolist() == ["truncation", "yarn", "ntk", "none"]
     assert table["verdict"].tolist() == ["use", "best scaling", "worse", "worse"]
 
@@ -258,9 +256,9 @@ def test_rows_are_in_the_order_of_means_and_say_on_how_many_documents_they_rest(
 
 def test_a_method_that_turns_out_too_costly_keeps_its_perplexity_in_the_table():
     means = {"none": 1.0, "pi": -0.01, "yarn": 0.0, "ntk": 0.5}
-    answer, table, text = answered(means, spread=0.02, costs={"pi": 0.0101, "yarn": 0.001})
+    standing, table, text = answered(means, spread=0.02, costs={"pi": 0.0101, "yarn": 0.001})
     row = table.loc["pi"]
-    assert (row["verdict"], row["documents"]) == ("too costly", answer.standing.documents)
+    assert (row["verdict"], row["documents"]) == ("too costly", standing.documents)
     assert row["difference"] < 0
     assert "Left out, significantly above 1 % there: `pi`." in text
 
