@@ -28,7 +28,7 @@ from ropewalk.harness.reports.writing.tables import page
 from ropewalk.harness.runs.store import measured
 from ropewalk.harness.serve._export import express
 from ropewalk.harness.stats.cells import records as rows_of
-from ropewalk.harness.stats.paired import share
+from ropewalk.harness.stats.paired import Array, share
 from ropewalk.harness.stats.selection import select_means
 from ropewalk.harness.sweep.backend import Backend
 from ropewalk.harness.sweep.memory import estimate
@@ -40,16 +40,6 @@ from ropewalk.tasks.types import Generate
 
 log = logging.getLogger("ropewalk")
 SIGMA = 0.2  # of the first draws, in widths of the cube
-Nats = dict[str, tuple[float, int]]  # summed loss and targets, by document or trial
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One point that was tried: its number, the method there, and its score in nats per target."""
-
-    number: int
-    method: str
-    score: float = math.inf  # of one that has no number
 
 
 @dataclass(frozen=True)
@@ -82,27 +72,27 @@ class Tuned:
 
 
 def search(
-    space: Space, trials: int, seed: int, measure: Callable[[Sequence[Trial]], Sequence[Trial]]
-) -> list[Trial]:
-    """Return every trial, in order.
+    space: Space, trials: int, seed: int, measure: Callable[[Sequence[str]], Sequence[float]]
+) -> list[tuple[float, str]]:
+    """Return the score and the method of every trial, in order.
 
     Only the seed and the scores decide what is tried, so a search that continues from stored
-    samples is the one that was not interrupted, bit for bit. ``measure`` takes the trials of one
-    generation without scores and returns them with scores.
+    samples is the one that was not interrupted, bit for bit. ``measure`` takes the methods of one
+    generation and returns their scores.
     """
     from cmaes import CMA
 
     size = max(2, len(space.start))  # CMA-ES needs two; the second then has no effect
     start = np.array([*space.start, *[0.5] * (size - len(space.start))])
     optimiser = CMA(start, SIGMA, bounds=np.array([[0.0, 1.0]] * size), seed=seed % 2**32)
-    done: list[Trial] = []
+    done: list[tuple[float, str]] = []
     while len(done) < trials:
         points = [optimiser.ask() for _ in range(optimiser.population_size)]
         numbered = enumerate(points[: trials - len(done)], start=len(done) + 1)
-        generation = measure([Trial(n, space.method(x.tolist(), n)) for n, x in numbered])
-        done += generation
-        if len(generation) == len(points):
-            scores = [trial.score for trial in generation]
+        methods = [space.method(x.tolist(), number) for number, x in numbered]
+        scores = measure(methods)
+        done += zip(scores, methods, strict=True)
+        if len(scores) == len(points):
             optimiser.tell(list(zip(points, scores, strict=True)))
     return done
 
@@ -141,59 +131,63 @@ class Search(Measurements):
 
     def run(self, trials: int, *, dry_run: bool = False) -> Tuned | None:
         """Search, or continue the search, and return what is to use; None for a dry run."""
-        seen, held = self.halves
+        (seen, held), kind = self.halves, "answers" if self.answers else "targets"
         units = "trials" if self.answers else "documents"
-        self._note(trials, units)
-        if dry_run:
-            return None
-        self._measure_methods(self.closed, seen)
-        done: list[Trial] = []
-
-        def measure(generation: Sequence[Trial]) -> list[Trial]:
-            labels = [self._add(trial.method) for trial in generation]
-            self._measure_methods([label for label in labels if label], seen)
-            scores = [mean(self.nats(label, seen)) if label else math.inf for label in labels]
-            done.extend(replace(t, score=s) for t, s in zip(generation, scores, strict=True))
-            best = min(done, key=lambda trial: trial.score)
-            score = f"{exp(best.score) or math.nan:.4g}"
-            log.info(f"{len(done)} of {counted(trials, 'trials')}; best: {score}, {best.method}")
-            return done[-len(generation) :]
-
-        best = min(search(self.space, trials, self.plan.spec.seed, measure), key=lambda t: t.score)
-        if not math.isfinite(best.score):
-            raise UserError(
-                f"none of {counted(trials, 'trials')} has a number; samples.jsonl has the reasons."
-            )
-        label = load("method", best.method).label
-        self._measure_methods([*self.closed, label], held)
-        use, table, verdict = self.compare(label, units)
-        text = (
-            f"On the {counted(len(held), units)} held out: {verdict}.\n`{best.method}` is the best "
-            f"of {counted(trials, 'points')}, number {best.number}, on {counted(len(seen), units)}."
-        )
-        files = self._write(best, table, text)
-        (given,) = (str(method.given) for method in self.plan.methods if method.label == use)
-        given = str(files[0]) if use == label else given
-        following = express(self.plan.spec, given, self.length).text
-        return Tuned(best.method, use, text, table, following, self.folder, files)
-
-    def _note(self, trials: int, units: str) -> None:
-        """Say what is searched and how many tokens that takes, by those of the closed forms."""
-        seen, held = map(len, self.halves)
-        closed = len(self.closed)
-        everything = estimate(self.plan, set()).tokens / closed  # of one method, on all documents
+        label, closed = self.plan.tasks[0].label, len(self.closed)
         each = sum(len(cell.questions) for cell in self.plan.cells) / closed
+        part = len(held) / (len(seen) + len(held))
         begun = len(measured(self.samples.values())) / each
-        share_held = held / (seen + held)
-        times = max(0.0, trials * (1 - share_held) + share_held + closed - begun)
+        times = max(0.0, trials * (1 - part) + part + closed - begun)  # one method on all documents
+        tokens = round(times * estimate(self.plan, set()).tokens / closed)
         log.info(
             f"Searching {self.space.text}. {counted(trials, 'trials')} and "
             f"{counted(closed, 'closed-form methods')} ({', '.join(self.closed)}) at "
-            f"{self.length:,} tokens, by the loss of the {'answers' if self.answers else 'targets'}"
-            f" of {self.plan.tasks[0].label}, on {counted(seen, units)}; {held} held out. "
-            f"{'Left' if begun else 'Cost'}: about {round(everything * times):,} tokens. "
-            f"Run folder: {self.folder}."
+            f"{self.length:,} tokens, by the loss of the {kind} of {label}, on "
+            f"{counted(len(seen), units)}; {len(held)} held out. {'Left' if begun else 'Cost'}: "
+            f"about {tokens:,} tokens. Run folder: {self.folder}."
         )
+        if dry_run:
+            return None
+        self._measure_methods(self.closed, seen)
+        done: list[tuple[float, str]] = []
+
+        def measure(methods: Sequence[str]) -> list[float]:
+            labels = [self._add(method) for method in methods]
+            self._measure_methods([label for label in labels if label], seen)
+            scores = [self.mean(label) if label else math.inf for label in labels]
+            done.extend(zip(scores, methods, strict=True))
+            log.info(
+                f"{len(done)} of {counted(trials, 'trials')}; best: "
+                f"{exp(min(done)[0]) or math.nan:.4g}, {min(done)[1]}"
+            )
+            return scores
+
+        search(self.space, trials, self.plan.spec.seed, measure)
+        number = min(range(trials), key=lambda place: done[place][0])
+        score, method = done[number]
+        if not math.isfinite(score):
+            raise UserError(
+                f"none of {counted(trials, 'trials')} has a number; samples.jsonl has the reasons."
+            )
+        found = load("method", method).label
+        self._measure_methods([*self.closed, found], held)
+        use, table, verdict = self.compare(found, units)
+        text = (
+            f"On the {counted(len(held), units)} held out: {verdict}.\n`{method}` is the best of "
+            f"{counted(trials, 'points')}, number {number + 1}, on {counted(len(seen), units)}."
+        )
+        files = self.folder / "found.json", self.folder / "tune.md"
+        record = json.dumps({"scaling": method})
+        if method.endswith(".json"):
+            record = Path(method).read_text(encoding="utf-8")
+        title = f"{label} at {self.length} tokens"
+        shown = page([({title: display(table)}, text.splitlines())])
+        for file, content in zip(files, (record, shown), strict=True):
+            with replacing(file) as new:
+                new.write(content.encode())
+        given = {one.label: str(one.given) for one in self.plan.methods} | {found: str(files[0])}
+        following = express(self.plan.spec, given[use], self.length).text
+        return Tuned(method, use, text, table, following, self.folder, files)
 
     def _add(self, given: str) -> str | None:
         """Add a method to the plan, and return its label; None for values that it rejects."""
@@ -220,74 +214,60 @@ class Search(Measurements):
         items = [Item(cell, request) for cell in cells for request in cell.questions]
         self.complete({item.key for item in items if item.question.doc_id in names})
 
-    def nats(self, label: str, names: Set[str]) -> Nats | None:
-        """Return a method's loss on each of some documents; None where a sample has no number."""
+    def nats(self, label: str, names: Set[str]) -> tuple[Array, Array] | None:
+        """Return a method's loss and its targets on each of some documents, in one order.
+
+        None where a sample has no number.
+        """
         (cell,) = [cell for cell in self.plan.cells if cell.scaling == label]
-        result: Nats = {}
+        totals = {request.doc_id: np.zeros(2) for request in cell.questions}
         for request in cell.questions:
-            if request.doc_id not in names:
-                continue
-            record = self.samples.get(Item(cell, request).key)
-            if record is None or record["status"] != "ok":
-                return None
-            loss, count = record["value"], record["weight"]
-            if self.answers:
-                loss = -record["facts"]["logprob"]
-                count = sum(part.length - part.start for part in request.model_requests)
-            total = result.get(request.doc_id, (0.0, 0))
-            result[request.doc_id] = total[0] + loss, total[1] + count
-        return {doc: both for doc, both in result.items() if both[1]}
+            if request.doc_id in names:
+                sample = self.samples.get(Item(cell, request).key, {})
+                if sample.get("status") != "ok":
+                    return None
+                loss, count = sample["value"], sample["weight"]
+                if self.answers:
+                    loss = -sample["facts"]["logprob"]
+                    count = sum(part.length - part.start for part in request.model_requests)
+                totals[request.doc_id] += loss, count
+        table = np.array([total for total in totals.values() if total[1]])
+        return (table[:, 0], table[:, 1]) if len(table) else None
+
+    def mean(self, label: str) -> float:
+        """Return a method's mean loss in the search, infinite where it has no number."""
+        nats = self.nats(label, self.halves[0])
+        return math.fsum(nats[0]) / float(nats[1].sum()) if nats else math.inf
 
     def compare(self, found: str, units: str) -> tuple[str, pd.DataFrame, str]:
         """Return the method to use, the table, and the decision on what was held out.
 
         The best closed-form method of the search is used, unless the one found is significantly
-        better. Where it has no number there, the one found is used.
+        better. A method that has no number there is not compared.
         """
-        seen, held = self.halves
-        names = [found, *(name for name in self.closed if name != found)]
-        losses = {name: mean(self.nats(name, seen)) for name in names}
-        names[1:] = sorted(names[1:], key=losses.__getitem__)
-        nats = {name: of for name in names if (of := self.nats(name, held))}
-        first = next(iter(nats.values()), {})
-        weights = np.array([count for _, count in first.values()], float)
-        costs = {name: np.array([of[doc][0] for doc in first]) for name, of in nats.items()}
+        means = {name: self.mean(name) for name in (found, *self.closed)}
+        names = [found, *sorted(means.keys() - {found}, key=lambda name: (means[name], name))]
+        nats = {name: of for name in names if (of := self.nats(name, self.halves[1]))}
+        rows: dict[str, dict[str, Any]] = {
+            name: {"scaling": name, "search": exp(means[name])} for name in names
+        }
+        if not nats:
+            return found, pd.DataFrame(rows.values()), "no method has a number"
+        costs, weights = {name: of[0] for name, of in nats.items()}, nats[next(iter(nats))][1]
         use = next((name for name in names[1:] if name in costs), found)
-        if names[1] in costs and found in costs:
-            high = difference(costs[found] - costs[names[1]], weights).high
-            use = found if high is not None and high < 0 else names[1]
-        selection = select_means(np.stack([*costs.values()], axis=1), weights) if costs else None
-        rows: list[dict[str, Any]] = [{"scaling": n, "search": exp(losses[n])} for n in names]
-        for place, name in enumerate(costs):
-            row = rows[names.index(name)]
-            row |= perplexity(costs[name], weights)
-            row |= columns("difference", difference(costs[name] - costs[use], weights))
-            row["regret"] = share(float(selection.regret[place])) if selection else None
-        table = pd.DataFrame(rows)
-        if not costs:
-            return use, table, "no method has a number"
-        compared = [row for row in rows if row["scaling"] in costs]
-        best = min(compared, key=lambda row: row["score"])["scaling"]
-        winner = bool(selection and selection.winner)
-        return use, table, decision(compared, use, best, winner=winner, unit=units)
-
-    def _write(self, best: Trial, table: pd.DataFrame, text: str) -> tuple[Path, Path]:
-        """Write found.json, which ``--scaling`` reads, and the page; return their paths."""
-        task = self.plan.tasks[0].label
-        record: dict[str, Any] = {"scaling": best.method}
-        if best.method.endswith(".json"):
-            record = json.loads(Path(best.method).read_text(encoding="utf-8"))
-        record |= {"model": self.plan.checkpoint.name, "length": self.length, "task": task}
-        title = f"{task} at {self.length} tokens"
-        files = self.folder / "found.json", self.folder / "tune.md"
-        contents = (
-            json.dumps(record, indent=1),
-            page([({title: display(table)}, text.splitlines())]),
-        )
-        for file, content in zip(files, contents, strict=True):
-            with replacing(file) as new:
-                new.write(f"{content}\n".encode())
-        return files
+        if use != found and found in costs:
+            high = difference(costs[found] - costs[use], weights).high
+            use = found if high is not None and high < 0 else use
+        selection = select_means(np.stack([*costs.values()], axis=1), weights)
+        for place, (name, cost) in enumerate(costs.items()):
+            rows[name] |= perplexity(cost, weights)
+            rows[name] |= columns("difference", difference(cost - costs[use], weights))
+            rows[name]["regret"] = share(float(selection.regret[place])) if selection else None
+        best = min(costs, key=lambda name: float(rows[name]["score"]))
+        winner = selection is not None and selection.winner
+        compared = [rows[name] for name in costs]
+        verdict = decision(compared, use, best, winner=winner, unit=units)
+        return use, pd.DataFrame(rows.values()), verdict
 
 
 def minimises_answers(plan: Plan) -> bool:
@@ -319,12 +299,6 @@ def split(plan: Plan, seed: int) -> tuple[frozenset[str], frozenset[str]]:
     draw = Random(seed)
     search = frozenset(draw.choice(names[at : at + 2]) for at in range(0, len(names) - 1, 2))
     return search, frozenset(names) - search
-
-
-def mean(nats: Nats | None) -> float:
-    """Return the mean loss in nats per target; infinite where it has no number."""
-    counts = sum(count for _, count in nats.values()) if nats else 0
-    return math.fsum(loss for loss, _ in nats.values()) / counts if nats and counts else math.inf
 
 
 def exp(nats: float) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ropewalk.harness.errors import UserError
@@ -159,9 +160,10 @@ def compared(monkeypatch: pytest.MonkeyPatch, nats: dict[str, float]) -> Any:
     search.halves, search.closed = (frozenset("abc"), frozenset("def")), [*nats][1:]
     first = next(iter(nats))
 
-    def of(_: Search, name: str, documents: frozenset[str]) -> dict[str, tuple[float, int]]:
+    def of(_: Search, name: str, documents: frozenset[str]) -> tuple[Any, Any]:
         spread = 5 if name == first else 1
-        return {d: (10 * (nats[name] + spread * noise[d]), 10) for d in sorted(documents)}
+        losses = [10 * (nats[name] + spread * noise[d]) for d in sorted(documents)]
+        return np.array(losses), np.full(len(losses), 10.0)
 
     monkeypatch.setattr(Search, "nats", of)
     return search.compare(first, "documents")
