@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from typing import Any
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import Checkpoint
@@ -17,7 +17,6 @@ from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling import native
 
 log = logging.getLogger("ropewalk")
-TARGET = "4x"
 OWN = "none"  # the model without scaling, against which in-window costs are measured
 SHIPPED = "native"  # the checkpoint's own scaling
 # Searched or calibrated on the model: without that they are an error, or another method.
@@ -66,8 +65,6 @@ def plan_race(
         load("engine", to.replace("-", "_"))
     checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
     trained = checkpoint.rope.trained_length
-    if "length" not in spec.model_fields_set:
-        spec = spec.model_copy(update={"length": (TARGET,)})
     target, *more = spec.lengths(trained)
     if more or target <= trained:
         raise UserError(
@@ -79,13 +76,10 @@ def plan_race(
         named = default_candidates(target / trained, ships=native.ships(checkpoint.rope))
     if to is not None:
         texts = [one for one in named if isinstance(one, str)]
-        forms = {one: as_served(one, checkpoint.rope, target) for one in texts}
-        named = tuple(dict.fromkeys(forms[o] if isinstance(o, str) else o for o in named))
-        fixed = [f"`{one}` as `{form}`" for one, form in forms.items() if form != one]
-        if fixed:
-            log.info(
-                f"{to} keeps one factor for all lengths. Measured in this form: {', '.join(fixed)}."
-            )
+        forms: dict[Any, Any] = {one: as_served(one, checkpoint.rope, target) for one in texts}
+        named = tuple(dict.fromkeys(forms.get(one, one) for one in named))
+        if fixed := ", ".join(f"`{one}` as `{form}`" for one, form in forms.items() if form != one):
+            log.info(f"{to} keeps one factor for all lengths. Measured in this form: {fixed}.")
     changes = {
         "scaling": named if OWN in named else (OWN, *named),
         "length": (str(trained), str(target)),
@@ -100,13 +94,34 @@ def plan_race(
 def candidates_of(plan: Plan, to: str | None) -> tuple[dict[str, list[str]], frozenset[str]]:
     """Return the candidates, each with the names that it coincides with, and the servable ones.
 
-    Those that an engine can serve come first. Raises UserError where it can serve none.
+    Methods that are the same at the target are one candidate, under the plainest name: a server
+    keeps the form of the target for all lengths, so what a method does at other lengths does not
+    matter. A name whose form changes with the length is the last choice. Without an engine a method
+    is servable if it needs no modelling file; others come last. Raises UserError where the engine
+    can serve none.
     """
-    failed = {cell.scaling for cell in plan.cells if cell.failed is not None}
-    every = coinciding(plan, [one.label for one in plan.methods if one.label not in failed])
-    coded = unserved(plan, every, to)
+    (window, target), given = plan.lengths, {one.label: one.given for one in plan.methods}
+    rotations = {(cell.scaling, cell.length): cell.rotation for cell in plan.cells}
+    groups: dict[str, list[tuple[bool, tuple[int, int, str], str]]] = {}
+    coded: dict[str, str] = {}  # why not
+    for name in given:
+        near, far = (rotations[name, length] for length in plan.lengths)
+        if near is not None and far is not None:
+            merit = depends_on_length(far, near, window), plainness(name), name
+            groups.setdefault(far.fingerprint, []).append(merit)
+            if to is None and far.needs_code:
+                coded[name] = f"only --to {CODE} expresses it"
+    every = {min(group)[-1]: [name for *_, name in sorted(group)] for group in groups.values()}
+    for name in every if to else ():
+        changes = {"scaling": (given[name],), "length": (str(target),)}
+        try:
+            export(plan.spec.model_copy(update=changes), None if to == CODE else to)
+        except UserError as error:
+            coded[name] = str(error)
     servable = {name: same for name, same in every.items() if name not in coded}
-    if to and coded:
+    if not to:
+        return servable | every, frozenset(servable)
+    if coded:
         name, reason = next(iter(coded.items()))
         if not servable.keys() - {OWN}:
             raise UserError(
@@ -116,49 +131,4 @@ def candidates_of(plan: Plan, to: str | None) -> tuple[dict[str, list[str]], fro
         example = "" if len(coded) == 1 else "For example, "
         count = f"{counted(len(coded), 'methods')} {are(len(coded))}"
         log.info(f"{count} left out. {example}`{name}`: {reason}")
-    others = {} if to else {name: every[name] for name in coded}
-    return servable | others, frozenset(servable)
-
-
-def coinciding(plan: Plan, labels: Iterable[str]) -> dict[str, list[str]]:
-    """Return, under the plainest name of each, the methods that are the same at the target.
-
-    A server keeps the form of the target for all lengths, so what a method does at other lengths
-    does not matter; a name whose form changes with the length is still the last choice.
-    """
-    window, target = plan.lengths
-    cells = {(cell.scaling, cell.length): cell for cell in plan.cells}
-    groups: dict[str | None, list[str]] = {}
-    for label in labels:
-        groups.setdefault(cells[label, target].frequencies, []).append(label)
-
-    def merit(label: str) -> tuple[bool, tuple[int, int, str]]:
-        far, near = (cells[label, length].rotation for length in (target, window))
-        return depends_on_length(far, near, window), plainness(label)
-
-    return {min(same, key=merit): sorted(same, key=merit) for same in groups.values()}
-
-
-def unserved(plan: Plan, labels: Iterable[str], to: str | None) -> dict[str, str]:
-    """Return the methods that an engine cannot express at the target, and why.
-
-    Without an engine these are the methods that none reads but transformers with a modelling file.
-    """
-    given = {method.label: method.given for method in plan.methods}
-    length, reasons = plan.lengths[-1], dict[str, str]()
-    coded = {
-        cell.scaling: bool(cell.rotation and cell.rotation.needs_code)
-        for cell in plan.cells
-        if cell.length == length
-    }
-    for label in labels:
-        if to is None and coded[label]:
-            reasons[label] = f"only --to {CODE} expresses it"
-        elif to is not None:
-            changes = {"scaling": (given[label],), "length": (str(length),)}
-            engine = "transformers" if to == CODE and not coded[label] else to
-            try:
-                export(plan.spec.model_copy(update=changes), engine)
-            except UserError as error:
-                reasons[label] = str(error)
-    return reasons
+    return servable, frozenset(servable)

@@ -13,10 +13,9 @@ from ropewalk.harness.patching.resolve import as_served
 from ropewalk.harness.recommend import losses, race
 from ropewalk.harness.recommend.candidates import (
     ORDER,
-    coinciding,
+    candidates_of,
     default_candidates,
     plan_race,
-    unserved,
 )
 from ropewalk.harness.recommend.losses import FAR, SLOWER, Budget, Losses, read_budget
 from ropewalk.harness.runs.store import RUN, SAMPLES, read_samples
@@ -162,14 +161,14 @@ def test_a_cost_that_a_server_does_not_have_is_called_that(ropewalk, tmp_path):
 @pytest.fixture
 def plan(tiny: Path, docs: Path) -> Callable[..., Plan]:
     """Return what makes the plan of a race on the tiny model."""
-    given = {"model": str(tiny), "docs": str(docs)}
+    given = {"model": str(tiny), "docs": str(docs), "length": "4x"}
     return lambda *scaling: plan_race(parse(None, {**given, "scaling": list(scaling)}))
 
 
 def test_equal_methods_are_one_candidate_under_the_plainest_name(plan):
     """A base that follows the length is, at the target, the NTK-aware one, which a server keeps."""
     names = ("none", "dynamic_ntk", "layerwise:factor=4", "ntk:factor=4", "pi:factor=4")
-    result = coinciding(plan(*names), names)
+    result, _ = candidates_of(plan(*names), None)
     assert result == {
         "none": ["none"],
         "ntk:factor=4": ["ntk:factor=4", "dynamic_ntk"],
@@ -195,12 +194,13 @@ def test_samples_that_are_computed_together_cost_the_time_of_all(plan, tmp_path,
     assert data.cost([(FAR, "yarn:factor=4", 2)]) == pytest.approx(8 * SLOWER)
 
 
-def test_what_no_engine_reads_is_named_with_the_reason(plan):
-    names = ("none", "yarn:factor=4", "rerope")
-    made = plan(*names)
-    assert unserved(made, names, None).keys() == {"rerope"}
-    assert unserved(made, names, "hf-code") == {}
-    assert "rotates every token" in unserved(made, names, "sglang")["rerope"]
+def test_what_an_engine_does_not_read_is_no_candidate_or_measured_for_a_note(plan, caplog):
+    made = plan("none", "yarn:factor=4", "rerope")
+    assert candidates_of(made, None)[1] == {"none", "yarn:factor=4"}
+    assert set(candidates_of(made, "hf-code")[1]) == {"none", "yarn:factor=4", "rerope"}
+    with caplog.at_level("INFO"):
+        assert "rerope" not in candidates_of(made, "sglang")[0]
+    assert "rotates every token" in caplog.text
 
 
 @pytest.mark.slow
