@@ -238,12 +238,13 @@ def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
         near = [rows[name] for name in standing.possible if name != OWN]
         near = [row for row in near if row["cost"] is not None] + [use]
         least = min(near, key=lambda row: (row["cost"], row["scaling"]))
-        line = f"Inside {data.window:,} tokens: `{use['scaling']}` {change(use, 'cost')}"
+        name, inside = use["scaling"], f"Inside {data.window:,} tokens"
+        line = f"{inside} the perplexity of `{name}` changes by {change(use, 'cost')}"
         if least is not use:
             line += (
-                f"; cheapest of those that may be best is `{least['scaling']}`, "
-                f"{change(least, 'cost')} there and {change(least, 'difference')} against "
-                f"`{use['scaling']}` at the target"
+                f"; the cheapest of those that may be best is `{least['scaling']}`, "
+                f"{change(least, 'cost')} there and {change(least, 'difference')} against `{name}` "
+                "at the target"
             )
         lines.append(f"{line}.")
     costly = f"Left out, significantly above {100 * race.tolerance:g} % there"
