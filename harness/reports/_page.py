@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.reports import answer, curves, position, retrieval, verdict
 from ropewalk.harness.reports._style import drawing
-from ropewalk.harness.reports._write import Written
-from ropewalk.harness.reports.cells import cells, scores
-from ropewalk.harness.reports.writing.tables import headed, without_missing
+from ropewalk.harness.reports._write import Written, notes, sections
+from ropewalk.harness.reports.cells import cells
+from ropewalk.harness.reports.writing.tables import without_missing
 from ropewalk.harness.runs.provenance import documents, facts
 from ropewalk.harness.stats.cells import records
 
@@ -67,8 +67,8 @@ def page(
         note=note,
         command=next(_exports(table, runs), ""),
         figures=list(_figures(frame)),
-        scores=_html(headed(scores(table), frame)),
-        notes=verdict.notes(table),
+        sections=[(title, _html(of)) for title, of in sections(frame, table).items() if of],
+        notes=notes(table),
         reports=[
             (name, report.about, _html(report.display or {name: report.table}), report.notes)
             for name, report in written.tables.items()

@@ -140,27 +140,31 @@ def report_text(
     frame: pd.DataFrame, table: pd.DataFrame, figures: Mapping[str, Figure], note: str = ""
 ) -> str:
     """Return the page in Markdown: the answer, the scores, the differences, and how to read it."""
-    known = table["compared"].notna().any()
-    parts = {
-        "Answer": verdict.display(verdict.verdicts(table)) if known else {},
-        "Scores": headed(scores(table), frame),
-        f"Differences from {_baselines(table)}": headed(differences.display(table), frame),
-    }
     texts = [f"# {markdown_text(', '.join(table['model'].unique()))}", f"**{note}**" * bool(note)]
-    for title, shown in parts.items():
+    for title, shown in sections(frame, table).items():
         if shown:
             texts.append(f"## {markdown_text(title)}")
         for name, part in shown.items():
             texts += [f"### {markdown_text(name)}" * (len(shown) > 1), markdown(part)]
     for name, figure in figures.items():
         texts += [f"![{name}]({name}.png)", str(figure.get_label())]
-    notes = [*verdict.notes(table), *differences.notes(table)]
-    texts += ["## How to read this", "\n".join(f"- {markdown_text(text)}" for text in notes)]
+    texts += ["## How to read this", "\n".join(f"- {markdown_text(text)}" for text in notes(table))]
     return "\n\n".join(filter(None, texts)) + "\n"
 
 
-def _baselines(table: pd.DataFrame) -> str:
-    return " and ".join(table["baseline"].dropna().unique())
+def sections(frame: pd.DataFrame, table: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
+    """Return the tables for people of a table of cells, by section and title."""
+    known, baselines = table["compared"].notna().any(), table["baseline"].dropna().unique()
+    return {
+        "Answer": verdict.display(verdict.verdicts(table)) if known else {},
+        "Scores": headed(scores(table), frame),
+        f"Differences from {' and '.join(baselines)}": headed(differences.display(table), frame),
+    }
+
+
+def notes(table: pd.DataFrame) -> list[str]:
+    """Return what the numbers and marks of the sections mean."""
+    return [*verdict.notes(table), *differences.notes(table)]
 
 
 @dataclass(frozen=True)

@@ -2,41 +2,52 @@
 
 import re
 from base64 import b64decode
+from collections.abc import Iterator
 
+import pandas as pd
 import pytest
 
+from ropewalk.harness.reports import differences
 from ropewalk.harness.reports._page import page
-from ropewalk.harness.reports._write import write_reports
+from ropewalk.harness.reports._write import Written, write_reports
 from ropewalk.harness.reports.cells import cells, scores
 from ropewalk.harness.reports.verdict import summary
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.harness.runs.provenance import command, documents, facts
 from ropewalk.harness.runs.store import read_run
+from ropewalk.harness.stats.cells import shared
 from tests import ROOT
 from tests.frames import sweep
 
 HOSTILE = '</script><img src="http://away.test/x" onerror="document.title=1">'
 RUN = ROOT / "results" / "reference"
+FRAME = make_frame([RUN])
 pytestmark = pytest.mark.slow  # four figures each
 
 
 @pytest.fixture(scope="module")
-def html() -> str:
-    frame = make_frame([RUN])
-    return page(frame, [read_run(RUN)], write_reports(frame, None, ["cells"]))
+def table() -> Iterator[pd.DataFrame]:
+    """Return the cells of the reference run; what is computed of its frame is computed once."""
+    with shared():
+        yield cells(FRAME)
 
 
-def test_a_page_has_the_answer_and_how_to_serve_it(html):
-    _, lines = summary(cells(make_frame([RUN])))
+@pytest.fixture(scope="module")
+def html(table: pd.DataFrame) -> str:
+    return page(FRAME, [read_run(RUN)], Written(table))
+
+
+def test_a_page_has_the_answer_and_how_to_serve_it(html, table):
+    _, lines = summary(table)
     for line in lines:
         assert f"{line[1:]}</p>" in html
     command = "ropewalk export reference --scaling yarn --length 2048 --to transformers"
     assert f"<pre>{command}</pre>" in html
 
 
-def test_a_page_has_every_score_with_its_interval(html):
-    for shown in scores(cells(make_frame([RUN]))).values():
-        for text in shown.iloc[:, 1:].to_numpy().ravel():
+def test_a_page_has_every_score_and_difference_with_its_interval(html, table):
+    for shown in (scores(table), differences.display(table)):
+        for text in (text for part in shown.values() for text in part.iloc[:, 1:].to_numpy().flat):
             assert f"<td>{text}</td>" in html
 
 
