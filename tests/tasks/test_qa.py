@@ -172,7 +172,7 @@ def test_ruler_has_thirteen_parts_with_the_data(source, files):
     [
         ("", "data=FILE.json"),
         ("data=absent.json", "absent.json cannot be read"),
-        ("data={other}", "not of the form"),
+        ("data={other}", "cannot be read as SQuAD"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_when_planned(options, told, files, tmp_path, ropewalk):
