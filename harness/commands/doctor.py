@@ -29,10 +29,11 @@ def doctor(
         server: http://HOST:PORT of a running server (vLLM, SGLang, llama.cpp); losses are compared.
         quick: Read only 64 tokens, and wait at most a minute for a reply.
     """
+    from ropewalk.harness.serve._server import Server
+
+    running = Server(server, quick=quick) if server else None  # a dead one is told at once
     settings = {**settings_of(spec), "model": model, "scaling": [scaling], "length": [str(length)]}
     sweep = parse(None, settings)
     from ropewalk.harness.serve._doctor import examine
-    from ropewalk.harness.serve._server import Server
 
-    running = Server(server, quick=quick) if server else None
     return Findings(examine(sweep, running, quick=quick))

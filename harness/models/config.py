@@ -34,11 +34,6 @@ def open_config(
             path = download(on_hub[1], revision, [on_hub[2]]) / on_hub[2]
         revision = None
     local = is_path(path)
-    if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        raise UserError(
-            f"{name} does not exist; give a model's folder, a GGUF file or a hub name (owner/name, "
-            "owner/name/file.gguf)."
-        )
     if local and revision:
         raise UserError(
             f"--revision {revision} is for hub models; {name} is a place on this machine."

@@ -13,12 +13,24 @@ from pathlib import Path
 from huggingface_hub import constants, errors
 
 from ropewalk.harness.errors import UserError, foreign
+from ropewalk.harness.names import is_path, place
 
 LOG_IN = "hf auth login"
 ONLY_SAFE = "only safetensors are read, other weights with --allow-pickle where you trust them"
 SAFE, INDEX = ".safetensors", "model.safetensors.index.json"
 HASHED = (".json", ".model", ".py", SAFE, ".bin")
 TOKENIZER_FILES = ("*token*", "vocab*", "merges*", "*.model", "*.tiktoken", "*.jinja")
+
+
+def check_exists(name: str) -> None:
+    """Raise UserError for the path of a model that is not there; a hub name is not asked for."""
+    path = place(name)
+    on_hub = name[0] not in "./~" and (name.count("/") < 2 or name.lower().endswith(".gguf"))
+    if not on_hub and not is_path(path):
+        raise UserError(
+            f"{name} does not exist; give a model's folder, a GGUF file or a hub name (owner/name, "
+            "owner/name/file.gguf)."
+        )
 
 
 def download(

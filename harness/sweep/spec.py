@@ -30,7 +30,7 @@ from ropewalk.harness.data.documents import (
     recorded_documents,
 )
 from ropewalk.harness.errors import Collector, Problems, UserError, foreign, why
-from ropewalk.harness.models.files import go_offline
+from ropewalk.harness.models.files import check_exists, go_offline
 from ropewalk.harness.names import nearest, recorded, recorded_entry
 from ropewalk.harness.plugins import check_name, function_name, load, split_options
 from ropewalk.harness.sweep.entries import SHORT, expand, is_option, size, tokens
@@ -415,6 +415,8 @@ def check_names(spec: Spec) -> None:
     for docs in spec.docs.values() if isinstance(spec.docs, dict) else [spec.docs]:
         with problems.collecting():
             open_documents(docs)
+    with problems.collecting():
+        check_exists(spec.model)
     problems.check()
     for kind, entry in built_in:
         with problems.collecting():
