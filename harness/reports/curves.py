@@ -14,12 +14,13 @@ from matplotlib.ticker import NullLocator, PercentFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from ropewalk.harness.reports import _style as style
+from ropewalk.harness.reports.seeds import ENDING, over_seeds
+from ropewalk.harness.reports.seeds import make as of_seeds
 from ropewalk.harness.reports.writing.sentences import titles
 from ropewalk.harness.stats.cells import cells, records
 from ropewalk.harness.stats.checkpoints import labels
 from ropewalk.harness.stats.decision import truncations
 from ropewalk.harness.stats.measure import LOWER, SHARES
-from ropewalk.harness.stats.seeds import ENDING, of_seeds, over_seeds
 
 TABLES = " Intervals and paired differences are in the tables."
 TRUNCATED = (
@@ -48,7 +49,7 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
     """
     named, about, cuts = titles(frame), TABLES, dict[tuple[str, str], tuple[int, float]]()
     if over_seeds(frame, seeds, ending):
-        table = _by_seeds(of_seeds(frame, ending))
+        table = _by_seeds(of_seeds(frame, ending=ending))
         known = style.methods(table)
         about += SEEDS.format(" or ".join(map(str, sorted(set(table["seeds"])))))
     else:

@@ -2,41 +2,94 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from ropewalk.harness.reports.writing.sentences import counted, text
+from ropewalk.harness.reports.writing.sentences import text
 from ropewalk.harness.reports.writing.tables import across
-from ropewalk.harness.stats.cells import CELL, cells
-from ropewalk.harness.stats.key_tokens import DROP, MOST, RULE, measured
+from ropewalk.harness.stats.cells import CELL, cells, in_option
+from ropewalk.tasks._intervals import Ratio, ratio
 
-FOUND = ["score", "low", "high", "n", "keys", "tokens", "gain", "gain_low", "gain_high", "large"]
+DROP, MOST = 2.0, 2.0  # nats, of the rule as its authors have it
+Losses = Mapping[Any, Any]  # of every target, by document and window
+NONE = (
+    "key tokens need the loss of every token at two lengths of {!r} inside the trained window: "
+    "measure perplexity by protocol=tail, without slide, at --length 0.25x 1x, or choose another "
+    "evaluator by key_tokens:evaluator=NAME"
+)
+COLUMNS = ["score", "low", "high", "n", "keys", "tokens", "gain", "gain_low", "gain_high"]
 
 
 def make(
-    frame: pd.DataFrame,
-    *,
-    evaluator: str = "none",
-    evaluator_model: str = "",
-    drop: float = DROP,
-    most: float = MOST,
+    frame: pd.DataFrame, *, evaluator: str = "none", drop: float = DROP, most: float = MOST
 ) -> pd.DataFrame:
     """Return one row per cell of tail perplexity.
 
     A token is a key token if the loss of ``evaluator``, a method of the same sweep, falls by more
     than ``drop`` nats, to less than ``most``. The fall is from its shortest window to its longest
-    one inside the trained length. With ``evaluator_model``, the evaluator is that of another model.
-    If its tokens differ, a token is a key token if it lies in the text of the evaluator's.
-
-    ``score`` is exp(mean loss) over the key tokens. ``gain`` is the mean loss over all targets at
-    the shortest length minus that at the cell's, both under the cell's own method. ``large`` is the
-    share of targets that gain more than ``drop``. Raises ValueError if losses are missing.
+    one inside the trained length. ``score`` is exp(mean loss) over the key tokens. ``gain`` is the
+    mean loss over all targets at the shortest length minus that at the cell's, both under the
+    cell's own method. Raises ValueError if losses are missing.
     """
-    result = measured(frame, evaluator, drop, most, evaluator_model)
-    joined = cells(frame).set_index(CELL)[["relative_length", "status"]].join(result, how="inner")
-    joined["metric"] = "key perplexity"
-    return joined.reset_index()[[*CELL, "relative_length", "metric", *FOUND, "status", *RULE]]
+    if not {"losses", "bucket", "window"} <= set(frame.columns):
+        raise ValueError(NONE.format(evaluator))
+    every = frame[(frame["bucket"] == 1) & (frame["status"] == "ok") & frame["window"].notna()]
+    rows = []
+    for (model, task), samples in every.groupby(["model", "task"], sort=False):
+        judge = in_option(evaluator, samples["scaling"].unique())
+        inside = samples[samples["length"] <= samples["trained_length"]]
+        lengths = inside.loc[inside["scaling"] == judge, "length"]
+        ends = lengths.min(), lengths.max()
+        known = {key: _losses(cell) for key, cell in samples.groupby(["scaling", "length"])}
+        short, long = (known.get((judge, end), {}) for end in ends)
+        if ends[0] == ends[1] or not short:
+            continue
+        fell = {window: short[window] - long[window] for window in short if window in long}
+        keys = {window: (fell[window] > drop) & (long[window] < most) for window in fell}
+        for (scaling, length), cell in known.items():
+            counted = {
+                window: values[keys[window]] for window, values in cell.items() if window in keys
+            }
+            start = known.get((scaling, ends[0]), {})
+            saved = {window: start[window] - cell[window] for window in cell if window in start}
+            (score, documents), (gain, _) = _mean(counted), _mean(saved)
+            row = {
+                "n": documents, "keys": sum(map(len, counted.values())),
+                "tokens": sum(map(len, cell.values())), "evaluator": judge,
+            }  # fmt: skip
+            if score:
+                row |= dict(zip(("score", "low", "high"), score.exp(), strict=True))
+            if gain:
+                values = gain.value, *gain.interval()
+                row |= dict(zip(("gain", "gain_low", "gain_high"), values, strict=True))
+            rows.append({**dict(zip(CELL, (model, task, scaling, length), strict=True)), **row})
+    if not rows:
+        raise ValueError(NONE.format(evaluator))
+    facts = cells(frame)[[*CELL, "relative_length", "status"]]
+    table = facts.merge(pd.DataFrame(rows), on=CELL).assign(metric="key perplexity")
+    return table.reindex(
+        columns=[*CELL, "relative_length", "metric", *COLUMNS, "status", "evaluator"]
+    )
+
+
+def _losses(cell: pd.DataFrame) -> Losses:
+    windows = zip(cell["unit"], cell["window"], strict=True)
+    return {key: np.array(losses) for key, losses in zip(windows, cell["losses"], strict=True)}
+
+
+def _mean(windows: Losses) -> tuple[Ratio | None, int]:
+    """Return the mean over all tokens, None where there is none, and the number of documents."""
+    by_document: dict[str, list[Any]] = {}
+    for (unit, _), values in windows.items():
+        by_document.setdefault(unit, []).append(values)
+    joined = [np.concatenate(parts) for parts in by_document.values()]
+    some = [values for values in joined if len(values)]
+    sums, counts = [float(values.sum()) for values in some], list(map(len, some))
+    return (ratio(sums, counts) if some else None), len(some)
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -47,19 +100,10 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Return by which rule tokens are key, and how many are."""
-    texts = []
-    for (model, task), rows in table.groupby(["model", "task"], sort=False):
-        first = max(rows.to_dict("records"), key=lambda row: row["keys"])
-        texts.append(
-            f"{model}, {task}: {first['keys']} of {first['tokens']} scored tokens are key, in "
-            f"{counted(first['n'], 'documents')}: the loss of `{first['evaluator']}` falls by more "
-            f"than {first['drop']:g} nats from a context of {first['short']} tokens to "
-            f"{first['long']}, to less than {first['most']:g}."
-        )
-        if first["evaluator"] in set(rows["scaling"]):
-            texts[-1] += (
-                f" This choice favours the score of `{first['evaluator']}` at {first['long']} "
-                f"tokens and spoils it at {first['short']}."
-            )
-    return texts
+    """Return how many tokens are key, and by which method."""
+    firsts = table.sort_values("keys", ascending=False).drop_duplicates(["model", "task"])
+    return [
+        f"{row.model}, {row.task}: {row.keys} of {row.tokens} scored tokens are key, by the losses "
+        f"of {row.evaluator} at two lengths. This choice favours its own score at the longer one."
+        for row in firsts.itertuples()
+    ]

@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from re import finditer
+from statistics import fmean, stdev
 from typing import Any
 
 import pandas as pd
+from scipy.special import stdtrit
 
-from ropewalk.harness.reports.writing import sentences
-from ropewalk.harness.reports.writing.sentences import text
+from ropewalk.harness.reports.writing.sentences import signed, text
 from ropewalk.harness.reports.writing.tables import across
-from ropewalk.harness.stats.cells import records
-from ropewalk.harness.stats.measure import SHARES
-from ropewalk.harness.stats.seeds import ENDING, of_seeds
+from ropewalk.harness.stats.cells import CELL
+from ropewalk.harness.stats.checkpoints import labels, separated
+from ropewalk.harness.stats.decision import requested_units
+from ropewalk.harness.stats.measure import (
+    SHARES,
+    Measure,
+    Units,
+    differences,
+    measure,
+    scored,
+    units,
+)
+from ropewalk.tasks._intervals import CONFIDENCE
 
-OTHER = "Models with other questions, as other tokens are, cannot be compared with each other."
-CHANGE = "mean change from the trained window"
-CHANGES = (
+Interval = tuple[float | None, float | None]  # lower and upper end; None where there is none
+COPIED = ("metric", "trained_length", "protocol")
+ENDING = r"-seed\d+$"  # of the name of a model that is one seed
+ROUNDING = 1e-12  # numbers that are nearer than this are equal
+NONE = (
+    "no model was trained with several seeds: their names must differ only by -seed1, -seed2, … at "
+    "the end, and their windows must be equal"
+)
+NOTES = (
+    "Means of seeds. Intervals are for random seeds and random documents or trials, and are "
+    "conservative. Where all seeds are equal, they are over documents or trials alone.",
     "A change is the difference from the model's own score at the trained window under the same "
-    "scaling. Changes of perplexity are relative, and “pp” means percentage points."
+    "scaling. Changes of perplexity are relative, and “pp” means percentage points.",
 )
 
 
 def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
     """Return one row per model without its ``ending``, a seed, and per task, scaling and length.
 
-    - ``score`` is the mean of the seeds; for perplexity the geometric mean.
+    - ``score`` is the mean of the seeds, for perplexity the geometric mean, and ``single`` has the
+      scores of the seeds in the order of their names.
     - ``low`` and ``high`` are its 95 % interval for random seeds and random documents or trials.
-      It combines Student's interval over seeds with the interval over documents or trials, and is
-      conservative. Where all seeds have the same score, it is the interval over documents or
-      trials.
-    - ``single`` lists the scores of the seeds, ``least`` and ``most`` their range.
-    - ``questions`` is equal if models have the same questions.
     - ``change`` is the mean of the seeds' changes from their own scores at the trained window under
       the same scaling, with such an interval. It is relative for perplexity, and given only for
       tasks whose scores of different lengths may be compared.
@@ -38,44 +57,184 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
     A cell without one of the seeds has no score. A model without an ending is no seed, and neither
     are models of different windows. Raises ValueError if no model has two seeds.
     """
-    return of_seeds(frame, ending)
+    named = _seeded(frame, ending)
+    counts = named.groupby("model")["seed"].nunique().to_dict()
+    how = {
+        key: measure(rows[rows["seed"] == rows["seed"].iloc[0]])
+        for key, rows in named.groupby(["model", "task"], sort=False)
+    }
+    cells = dict(iter(named.groupby(CELL, sort=False)))
+    known = {
+        key: [of for _, rows in cell.groupby("seed") if (of := units(rows))]
+        for key, cell in cells.items()
+    }
+    rows = []
+    for (model, task, scaling, length), cell in cells.items():
+        measured, trained = how[model, task], cell["trained_length"].iloc[0]
+        every = known[model, task, scaling, length]
+        window = known.get((model, task, scaling, trained), [])
+        row = {name: cell[name].iloc[0] for name in COPIED if name in cell}
+        row |= {"seeds": counts[model], **_averaged(cell, every, measured, counts[model])}
+        if "score" in row and measured.across and length != trained:
+            row |= _change(every, window, measured)
+        rows.append(dict(zip(CELL, (model, task, scaling, length), strict=True)) | row)
+    table = pd.DataFrame(rows)
+    return table.assign(relative_length=table["length"] / table["trained_length"])
+
+
+def over_seeds(frame: pd.DataFrame, requested: bool | None, ending: str) -> bool:
+    """Return whether models are averaged over seeds: by default where each is one of several."""
+    try:
+        return requested or (requested is None and len(_seeded(frame, ending)) == len(frame))
+    except ValueError:
+        return False
+
+
+def _seeded(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
+    """Return the samples of models of several seeds, under the model's name without its seed."""
+    frame = separated(frame)
+    seeds = {
+        name: "".join(match.group() for match in finditer(ending, name))
+        for name in frame["model"].unique()
+    }
+    whole = frame["model"].str.replace(ending, "", regex=True)
+    named = frame.assign(seed=frame["model"].map(seeds), model=whole)[whole != frame["model"]]
+    models = named.groupby("model")
+    several = (models["seed"].nunique() > 1) & (models["trained_length"].nunique() == 1)
+    named = named[named["model"].map(several)]
+    if named.empty:
+        raise ValueError(NONE)
+    return named
+
+
+def _averaged(
+    cell: pd.DataFrame, every: Sequence[Units], how: Measure, requested: int
+) -> dict[str, Any]:
+    """Return the mean of the seeds of one cell on the units that all have with the same weight."""
+    shared = _in_all(every)
+    # Trials of two sweeps may share names.
+    if "question" in cell and cell.groupby("seed")["question"].agg(frozenset).nunique() != 1:
+        return {"n": 0, "status": "other questions"}
+    if how.form == "unknown" or len(every) < requested or not shared:
+        bad = [status for status in cell["status"].unique() if status != "ok"]
+        return {"n": len(shared), "status": ", ".join(bad) or "missing"}
+    most = max(requested_units(rows) for _, rows in cell.groupby("seed", sort=False))
+    score, low, high = mean_over_seeds(every, shared, how)
+    return {
+        "score": score, "low": low, "high": high, "single": tuple(_scores(every, shared, how)),
+        "n": len(shared), "status": "ok" if len(shared) == most else f"{len(shared)} of {most} ok",
+    }  # fmt: skip
+
+
+def _change(every: Sequence[Units], window: Sequence[Units], how: Measure) -> dict[str, Any]:
+    """Return the mean change of the seeds from their scores at the window; empty if any lacks."""
+    shared = _in_all([*every, *window])
+    if len(every) != len(window) or any(of.keys() != shared.keys() for of in (*every, *window)):
+        return {}
+    pairs = zip(*(_scores(part, shared, how) for part in (every, window)), strict=True)
+    logs = how.form == "exp"
+    changes = [math.log(now) - math.log(before) if logs else now - before for now, before in pairs]
+    (documents,) = differences([_means(every, shared)], _means(window, shared), _linear(how))
+    mean = fmean(changes)
+    ends = combined(mean, (documents.low, documents.high), _student(changes))
+    values = [None if end is None else how.shown(end) for end in (mean, *ends)]
+    if how.share:
+        values = [None if end is None else max(-1.0, min(1.0, end)) for end in values]
+    names = "change", "low_change", "high_change"
+    return {"relative": how.relative, **dict(zip(names, values, strict=True))}
+
+
+def mean_over_seeds(
+    every: Collection[Units], shared: Mapping[str, float], how: Measure
+) -> tuple[float, float | None, float | None]:
+    """Return the mean score of seeds with its interval for random seeds and random units.
+
+    Args:
+        every: the units of each seed.
+        shared: the weights of the units that count; all seeds have them with these weights.
+        how: how the task measures. The mean of perplexities is geometric.
+    """
+    linear, mean = _linear(how), _means(every, shared)
+    result, score = scored(mean, linear), scored(mean, how).score
+    single = _scores(every, shared, linear)
+    low, high = combined(result.score, (result.low, result.high), _student(single))
+    if low is None or high is None:
+        return score, None, None
+    if how.form == "exp":
+        return score, math.exp(min(low, 700.0)), math.exp(min(high, 700.0))
+    return score, *((max(low, 0.0), min(high, 1.0)) if how.share else (low, high))
+
+
+def combined(mean: float, documents: Interval, seeds: Interval) -> Interval:
+    """Return the 95 % interval of a mean for random seeds and random documents or trials.
+
+    The distances from the mean to the ends add up as squares do, each side by itself (MOVER; Zou
+    and Donner, Statistics in Medicine 27, 2008, doi:10.1002/sim.3095), as for the sum of two
+    independent effects. Variance that one seed shows on one document alone is part of both
+    intervals and counts twice, so the result is conservative and never narrower than either.
+
+    Args:
+        mean: in a unit in which effects add up: nats for perplexity, else that of the score.
+        documents: its interval over documents or trials, with these seeds, in the same unit.
+        seeds: its interval over seeds, with these documents. Seeds that show no spread have none;
+            then the result is ``documents``.
+    """
+    (low, high), (least, most) = documents, seeds
+    if low is None or high is None or least is None or most is None:
+        return documents
+    return mean - math.hypot(mean - low, mean - least), mean + math.hypot(high - mean, most - mean)
+
+
+def _student(values: Sequence[float]) -> Interval:
+    """Return Student's 95 % interval of a mean; None for values that are equal up to rounding."""
+    least, most = min(values), max(values)
+    if len(values) < 2 or math.isclose(least, most, rel_tol=ROUNDING, abs_tol=ROUNDING):
+        return None, None
+    error = stdev(values) / math.sqrt(len(values))
+    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error
+    return fmean(values) - half, fmean(values) + half
+
+
+def _in_all(every: Sequence[Units]) -> dict[str, float]:
+    """Return the weights of the units that all have with the same weight."""
+    first = every[0] if every else {}
+    return {
+        name: weight
+        for name, (_, weight) in first.items()
+        if all(of.get(name, (0, None))[1] == weight for of in every)
+    }
+
+
+def _scores(every: Collection[Units], shared: Collection[str], how: Measure) -> list[float]:
+    return [scored({name: of[name] for name in shared}, how).score for of in every]
+
+
+def _means(every: Collection[Units], shared: Mapping[str, float]) -> Units:
+    return {name: (fmean(of[name][0] for of in every), shared[name]) for name in shared}
+
+
+def _linear(how: Measure) -> Measure:
+    """Return the measure whose effects add up: of perplexity the mean loss in nats."""
+    return replace(how, form="mean") if how.form == "exp" else how
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return one table of means per task by length, and one of changes."""
-    many = table["scaling"].nunique() > 1
-    label = [
-        f"{row['model']}, {row['scaling']}" if many else str(row["model"]) for row in records(table)
-    ]
-    windows = table["trained_length"].map(", window of {:,} tokens".format)
-    window = windows if windows.nunique() > 1 else ""
-    shown = table.assign(scaling=label, model="mean of the seeds" + window)
+    known = labels(table)
+    pairs = zip(table["model"], table["scaling"], strict=True)
+    shown = table.assign(scaling=[known[pair] for pair in pairs], model="mean of the seeds")
+    past = shown[shown["length"] > shown["trained_length"]].assign(model="change from the window")
     tables = across(shown, text)
-    past = shown[shown["length"] > shown["trained_length"]].assign(model=CHANGE + window)
     if "change" in past:
-        past = past[past["task"].isin(past["task"][past["change"].notna()])]
-        tables |= across(past, _change)
+        tables |= across(past[past["change"].notna()], _text)
     return {title: tables[title].rename(columns={"scaling": "model"}) for title in sorted(tables)}
 
 
 def notes(table: pd.DataFrame) -> list[str]:
     """Return what the intervals hold for."""
-    counts = sentences.listed([str(n) for n in sorted(set(table["seeds"]))]).replace("`", "")
-    questions = table[table["score"].notna()].groupby(["task", "trained_length", "length"])[
-        "questions"
-    ]
-    return [
-        f"Means of {counts} seeds. Intervals are for random seeds and random documents or trials. "
-        "They are conservative. Where all seeds are equal, they show the variance of documents or "
-        "trials alone.",
-        *([CHANGES] if "change" in table else []),
-        *([OTHER] if (questions.nunique() > 1).any() else []),
-    ]
+    return [*NOTES[: 1 + ("change" in table)]]
 
 
-def _change(row: dict[str, Any]) -> str:
-    """Return "+12 % [+8.1, +17]", in percentage points "−23 pp", or the status without a score."""
-    if row["score"] is None:
-        return str(row["status"])
+def _text(row: dict[str, Any]) -> str:
     unit = " %" if row["relative"] else " pp" if row["metric"] in SHARES else ""
-    return sentences.signed(row["change"], row["low_change"], row["high_change"], unit)
+    return signed(row["change"], row["low_change"], row["high_change"], unit)
