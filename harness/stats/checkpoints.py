@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pandas as pd
-
-from ropewalk.harness.stats.measure import Measure, measure
 
 Key = tuple[str, int]  # task and length
 MOST_NAMED = 3  # models, in the name of all of them
@@ -101,23 +97,3 @@ def separated(frame: pd.DataFrame) -> pd.DataFrame:
     if "of_model" not in frame:
         return frame
     return frame.assign(model=frame["of_model"], scaling=frame["of_scaling"])
-
-
-def renamed(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table that was made of ``separated(frame)`` with the names that the frame has."""
-    if "of_model" not in frame:
-        return table
-    pairs = frame[["of_model", "of_scaling", "model", "scaling"]].drop_duplicates()
-    pairs = pairs.set_index(["of_model", "of_scaling"])
-    keys = pd.MultiIndex.from_frame(table[["model", "scaling"]])
-    now = pairs.loc[list(keys)]
-    return table.assign(model=now["model"].to_numpy(), scaling=now["scaling"].to_numpy())
-
-
-def lengths(frame: pd.DataFrame) -> Iterator[tuple[list[str], pd.DataFrame, Measure]]:
-    """Yield the models of every group, its samples of one task and length, and their measure."""
-    every = together(frame)
-    groups = {group_name(group): group for group in alike(frame)}
-    for (name, _), samples in every.groupby(["model", "task"], sort=False):
-        for _, here in samples.groupby("length"):
-            yield groups[str(name)], here, measure(samples)

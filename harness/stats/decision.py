@@ -259,13 +259,6 @@ class Decision:
             return self.plain.score
         return scored(both, self.family.how) if both else None
 
-    @property
-    def truncated(self) -> Difference | None:
-        """Return truncation less the best method."""
-        if self.plain is None or not self.plain.truncation or not self.beyond:
-            return None
-        return difference(self.plain.of, self.family.shared[self.best], self.family.how)
-
     def change(self, name: str) -> Difference | None:
         """Return a method less the plain model that reads the trained window alone."""
         if self.plain is None or not self.plain.truncation:
@@ -321,13 +314,7 @@ class Decision:
         return None if selection is None else selection.needed(self.room)
 
 
-@once
-def decisions(frame: pd.DataFrame) -> dict[Place, Decision]:
-    """Return the decision of every model, task and length, by the usual margin."""
-    return decide(frame, MARGIN)
-
-
-def decide(frame: pd.DataFrame, margin: float) -> dict[Place, Decision]:
+def decide(frame: pd.DataFrame, margin: float = MARGIN) -> dict[Place, Decision]:
     """Return the decision of every model, task and length that has a score.
 
     Raises ValueError for a negative margin, and where nothing has a score.
