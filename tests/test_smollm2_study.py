@@ -37,7 +37,8 @@ def frame(path: str) -> pd.DataFrame:
     """Return the samples of a file, or of one of its runs as FILE/RUN, that have a number."""
     file, _, run = path.partition("/")
     tasks = [str(STUDY / "truncated" / CUT[path])] if path in CUT else []
-    return rw.frame(STUDY / f"{file}.parquet" / run, tasks).query("status == 'ok'")
+    every = rw.frame(STUDY / f"{file}.parquet" / run, tasks, losses=True)
+    return every.query("status == 'ok'")
 
 
 @cache

@@ -83,11 +83,15 @@ class Run:
         status = self.reports.status if self.reports else 0
         return status or int(bool(self.missing or self.left_out))
 
-    def frame(self) -> pd.DataFrame:
-        """Return one row per sample, with its cell's score (``results/README.md``)."""
+    def frame(self, *, losses: bool = False) -> pd.DataFrame:
+        """Return one row per sample, with its cell's score (``results/README.md``).
+
+        ``losses`` adds the loss of every token, or of every run of tokens, as a list.
+        """
         from ropewalk.harness.runs.frame import make_frame
 
-        return make_frame(self.folders, self.tasks, mixed=len(self.folders) > 1)
+        table = make_frame(self.folders, self.tasks, mixed=len(self.folders) > 1)
+        return table if losses else table.drop(columns="losses", errors="ignore")
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -113,7 +117,7 @@ class Run:
             raise UserError(
                 f"the report {name} has no option {option!r}; {nearest(option, known)}."
             )
-        frame = self.frame()
+        frame = self.frame(losses=True)
         with drawing():
             result: pd.DataFrame | Figure = report.module.make(
                 frame, **{**report.arguments, **options}
@@ -230,17 +234,21 @@ def run(model: Any = "reference", *, tokenizer: Any = None, **settings: Any) -> 
         return measured(pairs, backend)
 
 
-def frame(folders: str | Path | Iterable[str | Path], tasks: Iterable[str] = ()) -> pd.DataFrame:
+def frame(
+    folders: str | Path | Iterable[str | Path], tasks: Iterable[str] = (), *, losses: bool = False
+) -> pd.DataFrame:
     """Return the frame of runs, read from their files alone: folders, or what ``to_parquet`` wrote.
 
-    ``tasks`` are your own task files that the runs were measured with. Raises UserError where runs
-    are not comparable.
+    ``losses`` adds the loss of every token, or of every run of tokens, as a list. ``tasks`` are
+    your own task files that the runs were measured with. Raises UserError where runs are not
+    comparable.
     """
     from ropewalk.harness.runs.frame import make_frame
     from ropewalk.harness.runs.store import runs_in
 
     many = [folders] if isinstance(folders, str | Path) else folders
-    return make_frame(runs_in([Path(folder) for folder in many]), tasks)
+    table = make_frame(runs_in([Path(folder) for folder in many]), tasks)
+    return table if losses else table.drop(columns="losses", errors="ignore")
 
 
 def open_loaded(
