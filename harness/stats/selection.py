@@ -51,7 +51,6 @@ class Selection:
             over all methods, shape (k,); at least 0, in the unit of the costs.
         possible: whether each method may be the best by the joint bounds, shape (k,); one that may
             not is significantly worse than another.
-        less: ``best`` less each method, with its own 95 % interval.
         value: mean of the row's cost less the column's, shape (k, k).
         upper: upper bound of ``value`` if the column is truly the best, shape (k, k).
     """
@@ -60,7 +59,6 @@ class Selection:
     winner: bool
     regret: Array
     possible: NDArray[np.bool_]
-    less: tuple[Difference, ...]
     value: Array
     upper: Array
     n: int
@@ -102,13 +100,14 @@ def select_means(
     costs, weights = costs[order], weights[order][:, None]
     count = costs.shape[1]
     alpha = (1 - level) * max(1, count - 1) / max(1, (candidates or count) - 1)
-    best = int(costs.sum(axis=0).argmin())
-    less = of_means(costs[:, [best]] - costs, weights)
 
     def above(differences: Array) -> Array:
         return _above_means(differences, weights, alpha)
 
-    return _selection(costs, best, less, costs.sum(axis=0) / weights.sum(), above)
+    def compare(differences: Array) -> list[Difference]:
+        return of_means(differences, weights)
+
+    return _selection(costs, costs.sum(axis=0) / weights.sum(), above, compare)
 
 
 def select_shares(hits: Array) -> Selection | None:
@@ -119,15 +118,13 @@ def select_shares(hits: Array) -> Selection | None:
     if not len(hits):
         return None
     misses, count = 1 - hits, hits.shape[1]
-    best = int(misses.sum(axis=0).argmin())
     critical = float(max(ndtri(1 - ALPHA / max(1, count - 1)), ndtri(1 - ALPHA / 2)))
 
     def above(differences: Array) -> Array:
         center, error = shares_of(differences)
         return np.minimum(center + critical * error, 1.0)
 
-    less = of_shares(misses[:, [best]] - misses)
-    return _selection(misses, best, less, misses.mean(axis=0), above)
+    return _selection(misses, misses.mean(axis=0), above, of_shares)
 
 
 def plainness(name: str) -> tuple[int, int, str]:
@@ -143,24 +140,26 @@ def preferred(names: Iterable[str], cost: Callable[[str], float]) -> str:
 
 
 def _selection(
-    costs: Array, best: int, less: list[Difference], means: Array, above: Callable[[Array], Array]
+    costs: Array,
+    means: Array,
+    above: Callable[[Array], Array],
+    compare: Callable[[Array], list[Difference]],
 ) -> Selection:
     """Make the statements from the upper bounds of all differences from each method."""
-    count = len(means)
+    count, best = len(means), int(costs.sum(axis=0).argmin())
     upper = np.zeros((count, count))
-    for control in range(count):
+    for control in range(count if count > 1 else 0):
         others = np.arange(count) != control
-        if others.any():
-            upper[others, control] = above(costs[:, others] - costs[:, [control]])
-    np.fill_diagonal(upper, 0)
-    possible = np.array([bool((bounds >= 0).all()) for bounds in upper.T])
+        upper[others, control] = above(costs[:, others] - costs[:, [control]])
+    possible = np.asarray((upper >= 0).all(axis=0))
     regret = np.maximum(upper[:, possible].max(axis=1, initial=0), 0)
-    rivals = [one for place, one in enumerate(less) if place != best]
-    alone = count > 1 and int(possible.sum()) == 1
-    winner = alone or bool(rivals and all(one.high is not None and one.high < 0 for one in rivals))
-    return Selection(
-        best, winner, regret, possible, tuple(less), means[:, None] - means, upper, len(costs)
-    )
+
+    def lower(rivals: NDArray[np.bool_]) -> bool:
+        less = compare(costs[:, [best]] - costs[:, rivals])
+        return all(one.high is not None and one.high < 0 for one in less)
+
+    winner = count > 1 and (int(possible.sum()) == 1 or lower(np.arange(count) != best))
+    return Selection(best, winner, regret, possible, means[:, None] - means, upper, len(costs))
 
 
 def _above_means(differences: Array, weights: Array, alpha: float) -> Array:
