@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.engine.accelerated import check_compiler, check_flash3
-from ropewalk.harness.errors import UserError, foreign, reason
+from ropewalk.harness.errors import UserError, foreign
 from ropewalk.harness.models.adapter import Adapter, open_adapter
 from ropewalk.harness.models.config import label, open_config, packed
 from ropewalk.harness.models.files import file_hash, folder_hash, reading, tokenizer_hash
@@ -245,10 +245,8 @@ def _tokenizer(where: str, commit: str | None, trusted: bool) -> Any:
 def _device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
+    with foreign(f"device {device!r} is unavailable"):
         torch.empty(1, device=device).cpu()  # the meta device has no values to copy
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UserError(f"device {device!r} is unavailable: {reason(error)}") from None
     return device
 
 

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from huggingface_hub import constants
 from huggingface_hub.utils import enable_progress_bars
 from torch import nn
 
@@ -69,8 +70,8 @@ def _load(checkpoint: Checkpoint, **more: Any) -> Any:
         more["device_map"] = checkpoint.device_map
     elif torch.device(checkpoint.device).type != "cpu":  # a CPU maps the files
         more["device_map"] = {"": torch.device(checkpoint.device)}
-    if checkpoint.revision:  # a download of weights takes long; transformers' switch hides it
-        enable_progress_bars()
+    if checkpoint.revision and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
+        enable_progress_bars()  # a download of weights takes long; transformers' switch hides it
     with pretrained(checkpoint.name) as (where, file):
         return auto_model().from_pretrained(
             where,
@@ -97,8 +98,7 @@ def _check_fit(where: str, model: Any, info: dict[str, Any]) -> tuple[str, ...]:
             f"the weights of {where} do not fit its config: {name} is {tuple(shape)}, by the config"
             f" {tuple(wanted)}."
         )
-    missing = sorted(info["missing_keys"])
-    if missing:
+    if missing := sorted(info["missing_keys"]):
         raise UserError(f"the weights of {where} do not contain {tensors(missing)}.")
     unread, parts = _unused(model, sorted(info["unexpected_keys"]))
     if unread or (parts and is_gguf(where)):
