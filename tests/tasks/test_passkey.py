@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from ropewalk.harness.data.corpus import make_context
 from ropewalk.harness.engine import answers
-from ropewalk.harness.reports import scores
+from ropewalk.harness.reports.cells import cells
 from ropewalk.tasks import passkey
 from ropewalk.tasks.passkey import INTRODUCTION, NEEDLE, QUESTION, REPLY, prompt
 from ropewalk.tasks.types import (
@@ -22,6 +22,7 @@ from ropewalk.tasks.types import (
     TaskContext,
 )
 from tests.asking import generated
+from tests.frames import asked as asked_of
 from tests.tiny import tiny_config, tiny_tokenizer
 
 TEXT = "Once upon a time. " * 300
@@ -130,22 +131,13 @@ def test_the_grade_says_what_was_wrong_in_kind(source, said, after, kind):
 
 
 def test_a_lenient_score_stands_beside_the_strict_one():
-    rows = [
-        {
-            "run": "r", "model": "m", "task": "passkey", "scaling": scaling, "length": 512,
-            "trained_length": 256, "frequencies": scaling, "metric": "accuracy", "asked": 3,
-            "score": 2 / 3, "low": 0.2, "high": 0.9, "n": 3, "status": "ok", "found": found,
-        }
-        for scaling, last in (("none", "wrong"), ("yarn", "format"))
-        for found in ("exact", "exact", last)
-    ]  # fmt: skip
-    frame = pd.DataFrame(rows)
-    table = scores.make(frame)
+    kinds = {"none": ["exact", "exact", "wrong"], "yarn": ["exact", "exact", "format"]}
+    hits = [1.0, 1.0, 0.0]
+    rows = [row for name in kinds for row in asked_of("passkey", name, 512, hits)]
+    found = [kind for every in kinds.values() for kind in every]
+    table = cells(pd.DataFrame(rows).assign(metric="accuracy", found=found))
     assert table["lenient"].tolist() == pytest.approx([2 / 3, 1])
     assert table["score"].tolist() == pytest.approx([2 / 3, 2 / 3])
-    (note,) = scores.notes(table)
-    assert "`yarn` at 512 tokens has 100 % instead of 67 %" in note
-    assert "none" not in note
 
 
 @pytest.mark.parametrize("seed", range(8))
