@@ -23,7 +23,6 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from ropewalk.harness.errors import UserError, reason, words
-from ropewalk.harness.files import read_regular
 from ropewalk.harness.names import article, is_dotted, nearest, printable, recorded_entry
 from ropewalk.tasks.types import CodeFolder
 
@@ -50,7 +49,6 @@ ROPE_TYPES = {"linear": "pi", "dynamic": "dynamic_ntk", "default": "none"}  # of
 FUNCTION = "function"  # the digest of a method that is a function of Python
 IN_PYTHON = "given in Python"  # the end of the name of documents that are objects of Python
 RAISED = BaseException  # of a user's code: an exit there must not end the sweep
-LARGEST = 2**20  # bytes of a method file; a table of factors has some thousand
 
 
 @dataclass(frozen=True)
@@ -397,7 +395,7 @@ def load_method_file(name: str, options: str = "") -> tuple[str, dict[str, str]]
     if options:
         raise UserError(f"method file {path} has its options in it; leave out {options!r}.")
     try:
-        table: Any = json.loads(read_regular(path, limit=LARGEST))
+        table: Any = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"method file {path} does not exist.") from None
     except (OSError, ValueError, RecursionError) as error:

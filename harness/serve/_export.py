@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ import torch
 
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.errors import UserError, foreign
-from ropewalk.harness.files import is_free, make_folder, new_folder, replacing
+from ropewalk.harness.files import make_folder, new_folder, replacing
 from ropewalk.harness.models.checkpoint import check_rope, open_checkpoint
 from ropewalk.harness.models.config import open_config
 from ropewalk.harness.models.files import TOKENIZER_FILES, download, reading
@@ -237,7 +238,7 @@ def write(export: Export, out: Path, *, copy: bool) -> Path:
                 "llama.cpp's convert_hf_to_gguf.py, and export that file."
             )
         file = out if out.suffix.lower() == GGUF else out / Path(target.place).name
-    if not is_free(file):
+    if os.path.lexists(file) and not (file.is_dir() and not any(file.iterdir())):
         raise UserError(f"--out {file} is there already; name a new one.")
     if export.engine == "gguf":
         make_folder(file.absolute().parent, "--out")
@@ -312,7 +313,5 @@ def _model_folder(target: Target) -> Path:
 
 
 def _save(file: Path, content: dict[str, Any]) -> None:
-    if file.is_symlink():
-        file.unlink()
     with replacing(file) as opened:
         opened.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
