@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -23,7 +24,7 @@ from ropewalk.harness.runs.store import measured, read_samples
 from ropewalk.harness.stats.paired import Array
 from ropewalk.harness.sweep.backend import Backend
 from ropewalk.harness.sweep.measure import Stored, measure
-from ropewalk.harness.sweep.operations import costs, duration
+from ropewalk.harness.sweep.memory import costs
 from ropewalk.harness.sweep.plan import Batch, Cell, Item, Key, Plan
 from ropewalk.harness.sweep.progress import follow
 
@@ -59,7 +60,11 @@ class Budget:
         """Return a part of the budget in words, rounded up."""
         if math.isinf(cost):
             return "no limit"
-        return duration(math.ceil(cost)) if self.timed else f"{math.ceil(cost):,} forwards"
+        return (
+            str(timedelta(seconds=math.ceil(cost)))
+            if self.timed
+            else f"{math.ceil(cost):,} forwards"
+        )
 
 
 def read_budget(text: str | None, default: float) -> Budget:
@@ -118,7 +123,7 @@ class Losses(Measurements):
         if cell.rotation is not None:
             batch = Batch(cell.rotation, tuple(Item(cell, one) for one in cell.questions))
             for item, cost in zip(batch.items, costs(self.plan.checkpoint, batch), strict=True):
-                yield item, cost.total
+                yield item, cost.operations
 
     def keys(self, need: Need) -> list[list[Key]]:
         """Return the samples of a candidate on each of the first documents."""

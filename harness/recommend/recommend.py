@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from ropewalk.harness.stats.cells import records as rows_of
 from ropewalk.harness.stats.paired import share
 from ropewalk.harness.sweep.backend import Backend
 from ropewalk.harness.sweep.notes import note_plan
-from ropewalk.harness.sweep.operations import duration
 from ropewalk.harness.sweep.record import records
 from ropewalk.harness.sweep.spec import Spec
 
@@ -254,7 +254,7 @@ def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
     seconds = sum(data.samples.get(key, {}).get("seconds") or 0 for key in data.requested)
     lines.append(
         f"Spent {data.forwards():,.0f} of the {race.grid():,.0f} forwards that measuring "
-        f"everything takes, in {duration(seconds)}."
+        f"everything takes, in {timedelta(seconds=round(seconds))}."
     )
     if over := standing.ended == BUDGET:
         lines[-1] += f" The budget of {data.budget.text(data.budget.most)} ended the race."

@@ -11,9 +11,8 @@ import pandas as pd
 from ropewalk.harness.plugins import FUNCTION, IN_PYTHON
 
 Run = Mapping[str, Any]
-
+MODEL = ("type", "encoding", "dtype", "compiled", "attention", "revision", "quantized")
 NOT_ASKED = (None, False, 0, "auto")  # settings that a command line leaves out
-NO_FLAG = "published"  # a setting of sweep files alone
 
 
 def facts(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
@@ -21,41 +20,34 @@ def facts(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
 
     A line that several runs share is there once.
     """
-    by_name: dict[str, dict[str, None]] = {}
+    found: dict[str, dict[str, None]] = {}
     for run in runs:
-        for name, lines in _facts(run):
-            by_name.setdefault(name, {}).update(dict.fromkeys(lines))
-    return [(name, list(lines)) for name, lines in by_name.items() if lines]
+        model, documents = run["model"], run["documents"]
+        about = {name: model.get(name) or None for name in MODEL}
+        about["window"] = model["trained_length"]
+        lines = {
+            "model": [f"{model['name']}: {_options(about)}"],
+            "weights": [f"{model['name']}: {model['fingerprint']}"],
+            "documents": [],
+            "task": [_plugin(*task) for task in run["tasks"].items()],
+            "method": [_plugin(*method) for method in run["methods"].items()],
+            "seed": [str(run["seed"])],
+            "machine": [*_machines(run["sessions"])],
+            "the command": [*filter(None, [command(run)])],
+        }
+        if read := documents["read"]:  # none by tasks that make their own text
+            tokens = sum(one["tokens"] for one in read)
+            named = documents["given"]
+            named = named if isinstance(named, str) else _options(named)
+            lines["documents"] = [f"{named}: {len(read)}, of {tokens:,} tokens together"]
+        for name, some in lines.items():
+            found.setdefault(name, {}).update(dict.fromkeys(some))
+    return [(name, list(lines)) for name, lines in found.items() if lines]
 
 
-def _facts(run: Run) -> Iterable[tuple[str, list[str]]]:
-    model, documents = run["model"], run["documents"]
-    values = {
-        name: model.get(name) or None
-        for name in ("type", "encoding", "dtype", "compiled", "attention", "revision", "quantized")
-    }
-    yield "model", [f"{model['name']}: {_options(values | {'window': model['trained_length']})}"]
-    yield "weights", [f"{model['name']}: {model['fingerprint']}"] if "fingerprint" in model else []
-    if read := documents["read"]:  # none by tasks that make their own text
-        tokens = sum(one["tokens"] for one in read)
-        given = documents.get("given")
-        named = given if isinstance(given, str) else _options(given or {})
-        yield "documents", [f"{named}: {len(read)}, of {tokens:,} tokens together"]
-    for kind, singular in (("tasks", "task"), ("methods", "method")):
-        yield (
-            singular,
-            [
-                f"{label}{_version(one)}: {_options(one.get('options') or {}) or 'default options'}"
-                for label, one in run[kind].items()
-            ],
-        )
-    yield "seed", [str(run["seed"])]
-    yield "machine", list(_machines(run["sessions"]))
-    yield "the command", list(filter(None, [command(run)]))
-
-
-def _version(one: Mapping[str, Any]) -> str:
-    return f" (version {one['version']})" if "version" in one else ""
+def _plugin(label: str, record: Mapping[str, Any]) -> str:
+    version = f" (version {record['version']})" if "version" in record else ""
+    return f"{label}{version}: {_options(record['options']) or 'default options'}"
 
 
 def _options(values: Mapping[str, Any]) -> str:
@@ -71,45 +63,34 @@ def _machines(sessions: Iterable[Mapping[str, Any]]) -> Iterable[str]:
     """Yield a line for every machine and its packages, with the commits it was measured with."""
     commits: dict[str, dict[str, None]] = {}
     for one in (one for session in sessions for one in machines(session)):
-        known = one.get("versions", {})
-        versions = " ".join(f"{name} {text}" for name, text in known.items() if text)
-        parts = [one.get("device"), f"threads {one.get('threads')}"]
-        parts += [f"Python {one.get('python')}", versions]
-        line = ", ".join(str(text) for text in parts if text and not str(text).endswith("None"))
-        commits.setdefault(line, {}).update(dict.fromkeys(filter(None, [one.get("commit")])))
+        versions = [f"{name} {text}" for name, text in one["versions"].items() if text]
+        parts = [one["device"], f"threads {one['threads']}", f"Python {one['python']}"]
+        line = ", ".join([*parts, " ".join(versions)])
+        commits.setdefault(line, {}).update(dict.fromkeys(filter(None, [one["commit"]])))
     for line, known in commits.items():
         yield f"{line}, commit {', '.join(known)}" if known else line
 
 
 def command(run: Run) -> str:
     """Return the command line of a sweep; empty where only a file or Python can state it."""
-    functions = [one for one in run["methods"].values() if one.get("file") == FUNCTION]
-    if functions or run["model"].get("loaded"):
-        return ""
-    if str(run["asked"].get("docs")).endswith(IN_PYTHON):
+    asked = {name: value for name, value in run["asked"].items() if name != "published"}
+    functions = any(one.get("file") == FUNCTION for one in run["methods"].values())
+    if functions or run["model"].get("loaded") or str(asked.get("docs")).endswith(IN_PYTHON):
         return ""
     words = ["ropewalk", "run"]
-    for name, value in run["asked"].items():
-        flag = f"--{name.replace('_', '-')}"
+    for name, value in asked.items():
         if isinstance(value, Mapping):
             return ""
-        if value in NOT_ASKED or name == NO_FLAG:
-            continue
-        if value is True:
-            words.append(flag)
-        else:
-            many = value if isinstance(value, list) else [value]
-            words += [flag, *map(str, many)]
+        if value not in NOT_ASKED:
+            values = [] if value is True else value if isinstance(value, list) else [value]
+            words += [f"--{name.replace('_', '-')}", *map(str, values)]
     return shlex.join(words)
 
 
 def documents(runs: Iterable[Run]) -> pd.DataFrame:
     """Return the documents that were read: name, hash of the text, tokens."""
     rows = [
-        {
-            "model": run["model"]["name"],
-            **{key: one.get(key) for key in ("name", "sha256", "tokens")},
-        }
+        (run["model"]["name"], one["name"], one["sha256"], one["tokens"])
         for run in runs
         for one in run["documents"]["read"]
     ]

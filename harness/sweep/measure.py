@@ -95,15 +95,15 @@ def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generat
             left, work = tuple(plan.left(done)), plan.work(done)
             yield Started(left)
             replies = backend.answers(plan, work) if work else iter(())
-            session = {
-                "started": datetime.now(UTC).isoformat(timespec="seconds"),
-                **backend.machines,
-            }
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            session = {"started": now, **backend.machines}
             record["sessions"] += [session] if work else []
             write_run(folder, record)
             for item in left:
-                if item.question.too_long:
-                    sample = _sample(item, _too_long(item.question))
+                if (question := item.question).too_long:
+                    needs, has = question.length, question.cell
+                    text = f"it needs {needs:,} tokens, the cell has {has:,}"
+                    sample = _sample(item, _lost(question, "too_long", text, needs=needs))
                     append(samples, sample)
                     yield Stored(item, sample)
             groups = {
@@ -156,35 +156,22 @@ def failures(plan: Plan, folder: Path) -> Iterator[Failure]:
 
 def _joined(group: Item, replies: dict[Key, Reply]) -> Reply:
     """Return the replies to the parts of a group as one: the first failure, or all responses."""
-    ordered = [replies[Item(group.cell, p).key] for p in group.question.model_requests]
-    outcomes = [reply.outcome for reply in ordered]
-    failed = [outcome for outcome in outcomes if not isinstance(outcome, ModelResponse)]
-    responses = tuple(outcome for outcome in outcomes if isinstance(outcome, ModelResponse))
+    ordered = [replies[Item(group.cell, part).key] for part in group.question.model_requests]
+    responses = [one.outcome for one in ordered if isinstance(one.outcome, ModelResponse)]
+    failed = [one.outcome for one in ordered if not isinstance(one.outcome, ModelResponse)]
     return Reply(
-        failed[0] if failed else GroupResponse(responses),
-        sum(reply.seconds for reply in ordered),
-        max(reply.peak_mib for reply in ordered),
-        all(reply.shared for reply in ordered),
+        failed[0] if failed else GroupResponse(tuple(responses)),
+        sum(one.seconds for one in ordered),
+        max(one.peak_mib for one in ordered),
+        all(one.shared for one in ordered),
     )
 
 
 def _sample(item: Item, outcome: Record) -> SampleRecord:
-    cell, question = item
-    named = {
-        "cell": cell.key,
-        "question": question.digest,
-        "task": cell.task,
-        "length": cell.length,
-        "frequencies": cell.frequencies,
-        "unit": question.doc_id,
-    }
-    return cast(SampleRecord, named | outcome)
-
-
-def _too_long(question: Request) -> Record:
-    needs, has = question.length, question.cell
-    text = f"it needs {needs:,} tokens, the cell has {has:,}"
-    return _lost(question, "too_long", text, needs=needs)
+    cell, (key, question) = item.cell, item.key
+    named = {"cell": key, "question": question, "task": cell.task, "length": cell.length}
+    of = {"frequencies": cell.frequencies, "unit": item.question.doc_id}
+    return cast(SampleRecord, named | of | outcome)
 
 
 def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
@@ -201,15 +188,12 @@ def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
         return _lost(question, "out_of_memory", text, estimate_mib=mib)
     responses = answer.parts if isinstance(answer, GroupResponse) else (answer,)
     for part, its in zip(question.model_requests, responses, strict=True):
-        if isinstance(its, DivergenceResponse):
-            kind, numbers = "divergence", its.values
-        else:
-            kind, numbers = "loss", its.nll
-        if not all(map(math.isfinite, numbers)):
-            first = next(i for i, number in enumerate(numbers) if not math.isfinite(number))
-            place = part.start + first
-            text = f"the {kind} at position {place} is {numbers[first]}"
-            return _lost(question, "not_finite", text, position=place)
+        numbers = its.values if isinstance(its, DivergenceResponse) else its.nll
+        for place, number in enumerate(numbers, start=part.start):
+            if not math.isfinite(number):
+                kind = "divergence" if isinstance(its, DivergenceResponse) else "loss"
+                text = f"the {kind} at position {place} is {number}"
+                return _lost(question, "not_finite", text, position=place)
     task = next(task for task in plan.tasks if task.label == cell.task)
     try:
         source = plan.sources[task.label]

@@ -1,20 +1,28 @@
-"""The estimated cost of a plan, and the sizes that fit into its memory."""
+"""The cost of a plan, from its config alone: tokens, operations, and the sizes that fit memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
 from ropewalk.harness.engine import DEFAULT, Sizes, memory
+from ropewalk.harness.engine.prefix_tree import PrefixTree, build_tree
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import DTYPES, Checkpoint
 from ropewalk.harness.patching.banded_attention import kept_of
-from ropewalk.harness.sweep.operations import costs, shared_tree
 from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan
 from ropewalk.scaling.types import Bands
+from ropewalk.tasks._tokens import kept
 from ropewalk.tasks.types import Divergence, Generate
+
+MOST_LENGTHS = 32  # whose trees are kept
+# Beside the operations of a prompt's tokens: those of a forward as such, and of a pair in attention
+# as times what they are, because it is slower.
+FORWARD, PAIRS = 3e7, 1.5
 
 
 @dataclass(frozen=True)
@@ -28,15 +36,61 @@ class Cost:
 
 
 def estimate(plan: Plan, done: set[Key]) -> Cost:
-    """Estimate a plan from its config alone: what is shared is forwarded once."""
+    """Estimate a plan: what is shared is forwarded once."""
     work = plan.work(done)
-    each = [cost for batch in work for cost in costs(plan.checkpoint, batch)]
     return Cost(
         samples=sum(not question.too_long for _, question in plan.left(done)),
-        tokens=sum(cost.forwarded + cost.generated for cost in each),
+        tokens=sum(cost.tokens for batch in work for cost in costs(plan.checkpoint, batch)),
         parameters=plan.checkpoint.parameter_count,
         bytes=max(_peak(plan, work)(fitted(plan, work)), _loading(plan)),
     )
+
+
+class RequestCost(NamedTuple):
+    """What a request adds to those before it: tokens in and out, and operations of those in."""
+
+    tokens: int
+    operations: float
+
+
+def costs(checkpoint: Checkpoint, batch: Batch) -> Iterator[RequestCost]:
+    """Yield the cost of every request of a batch; what requests share is counted once."""
+    config = checkpoint.config.get_text_config()
+    heads, width = getattr(config, "num_attention_heads", None) or 0, config.hidden_size
+    head_dim = getattr(config, "head_dim", None) or width // max(heads, 1)
+    table = config.vocab_size * width
+    tables = table * (1 if getattr(config, "tie_word_embeddings", False) else 2)
+    per_token = 2 * max(checkpoint.parameter_count - tables, 1)
+    per_pair, per_target = 4 * heads * head_dim * config.num_hidden_layers, 2 * table
+    tree, seen = shared_tree(checkpoint, batch), set[object]()
+    for place, (_, request) in enumerate(batch.items):
+        if tree:
+            path = [node for node in tree.paths[place] if node not in seen]
+            spans = [(tree.nodes[node].first, tree.nodes[node].end) for node in path]
+            seen.update(path)
+        else:
+            spans = [(0, len(request.tokens))] if request.tokens not in seen else []
+            seen.add(request.tokens)
+        targets, generated = request.length - request.start + 1, 0
+        if isinstance(request, Generate):
+            targets, generated = 0, targets - 1
+        elif isinstance(request, Divergence):  # a second forward, of the model as it is
+            spans, targets = [*spans, (0, request.length)], 2 * targets
+        tokens = sum(end - first for first, end in spans)
+        pairs = sum((end - first) * (first + end) / 2 for first, end in spans)
+        operations = FORWARD * len(spans) + per_token * tokens + PAIRS * per_pair * pairs
+        yield RequestCost(tokens + generated, operations + per_target * targets)
+
+
+def shared_tree(checkpoint: Checkpoint, batch: Batch) -> PrefixTree | None:
+    """Return what the requests of a batch share; None where each is a forward of its own."""
+    capped = getattr(checkpoint.config.get_text_config(), "attn_logit_softcapping", None)
+    if batch.rotation.stateful or checkpoint.sliding_window or capped:
+        return None
+    return _tree_of(tuple(kept(request.tokens) for _, request in batch.items))
+
+
+_tree_of = lru_cache(maxsize=MOST_LENGTHS)(build_tree)  # once for all methods
 
 
 def fitted(plan: Plan, work: Sequence[Batch]) -> Sizes:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import prod
 from typing import Any, NamedTuple
 
 from ropewalk.harness.data.corpus import Corpus, entries_of, open_all
@@ -159,7 +160,12 @@ def make_plan(
     this process that does; ``checkpoint`` is that of a model which is loaded already, in place of
     the spec's name.
     """
-    check_cells(len(spec.scaling), len(spec.task), len(spec.length))
+    many = len(spec.scaling), len(spec.task), len(spec.length)
+    if prod(many) > CELLS:
+        raise UserError(
+            "{:,} methods x {:,} tasks x {:,} lengths".format(*many) + f" are {prod(many):,} cells;"
+            f" at most {CELLS:,} are planned; give fewer."
+        )
     found, opened = Collector(), dict[str, Documents]()
     methods = _load_all("method", spec.scaling, found)
     tasks = _load_all("task", spec.task, found)
@@ -177,9 +183,12 @@ def make_plan(
         with found.collecting():
             resolved |= rotations(checkpoint, [method], lengths)
     found.check()
-    calibrated = calibrated_on(methods).__contains__
+    tables = calibrations(methods).values()
+    calibrated = {text["sha256"] for table in tables for text in table.get("documents", ())}
     corpora = {
-        documents: Corpus(documents, checkpoint.tokenizer, rope.trained_length, calibrated)
+        documents: Corpus(
+            documents, checkpoint.tokenizer, rope.trained_length, calibrated.__contains__
+        )
         for documents in opened.values()
     }
     sources = {task: corpora[documents].context for task, documents in opened.items()}
@@ -188,8 +197,10 @@ def make_plan(
         with found.collecting():
             requests[task.label] = ask(task, sources[task.label], lengths, spec.seed)
     with found.collecting():
-        _check_vocabulary(checkpoint, requests)
-        if any(isinstance(part, Generate) for part in _parts(requests)):
+        every = [q for by in requests.values() for some in by.values() for q in some]
+        parts = [part for question in every for part in question.model_requests]
+        _check_vocabulary(checkpoint, parts)
+        if any(isinstance(part, Generate) for part in parts):
             check_generation(checkpoint)
     found.check()
     for corpus in corpora.values():
@@ -221,7 +232,6 @@ def _load_all(kind: str, given: Sequence[Any], found: Collector) -> tuple[Plugin
 
 def with_methods(plan: Plan, scaling: Sequence[str]) -> Plan:
     """Return a plan of the same questions under other methods; raise UserError as make_plan."""
-    check_cells(len(scaling), len(plan.tasks), len(plan.lengths))
     methods = distinct("scaling", [load("method", given) for given in scaling])
     check_rotary(plan.checkpoint, methods)
     requests = {
@@ -252,12 +262,6 @@ def calibrations(methods: Iterable[Plugin]) -> dict[str, Mapping[str, Any]]:
     return tables
 
 
-def calibrated_on(methods: Iterable[Plugin]) -> frozenset[str]:
-    """Return the hashes of the documents on which a method's heads were measured."""
-    documents = (table.get("documents", ()) for table in calibrations(methods).values())
-    return frozenset(one["sha256"] for some in documents for one in some)
-
-
 def check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
     """Raise UserError for a method requested of a model that has no rotary embedding."""
     changing = [method.label for method in methods if method.module not in (none, native)]
@@ -270,37 +274,39 @@ def check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
 
 def distinct(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
     """Reject two of one label: their curves would have one name."""
-    once_each(flag, [plugin.label for plugin in plugins])
+    labels = [plugin.label for plugin in plugins]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UserError(f"--{flag} names {label!r} twice; leave one out, or rename a file.")
     return tuple(plugins)
-
-
-def once_each(flag: str, names: Sequence[str]) -> None:
-    """Raise UserError for a name that a flag gives twice."""
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"--{flag} names {name!r} twice; leave one out, or rename a file.")
-
-
-def check_cells(methods: int, tasks: int, lengths: int) -> None:
-    """Raise UserError for a sweep of too many cells."""
-    cells = methods * tasks * lengths
-    if cells > CELLS:
-        raise UserError(
-            f"{methods:,} methods x {tasks:,} tasks x {lengths:,} lengths are {cells:,} cells;"
-            f" at most {CELLS:,} are planned; give fewer."
-        )
 
 
 def ask(
     task: Plugin, source: TaskContext, lengths: Sequence[int], seed: int
 ) -> dict[int, list[Request]]:
-    """Return the questions of a task by length."""
+    """Return the questions of a task by length, of equal ones each with its turn: all count."""
     by_length: dict[int, list[Request]] = {length: [] for length in lengths}
+    turns: Counter[tuple[int, str]] = Counter()
 
     def questions() -> None:
         requests = task.module.ask(source, lengths, seed=seed, **task.arguments)
-        for question in _checked(requests, lengths):
-            by_length[question.cell or question.length].append(question)
+        for number, question in enumerate(requests):
+            if not isinstance(question, Request):
+                raise ValueError(f"it yields {type(question).__name__}, not Request")
+            if number == QUESTIONS:
+                raise UserError(
+                    f"the plan has more than {QUESTIONS:,} questions, more than one task may have;"
+                    " give fewer lengths, documents or trials, or for windows with a larger stride."
+                )
+            check_facts([question.doc_id, question.metadata])
+            length = question.cell or question.length
+            if length not in lengths:
+                raise ValueError(
+                    f"{question.doc_id}: its {length} tokens are not a length of the sweep"
+                )
+            turn = turns[length, question.digest]
+            turns[length, question.digest] += 1
+            by_length[length].append(replace(question, repeat=turn) if turn else question)
 
     call(f"task {task.label}", questions)
     if not any(by_length.values()):
@@ -308,39 +314,14 @@ def ask(
     return by_length
 
 
-def _checked(requests: Iterable[Any], lengths: Sequence[int]) -> Iterator[Request]:
-    """Yield the questions, of equal ones each with its turn, so that all of them count.
-
-    Raises ValueError for what could not be put to a model or recorded.
-    """
-    turns: Counter[tuple[int, str]] = Counter()
-    for number, question in enumerate(requests):
-        if not isinstance(question, Request):
-            raise ValueError(f"it yields {type(question).__name__}, not Request")
-        if number == QUESTIONS:
-            raise UserError(
-                f"the plan has more than {QUESTIONS:,} questions, more than one task may have; give"
-                " fewer lengths, documents or trials, or for windows with a larger stride."
-            )
-        check_facts([question.doc_id, question.metadata])
-        length = question.cell or question.length
-        if length not in lengths:
-            raise ValueError(
-                f"{question.doc_id}: its {length} tokens are not a length of the sweep"
-            )
-        turn = turns[length, question.digest]
-        turns[length, question.digest] += 1
-        yield replace(question, repeat=turn) if turn else question
-
-
 def check_facts(facts: Any) -> None:
     """Raise an error for what no line of ``samples.jsonl`` can hold."""
     json.dumps(facts, allow_nan=False, ensure_ascii=False).encode()
 
 
-def _check_vocabulary(checkpoint: Checkpoint, requests: Requests) -> None:
+def _check_vocabulary(checkpoint: Checkpoint, parts: Iterable[ModelRequest]) -> None:
     size = checkpoint.config.get_text_config().vocab_size
-    for part in _parts(requests):
+    for part in parts:
         tokens = kept(part.tokens).numbers()
         for token in (int(tokens.min()), int(tokens.max())):
             if not 0 <= token < size:
@@ -348,11 +329,6 @@ def _check_vocabulary(checkpoint: Checkpoint, requests: Requests) -> None:
                     f"{part.doc_id}: token {token} is not in the vocabulary of {checkpoint.label},"
                     f" which has {size}: the tokenizer and the model do not belong together."
                 )
-
-
-def _parts(requests: Requests) -> list[ModelRequest]:
-    every = [q for lengths in requests.values() for some in lengths.values() for q in some]
-    return [part for question in every for part in question.model_requests]
 
 
 def rotations(

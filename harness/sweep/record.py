@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
@@ -87,7 +88,7 @@ def _template(plan: Plan) -> str | None:
 
 def _model(plan: Plan) -> Model:
     checkpoint, rope = plan.checkpoint, plan.checkpoint.rope
-    model: Model = {
+    return {
         "name": checkpoint.label,
         "revision": checkpoint.revision,
         "fingerprint": checkpoint.fingerprint,
@@ -107,7 +108,6 @@ def _model(plan: Plan) -> Model:
         "loaded": checkpoint.loaded is not None,
         "adapter": checkpoint.adapter.metadata if checkpoint.adapter else None,
     }
-    return model
 
 
 def _plugin(plugin: Plugin) -> PluginRecord:
@@ -146,8 +146,13 @@ def machine(device: str) -> dict[str, Any]:
 
 def named(device: str) -> str:
     """Return the name of a GPU, or of the processor; also where only workers have a GPU."""
-    cuda = torch.device(device).type == "cuda" and torch.cuda.is_available()
-    return torch.cuda.get_device_name(device) if cuda else _processor()
+    if torch.device(device).type == "cuda" and torch.cuda.is_available():
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")  # platform.processor() is empty on many Linux systems
+    for line in info.read_text(encoding="utf-8").splitlines() if info.exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 @cache
@@ -159,28 +164,12 @@ def version(package: str) -> str | None:
         return None
 
 
-def _processor() -> str:
-    """Name the processor; platform.processor() is empty on many Linux systems."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 def _commit() -> str | None:
     """Return the commit of a checkout, with a + when files differ from it; None elsewhere."""
-    root = ROOT
-    if not (root / ".git").exists():
+    words = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty=+"]
+    exact = [*words, "--exclude=*"]  # no tag
+    if not (ROOT / ".git").exists():
         return None
-    try:
-        commit, changed = (
-            subprocess.run(
-                ["git", "-C", str(root), *words], capture_output=True, text=True, check=True
-            ).stdout.strip()
-            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return f"{commit}+" if changed else commit
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.check_output(exact, text=True, stderr=subprocess.DEVNULL).strip()
+    return None
