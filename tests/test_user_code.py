@@ -53,6 +53,7 @@ FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "a": (grading("exit(0)"), "failed: SystemExit: 0 at "),
     "b": (grading("None"), ": it graded with NoneType, not Sample."),
     "c": (grading(SAMPLE.replace("facts)", '{"a": {1}})')), "Object of type set is not JSON seri"),
+    "h": (grading(SAMPLE.replace("math.fsum(response.nll)", "math.inf")), "with the value inf"),
     "i": (grading(SAMPLE.replace("len(response.nll)", "0")), "and the weight 0"),
     "k": (scoring("return None"), "it scored with NoneType, not Score."),
     "l": (scoring("return Score(1.0, 0.0, math.inf, 1)"), "its score is 1.0 [0.0, inf]."),
