@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,8 +13,8 @@ from ropewalk.harness.reports.writing.tables import across
 from ropewalk.harness.stats.cells import CELL, in_option, once, records
 from ropewalk.harness.stats.cells import cells as scored
 from ropewalk.harness.stats.checkpoints import separated
-from ropewalk.harness.stats.decision import MARGIN, Decision, decide, overall
-from ropewalk.harness.stats.differences import against, difference_columns
+from ropewalk.harness.stats.decision import MARGIN, Family, decide, overall
+from ropewalk.harness.stats.differences import against
 from ropewalk.harness.stats.reach import KEPT, effective_lengths
 from ropewalk.tasks._intervals import ratio
 
@@ -78,24 +78,29 @@ def make(
     Differences, regrets and costs are relative for perplexity (0.05 is 5 % higher).
     """
     rows = {_key(row): row for row in records(scored(frame))}
-    tasks: dict[tuple[str, int], list[Decision]] = {}
-    decided = decide(frame, margin) if frame["score"].notna().any() else {}
-    for (model, _, length), decision in decided.items():
-        names = frame.loc[frame["model"] == model, "scaling"].unique()
-        base = _baseline([*names], baseline, models="of_model" in frame)
-        tasks.setdefault((model, length), []).append(decision)
-        for key, facts in _decided(decision, base):
-            rows[key] |= facts
-    for (model, length), group in tasks.items():
-        if len(group) > 1 and (chosen := overall(group)):
-            name, regret = chosen
+    lengths: dict[tuple[str, int], list[Family]] = {}
+    for (model, task, length), (of, known) in decide(frame, margin).items():
+        lengths.setdefault((model, length), []).append(of)
+        names = list(frame.loc[frame["model"] == model, "scaling"].unique())
+        base = _baseline(names, baseline, models="of_model" in frame)
+        differences = against(of, base) if base in of.own else {}
+        for name in of.own:
+            first = of.first(name)
+            rows[model, task, name, length] |= {
+                "measure": of.how.name, "lower": of.how.lower, "relative": of.how.relative,
+                "unit": of.how.units, "asked": of.requested, "failed": len(of.lost[first]),
+                "same_as": None if name == first else first, "needs_code": name in of.code,
+                **known.get(first, {}), **differences.get(name, {}),
+            }  # fmt: skip
+    for (model, length), tasks in lengths.items():
+        if len(tasks) > 1 and (chosen := overall(tasks)):
             for key, row in rows.items():
-                if (key[0], key[2], key[3]) == (model, name, length):
-                    row["overall_regret"] = regret
+                if (key[0], key[2], key[3]) == (model, chosen[0], length):
+                    row["overall_regret"] = chosen[1]
     bits, lenient = _bits(frame), _lenient(frame)
     own = ["of_model", "of_scaling"] if "of_model" in frame else ["model", "scaling"]
-    first = frame.drop_duplicates(["model", "scaling"])
-    named = zip(*(first[name] for name in ("model", "scaling", *own)), strict=True)
+    pairs = frame.drop_duplicates(["model", "scaling"])
+    named = zip(*(pairs[name] for name in ("model", "scaling", *own)), strict=True)
     before = {(model, scaling): names for model, scaling, *names in named}
     reach = effective_lengths(separated(frame), kept)  # each model has a score of its own to keep
     for key, row in rows.items():
@@ -137,41 +142,6 @@ def _baseline(names: Sequence[str], baseline: str | None, *, models: bool) -> st
     if baseline:
         return in_option(baseline, names)
     return next((name for name in PLAIN if name in names), names[0] if models else PLAIN[0])
-
-
-def _decided(decision: Decision, baseline: str) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """Yield the key of every method that has a score, and what is known of it."""
-    of, facts = decision.family, decision.facts
-    differences = against(of, baseline) if baseline in of.own else {}
-    cut, several = decision.truncation, len(of.names) > 1
-    for name in of.own:
-        first = of.first(name)
-        row: dict[str, Any] = {
-            "measure": of.how.name, "lower": of.how.lower, "relative": of.how.relative,
-            "unit": of.how.units, "asked": of.requested, "failed": len(of.lost[first]),
-            "same_as": None if name == first else first, "needs_code": name in of.code,
-            "truncation": getattr(cut, "score", None), "truncation_low": getattr(cut, "low", None),
-            "truncation_high": getattr(cut, "high", None), **differences.get(name, {}),
-        }  # fmt: skip
-        if first in of.shared:
-            score, less = of.score(first), decision.less(first)
-            row |= {
-                "compared": of.n, "compared_score": score.score, "compared_low": score.low,
-                "compared_high": score.high, "best": first == decision.best,
-                "winner": first == decision.best and decision.winner,
-                "use": first == decision.recommended, "margin": decision.margin,
-                **difference_columns("change", decision.change(first)),
-                **difference_columns("cost", decision.costs.get(first)),
-            }  # fmt: skip
-            if several and less:
-                above = less.swapped(relative=of.how.relative)
-                row |= difference_columns("above", above) | {
-                    "better_on": above.higher if of.how.lower else above.lower,
-                    "regret": decision.regret(first), "possible": decision.possible(first),
-                    "as_good": decision.as_good(first),
-                    "needed": decision.needed if first == decision.best else None,
-                }  # fmt: skip
-        yield (facts["model"], facts["task"], name, facts["length"]), row
 
 
 def _bits(frame: pd.DataFrame) -> dict[Key, dict[str, Any]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
-from ropewalk.harness.stats.cells import cells, once, records
+from ropewalk.harness.stats.cells import once, records
 from ropewalk.harness.stats.measure import (
     Measure,
     Score,
@@ -24,7 +24,7 @@ from ropewalk.harness.stats.measure import (
     values_of,
     weights_of,
 )
-from ropewalk.harness.stats.paired import Difference
+from ropewalk.harness.stats.paired import Difference, difference_columns
 from ropewalk.harness.stats.selection import (
     Selection,
     plainness,
@@ -90,6 +90,12 @@ class Family:
             return select_shares(1 - values if self.how.lower else values)
         weights = weights_of(next(iter(self.shared.values())))
         return select_means(values if self.how.lower else -values, weights)
+
+    def regret(self, name: str) -> float | None:
+        """Return how much worse than the best of all a method is at most (95 %), as shown."""
+        if self.selection is None:
+            return None
+        return self.how.shown(float(self.selection.regret[self.names.index(name)]))
 
     def first(self, name: str) -> str:
         """Return the method under whose name this one is measured."""
@@ -195,9 +201,7 @@ def _shared(every: dict[str, Units], least: float) -> dict[str, Units]:
 
 
 MARGIN = 1.0  # percent of perplexity or percentage points: less is as good as the best
-Place = tuple[str, str, int]  # model, task, length
-PLACE = ["model", "task", "length"]
-COPIED = ("model", "task", "metric", "trained_length", "length", "relative_length")
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -214,146 +218,92 @@ class Inside:
     truncation: bool
 
 
-@dataclass(frozen=True)
-class Decision:
-    """What is known of the methods of one task at one length.
+def decide(
+    frame: pd.DataFrame, margin: float = MARGIN
+) -> dict[tuple[str, str, int], tuple[Family, dict[str, Row]]]:
+    """Return the methods of every model, task and length, and what is known of those compared.
 
-    Attributes:
-        facts: the cell's model, task, metric and lengths.
-        family: the methods and the documents or trials that they share.
-        best: the method with the best mean, ``recommended`` the one to use: the best that a
-            server can run, of several as good as the best the one that costs least in the window.
-        costs: each method inside the window less the plain model there; None where unknown.
-        plain: the plain model inside the window, which is what truncation gives for tasks that
-            score the same targets at every length.
-    """
-
-    facts: Mapping[str, Any]
-    family: Family
-    best: str
-    recommended: str
-    margin: float
-    costs: Mapping[str, Difference | None] = field(default_factory=dict)
-    plain: Inside | None = None
-
-    @property
-    def beyond(self) -> bool:
-        """Whether the length is beyond the trained window."""
-        return bool(self.facts["length"] > self.facts["trained_length"])
-
-    @property
-    def truncation(self) -> Score | None:
-        """Return the score of the plain model that reads the trained window alone.
-
-        It is that of the compared documents; None inside the window.
-        """
-        if self.plain is None or not self.plain.truncation or not self.beyond:
-            return None
-        window = self.plain.of
-        both = {
-            name: window[name]
-            for name, (_, weight) in self.family.shared[self.best].items()
-            if name in window and window[name][1] == weight
-        }
-        if len(both) == len(window):
-            return self.plain.score
-        return scored(both, self.family.how) if both else None
-
-    def change(self, name: str) -> Difference | None:
-        """Return a method less the plain model that reads the trained window alone."""
-        if self.plain is None or not self.plain.truncation:
-            return None
-        return difference(self.family.shared[name], self.plain.of, self.family.how)
-
-    @property
-    def all_zero(self) -> bool:
-        """Whether every score is a share of 0, so that no method is better than another."""
-        return self.family.how.share and self.family.score(self.best).score == 0
-
-    @property
-    def winner(self) -> bool:
-        """Whether the best method is significantly so, and failed on nothing others can do."""
-        selection, lost = self.family.selection, self.family.lost[self.best]
-        return bool(selection and selection.winner) and not any(
-            lost - self.family.lost[name] for name in self.family.names if name != self.best
-        )
-
-    def regret(self, name: str) -> float | None:
-        """Return how much worse than the best of all a method is at most (95 %), as shown."""
-        selection = self.family.selection
-        if selection is None:
-            return None
-        return self.family.how.shown(float(selection.regret[self.family.names.index(name)]))
-
-    def as_good(self, name: str) -> bool:
-        """Return whether a method's regret is within the margin."""
-        selection = self.family.selection
-        return selection is not None and bool(
-            selection.regret[self.family.names.index(name)] <= self.room
-        )
-
-    @property
-    def room(self) -> float:
-        """Return the margin as a cost."""
-        return self.family.how.margin(self.margin, self.family.score(self.best).score)
-
-    def possible(self, name: str) -> bool:
-        """Return whether a method may be the best: it is not significantly worse."""
-        selection = self.family.selection
-        return selection is None or bool(selection.possible[self.family.names.index(name)])
-
-    def less(self, name: str) -> Difference | None:
-        """Return the best method less another, with its own 95 % interval, as shown."""
-        shared, how = self.family.shared, self.family.how
-        return next(iter(differences([shared[self.best]], shared[name], how)), None)
-
-    @property
-    def needed(self) -> int | None:
-        """Return how many units would bound the regret of the best method by the margin."""
-        selection = self.family.selection
-        return None if selection is None else selection.needed(self.room)
-
-
-def decide(frame: pd.DataFrame, margin: float = MARGIN) -> dict[Place, Decision]:
-    """Return the decision of every model, task and length that has a score.
-
-    Raises ValueError for a negative margin, and where nothing has a score.
+    Rows are by the name under which a method is measured, with the columns of a table of cells.
+    Raises ValueError for a negative margin.
     """
     if margin < 0:
         raise ValueError(f"margin={margin:g} is invalid: a margin is 0 percent or more")
-    table = cells(frame).dropna(subset="score")
-    facts = {tuple(row[name] for name in PLACE): row for row in records(table[::-1])}
     inside = _inside(needed_of(frame))
-    result = {}
-    for place, of in families(frame).items():
-        row = {name: facts[place][name] for name in COPIED}
-        result[place] = _decision(row, of, inside.get(place[:2], {}), margin)
-    if not result:
-        raise ValueError("no scores to choose by")
-    return result
+    windows = frame.groupby("model")["trained_length"].first()
+    return {
+        place: (of, _decided(of, inside.get(place[:2], {}), place[2] > windows[place[0]], margin))
+        for place, of in families(frame).items()
+    }
 
 
-def _decision(
-    facts: Mapping[str, Any], of: Family, inside: Mapping[str, Inside], margin: float
-) -> Decision:
-    """Choose among the methods of one length; ``inside`` are the methods inside the window."""
-    sign = 1 if of.how.lower else -1
+def _decided(
+    of: Family, inside: Mapping[str, Inside], beyond: bool, margin: float
+) -> dict[str, Row]:
+    """Choose among the methods of one length; ``inside`` are the methods inside the window.
+
+    The one to use is the best that a server can run; of several as good as the best it is the one
+    that costs least inside the window.
+    """
+    how, selection, sign = of.how, of.selection, 1 if of.how.lower else -1
     order = sorted(of.shared, key=lambda name: sign * of.score(name).score)
-    draft = Decision(facts, of, order[0], order[0], margin)
+    best, plain = order[0], inside.get("none")
+    several = len(order) > 1
+    regret = dict(zip(of.names, selection.regret.tolist(), strict=True)) if selection else {}
+    possible = dict(zip(of.names, selection.possible.tolist(), strict=True)) if selection else {}
+    room = how.margin(margin, of.score(best).score)
+    good = {name for name in regret if regret[name] <= room}
+    # A method that failed on what another could do is never the winner.
+    winner = bool(selection and selection.winner) and not any(
+        of.lost[best] - of.lost[name] for name in order if name != best
+    )
     costs = {name: _cost(of, name, inside) for name in order}
     usable = [name for name in order if not of.code.issuperset(of.everyone(name))] or order
+    level = [n for n in usable if of.score(n).score == of.score(usable[0]).score]
 
     def inside_cost(name: str) -> float:
         cost = costs[name]
         return sign * cost.value if cost else math.inf
 
-    first = usable[0]
-    level = [name for name in usable if of.score(name).score == of.score(first).score]
-    alike = [name for name in usable if draft.as_good(name)]
-    wins = draft.winner and draft.best == first
-    recommended = first if wins else preferred(alike or level, inside_cost)
-    decision = Decision(facts, of, order[0], recommended, margin, costs, inside.get("none"))
-    return decision if decision.beyond else replace(decision, costs={})
+    alike = [name for name in usable if name in good] or level
+    use = best if winner and best == usable[0] else preferred(alike, inside_cost)
+    window = plain.of if plain and plain.truncation else {}
+    cut = _truncation(of, plain, best) if plain and window and beyond else None
+    rows = {}
+    for name in order:
+        less = next(iter(differences([of.shared[best]], of.shared[name], how)), None)
+        rows[name] = {
+            "compared": of.n, "best": name == best, "winner": name == best and winner,
+            "use": name == use, "margin": margin, **_ends("compared", of.score(name)),
+            "truncation": cut and cut.score, "truncation_low": cut and cut.low,
+            "truncation_high": cut and cut.high,
+            **difference_columns("change", difference(of.shared[name], window, how)),
+            **difference_columns("cost", costs[name] if beyond else None),
+        }  # fmt: skip
+        if several and less:
+            above = less.swapped(relative=how.relative)
+            rows[name] |= difference_columns("above", above) | {
+                "better_on": above.higher if how.lower else above.lower,
+                "regret": of.regret(name),
+                "possible": possible.get(name, True), "as_good": name in good,
+                "needed": selection.needed(room) if selection and name == best else None,
+            }  # fmt: skip
+    return rows
+
+
+def _ends(name: str, score: Score) -> Row:
+    return {f"{name}_score": score.score, f"{name}_low": score.low, f"{name}_high": score.high}
+
+
+def _truncation(of: Family, plain: Inside, best: str) -> Score | None:
+    """Return the score of the plain model that reads the window alone, on the compared units."""
+    both = {
+        name: plain.of[name]
+        for name, (_, weight) in of.shared[best].items()
+        if name in plain.of and plain.of[name][1] == weight
+    }
+    if len(both) == len(plain.of):
+        return plain.score
+    return scored(both, of.how) if both else None
 
 
 def _inside(frame: pd.DataFrame) -> dict[tuple[str, str], dict[str, Inside]]:
@@ -401,7 +351,7 @@ def truncations(frame: pd.DataFrame) -> dict[tuple[str, str], tuple[int, float]]
     return {(model, task): (int(length), float(score)) for model, task, length, score in facts}
 
 
-def overall(tasks: Sequence[Decision]) -> tuple[str, float] | None:
+def overall(tasks: Sequence[Family]) -> tuple[str, float] | None:
     """Return one method for several tasks at one length, and the largest of its regrets.
 
     It is the servable method whose largest regret is least; of equal ones the next largest decides,
@@ -409,16 +359,16 @@ def overall(tasks: Sequence[Decision]) -> tuple[str, float] | None:
     percentage points count alike. None where no method has a bound on every task, or no method
     scores above 0 on any.
     """
-    if all(one.all_zero for one in tasks):
+    if not any(not of.how.share or of.score(name).score for of in tasks for name in of.names):
         return None
-    if len(measured := {name for one in tasks for name in one.family.own}) == 1:
+    if len(measured := {name for of in tasks for name in of.own}) == 1:
         return measured.pop(), 0.0
-    of: dict[str, list[float]] = {}
-    for name in tasks[0].family.own:
-        known = [one.regret(first) for one in tasks if (first := one.family.compared(name))]
-        regrets = [regret for regret in known if regret is not None]
-        if len(regrets) == len(tasks):
-            of[name] = sorted(regrets, reverse=True)
-    names = [name for name in of if all(name not in one.family.code for one in tasks)]
-    best = min(names or of, key=lambda name: (of[name], *plainness(name)), default=None)
-    return None if best is None else (best, of[best][0])
+    regrets = {}
+    for name in tasks[0].own:
+        known = [of.regret(first) for of in tasks if (first := of.compared(name))]
+        bounds = [regret for regret in known if regret is not None]
+        if len(bounds) == len(tasks):
+            regrets[name] = sorted(bounds, reverse=True)
+    names = [name for name in regrets if all(name not in of.code for of in tasks)]
+    best = min(names or regrets, key=lambda name: (regrets[name], *plainness(name)), default=None)
+    return None if best is None else (best, regrets[best][0])

@@ -10,7 +10,14 @@ import pandas as pd
 from ropewalk.harness.stats.cells import cells, records
 from ropewalk.harness.stats.decision import Family, family
 from ropewalk.harness.stats.measure import differences, measure, values_of, weights_of
-from ropewalk.harness.stats.paired import ALPHA, NO_DIFFERENCE, Difference, adjusted, holm_once
+from ropewalk.harness.stats.paired import (
+    ALPHA,
+    NO_DIFFERENCE,
+    Difference,
+    adjusted,
+    difference_columns,
+    holm_once,
+)
 
 SAME, NOT_COMPARED = "same", "not compared"
 Compared = Mapping[str, tuple[Difference, float | None]]  # by method, with the corrected p
@@ -105,9 +112,3 @@ def _facts(here: Family, name: str, other: str, compared: Compared) -> dict[str,
         "p": difference.p if difference else None,
         "paired": difference.n if difference else None,
     }  # fmt: skip
-
-
-def difference_columns(name: str, difference: Difference | None) -> dict[str, float | None]:
-    """Return a difference and the ends of its interval as columns of a table."""
-    ends = {name: "value", f"{name}_low": "low", f"{name}_high": "high"}
-    return {column: getattr(difference, end, None) for column, end in ends.items()}

@@ -57,6 +57,12 @@ class Difference:
         return replace(self, value=value, low=low, high=high, **signs)
 
 
+def difference_columns(name: str, difference: Difference | None) -> dict[str, float | None]:
+    """Return a difference and the ends of its interval as columns of a table."""
+    ends = {name: "value", f"{name}_low": "low", f"{name}_high": "high"}
+    return {column: getattr(difference, end, None) for column, end in ends.items()}
+
+
 def of_means(differences: Array, weights: Array, *, relative: bool = False) -> list[Difference]:
     """Return the mean of each column of summed differences, per weight.
 
