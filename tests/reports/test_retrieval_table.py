@@ -1,6 +1,5 @@
 """The table of retrieval: means and intervals by hand, effective lengths by RULER's rule."""
 
-import math
 from random import Random
 from typing import Any
 
@@ -73,16 +72,6 @@ def test_a_mean_of_two_parts_with_the_same_answers_is_as_uncertain_as_one(fact):
     assert apart.loc["mean", ["low", "high"]].tolist() == pytest.approx(proportion(24, 30))
 
 
-def test_a_failed_trial_leaves_no_number():
-    trials = frame(HITS)
-    trials.loc[(trials["part"] == "b") & (trials["length"] == 4096), "status"] = "out_of_memory"
-    table = retrieval.make(trials).set_index(["part", "length"])
-    assert math.isnan(table.loc[("b", 4096), "score"])
-    assert math.isnan(table.loc[("mean", 4096), "score"])
-    assert table.loc[("a", 4096), "score"] == pytest.approx(0.7)
-    assert math.isnan(table.loc[("mean", 1024), "average"])
-
-
 def test_a_score_has_the_name_of_its_metric():
     """Niah is recall, F1 is no accuracy; a mean of several metrics is a score, in percent."""
     f1 = frame({("q", 1024): 5}, metric="f1", task="lm_eval:tasks=q")
@@ -118,16 +107,6 @@ def test_a_method_without_a_task_or_a_length_has_no_mean_and_no_average():
     )
     shown = next(iter(retrieval.display(table).values())).set_index("scaling")
     assert shown.loc["ntk"].tolist() == ["missing", "missing", "", ""]
-
-
-def test_a_length_that_lacks_a_task_has_no_mean():
-    """At 2048 no method was asked for values: a mean of keys alone is no mean of both tasks."""
-    cells = [asked("passkey", "none", 1024, [1.0] * 10), asked("passkey", "none", 2048, [1.0] * 10)]
-    table = made(*cells, asked("key_value", "none", 1024, [0.0] * 10))
-    means = table[table["part"] == "mean"]
-    assert means["length"].tolist() == [1024]
-    assert means["average"].tolist() == [0.5]
-    assert scores(table)["none", 2048, "passkey"] == 1.0
 
 
 def test_a_lost_trial_is_of_the_part_of_its_question_or_of_any():
