@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tabulate import tabulate
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder, replacing
@@ -22,7 +21,7 @@ from ropewalk.harness.recommend.decision import MARKS, columns, decision, differ
 from ropewalk.harness.recommend.losses import CUT, FAR, Losses, read_budget
 from ropewalk.harness.recommend.race import BUDGET, WINNER, Race, Standing
 from ropewalk.harness.reports.writing.sentences import at_most, counted, listed, signed, text
-from ropewalk.harness.reports.writing.tables import csv, page
+from ropewalk.harness.reports.writing.tables import csv, folded, page
 from ropewalk.harness.runs.store import REPORTS
 from ropewalk.harness.serve._export import express
 from ropewalk.harness.stats.cells import records as rows_of
@@ -34,7 +33,7 @@ from ropewalk.harness.sweep.spec import Spec
 
 log = logging.getLogger("ropewalk")
 TRUNCATION, UNREACHED = "truncation", "not measured"
-USE, BEST, OPEN, WORSE = "use", "best scaling", "may be best", "worse"
+USE, BEST, OPEN, WORSE = "use", "best scaling", "possible", "worse"
 RETRIEVAL = "Retrieval tasks (niah, ruler, passkey) show whether a method uses the longer text."
 
 
@@ -72,15 +71,10 @@ class Recommendation:
         return int(bool(self.failures))
 
     def __str__(self) -> str:
-        shown = display(self.table)
-        heads = [str(name).replace(" ", "\n", 1) for name in shown]
-        table = tabulate(
-            shown.to_numpy().tolist(), heads, disable_numparse=True, maxcolwidths=[29],
-            colalign=("left", "right", "right", "right", "right", "left"),
-        )  # fmt: skip
+        table = display(self.table).set_index("method").rename_axis(None).to_string()
         lines = [f"No number of {name}: {reason}" for name, reason in self.failures.items()]
         lines += [f"Table: {self.files[0]}", *([f"Next:  {self.next}"] if self.next else [])]
-        return "\n".join([self.text, "", table, "", *lines])
+        return "\n".join([*map(folded, self.text.splitlines()), "", table, "", *lines])
 
 
 def recommend(
@@ -269,16 +263,13 @@ def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
 
 def display(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table of a race for people."""
-    rows = rows_of(table)
-    measure = {"metric": "perplexity", "status": "ok"}
+    rows = [{**row, "metric": "perplexity", "status": "ok"} for row in rows_of(table)]
     return pd.DataFrame(
         {
-            "method": [" = ".join(filter(None, (row["scaling"], row["same"]))) for row in rows],
-            "perplexity [95 %]": [
-                text({**row, **measure}) if row["documents"] else "" for row in rows
-            ],
-            "against truncation": table["truncation"].map(signed),
-            "cost inside": table["cost"].map(signed),
+            "method": table["scaling"],
+            "perplexity [95 %]": [text(row) if row["documents"] else "" for row in rows],
+            "truncation": table["truncation"].map(signed),
+            "inside": table["cost"].map(signed),
             "n": table["documents"].astype(str),
             "verdict": table["verdict"],
         }

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from tabulate import tabulate
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import replacing
@@ -24,7 +23,7 @@ from ropewalk.harness.recommend.losses import Measurements
 from ropewalk.harness.recommend.space import Space, closed_form, is_free, of_factors, of_options
 from ropewalk.harness.reports.writing.sentences import counted, signed
 from ropewalk.harness.reports.writing.sentences import text as text_of
-from ropewalk.harness.reports.writing.tables import page
+from ropewalk.harness.reports.writing.tables import as_text, folded, page
 from ropewalk.harness.runs.store import measured
 from ropewalk.harness.serve._export import express
 from ropewalk.harness.stats.cells import records as rows_of
@@ -66,9 +65,8 @@ class Tuned:
     files: tuple[Path, ...]
 
     def __str__(self) -> str:
-        table = tabulate(display(self.table).to_dict("list"), "keys", disable_numparse=True)
-        files = " ".join(map(str, self.files))
-        return f"{self.text}\n\n{table}\n\nFiles: {files}\nNext:  {self.next}"
+        lines = [*map(folded, self.text.splitlines()), "", as_text(display(self.table)), ""]
+        return "\n".join([*lines, f"Files: {self.files[0]} {self.files[1]}", f"Next:  {self.next}"])
 
 
 def search(
