@@ -1,7 +1,8 @@
-"""The one error a user is meant to read."""
+"""The one error a user is meant to read, and the words in it."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -19,32 +20,26 @@ class UserError(Exception):
 
 
 class Problems(UserError):
-    """All mistakes of one stage of a sweep at once, each a sentence."""
+    """All mistakes of one stage of a sweep at once, each a sentence.
+
+    What several sentences allow is only in the first of them.
+    """
 
     def __init__(self, sentences: Iterable[str]) -> None:
         self._sentences = tuple(dict.fromkeys(sentences))
-        super().__init__("\n".join(self.lines))
+        count = len(self._sentences)
+        lines, seen = [f"{count} problems with this sweep:"], set[str]()
+        for sentence in self._sentences[:MOST]:
+            begin, _, known = sentence.partition(" known: ")
+            lines.append(f"  {begin.removesuffix(';') if known in seen else sentence}")
+            seen |= {known} - {""}
+        lines += [f"  … and {count - MOST} more"] if count > MOST else []
+        super().__init__(self._sentences[0] if count == 1 else "\n".join(lines))
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """One sentence per mistake."""
         return self._sentences
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines to show: one sentence, or how many there are and each.
-
-        What several sentences allow is only in the first of them.
-        """
-        count = len(self.sentences)
-        if count == 1:
-            return [*self.sentences]
-        lines, seen = [f"{count} problems with this sweep:"], set[str]()
-        for sentence in self.sentences[:MOST]:
-            begin, _, known = sentence.partition(" known: ")
-            lines.append(f"  {begin.removesuffix(';') if known in seen else sentence}")
-            seen |= {known} - {""}
-        return [*lines, *([f"  … and {count - MOST} more"] if count > MOST else [])]
 
 
 class Collector:
@@ -64,27 +59,14 @@ class Collector:
     def check(self, where: str = "") -> None:
         """Raise Problems where a mistake was collected, each after ``where`` it is."""
         if self.sentences:
-            raise Problems(f"{where}: {one}" if where else one for one in self.sentences)
-
-
-def words(error: object) -> str:
-    """Return an error's message on one line, or its type if there is no message to read."""
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001  # it is foreign code too
-        text = ""
-    return text or type(error).__name__
+            raise Problems(f"{where}: {text}" if where else text for text in self.sentences)
 
 
 def reason(error: object) -> str:
-    """Return what a library says went wrong, in one line a person can read."""
-    text = words(error)
+    """Return what went wrong, in one line; of the system's errors without number and path."""
+    text = " ".join(str(getattr(error, "strerror", None) or error).split())
+    text = text or type(error).__name__
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
-
-
-def why(error: BaseException) -> str:
-    """Return what went wrong; of the system's errors without their number and the path."""
-    return reason(getattr(error, "strerror", None) or error)
 
 
 @contextmanager
@@ -101,4 +83,31 @@ def foreign(what: str) -> Iterator[None]:
         panic = type(error).__name__ == "PanicException"  # of a Rust library
         if not (panic or isinstance(error, Exception)):
             raise
-        raise UserError(f"{what}: {why(error).removesuffix('.')}.") from error
+        raise UserError(f"{what}: {reason(error).removesuffix('.')}.") from error
+
+
+def printable(text: str) -> str:
+    """Return a name with unprintable characters written as escapes."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def article(kind: str) -> str:
+    """Return a word after "a" or "an"."""
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the words allowed, and the one probably meant."""
+    allowed = sorted(known)
+    parts = [name for name in allowed if f"_{name}_" in f"_{word}_"]  # dynamic_yarn: yarn
+    close = sorted(parts, key=len, reverse=True)
+    close = close or difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
+    close = close or [name for name in allowed if word and _shortens(word, name)]
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}known: {', '.join(allowed) or 'none'}"
+
+
+def _shortens(word: str, name: str) -> bool:
+    """Return whether a word has some of a name's letters in their order: ppl for perplexity."""
+    letters = iter(name)
+    return word[0] == name[0] and all(letter in letters for letter in word)

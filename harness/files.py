@@ -1,4 +1,4 @@
-"""Write files so that no reader sees half of one, and no other file is changed."""
+"""Names of files, and files written so that no reader sees half of one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,28 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import has_magic
 from pathlib import Path
 from typing import BinaryIO
 
-from ropewalk.harness.errors import UserError, why
+from ropewalk.harness.errors import UserError, reason
+
+
+def expanded(name: str) -> Path:
+    """Return a path with its ``~`` expanded; that of an unknown user stays."""
+    return Path(os.path.expanduser(name))  # noqa: PTH111
+
+
+def is_path(path: Path) -> bool:
+    """Return whether a file or a folder exists; what is too long for a name is none."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def recorded(name: str) -> str:
+    """Return what a record holds of a name: of a file, a folder or a glob, only its last part."""
+    if name and (name[0] in "./~" or has_magic(name) or is_path(Path(name))):
+        return Path(os.path.normpath(Path(name).absolute())).name
+    return name
 
 
 def make_folder(folder: Path, what: str = "folder") -> None:
@@ -23,7 +41,7 @@ def make_folder(folder: Path, what: str = "folder") -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise UserError(f"{what} {folder} cannot be made: {why(error)}.") from None
+        raise UserError(f"{what} {folder} cannot be made: {reason(error)}.") from None
 
 
 @contextmanager
@@ -45,7 +63,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 new.unlink(missing_ok=True)
         sync_names(path.parent)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {why(error)}.") from None
+        raise UserError(f"{path} cannot be written: {reason(error)}.") from None
 
 
 @contextmanager
@@ -73,7 +91,7 @@ def new_folder(path: Path, what: str = "folder") -> Iterator[Path]:
     except UserError as error:
         raise UserError(str(error).replace(str(new), str(path))) from None
     except OSError as error:
-        raise UserError(f"{what} {path} cannot be written: {why(error)}.") from None
+        raise UserError(f"{what} {path} cannot be written: {reason(error)}.") from None
 
 
 def sync_names(folder: Path) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.machinery
+import importlib
 import inspect
 import json
 import sys
+import traceback
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
@@ -22,8 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from ropewalk.harness.errors import UserError, reason, words
-from ropewalk.harness.names import article, is_dotted, nearest, printable, recorded_entry
+from ropewalk.harness.errors import UserError, article, foreign, nearest, printable, reason
+from ropewalk.harness.files import recorded
 from ropewalk.tasks.types import CodeFolder
 
 T = TypeVar("T")
@@ -109,14 +110,18 @@ def load(
 ) -> Plugin:
     """Load ``name``, ``name:option=value,…``, a path to a .py file, a dotted module or a function.
 
-    A name is that of a built-in plug-in or of an installed package's entry point.
-
-    A method is also a .json file that ``ropewalk tune`` wrote, or a table of LongRoPE's factors.
-    ``more`` are options beside those of the text, whose values may have commas.
+    A name is that of a built-in plug-in or of an installed package's entry point. A method is also
+    a .json file that ``ropewalk tune`` wrote, or a table of LongRoPE's factors. ``more`` are
+    options beside those of the text, whose values may have commas.
     Raises UserError for an unknown name, a file without the contract, or a bad option.
     """
-    if not isinstance(given, str):
-        return _of_function(given)
+    if not isinstance(given, str):  # a function f(rope, length) -> Rotation
+        name = function_name(given)
+        module = ModuleType(name)
+        vars(module)["frequencies"] = given
+        read = call(f"method {name}", lambda: _read_options(name, module, "method", {}))
+        # A function has no file: what it gives is recorded number by number, and keys its samples.
+        return Plugin("method", name, name, module, read[0], read[1], FUNCTION)
     name, _, listed = given.strip().partition(":")
     if kind == "method" and name.endswith(".json"):
         inner = load(kind, *load_method_file(name, listed))
@@ -125,21 +130,13 @@ def load(
     check_contract(kind, name, module)
     short = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
     requested = split_options(short, listed) | dict(more or {})
-    recorded, passed, inner_digests = call(
+    options, arguments, inner_digests = call(
         f"{kind} {name}", lambda: _read_options(short, module, kind, requested)
     )
+    digests = [part for part in (digest, *inner_digests) if part]
+    joined = _digest("".join(digests).encode()) if len(digests) > 1 else "".join(digests) or None
     label = printable(recorded_entry(f"{short}:{listed}" if listed else short))
-    return Plugin(kind, given, label, module, recorded, passed, _joined([digest, *inner_digests]))
-
-
-def _of_function(function: Callable[..., Any]) -> Plugin:
-    """Return a function ``f(rope, length) -> Rotation`` as a method of its name."""
-    name = function_name(function)
-    module = ModuleType(name)
-    vars(module)["frequencies"] = function
-    recorded, passed, _ = call(f"method {name}", lambda: _read_options(name, module, "method", {}))
-    # A function has no file: what it gives is recorded number by number, and keys its samples.
-    return Plugin("method", name, name, module, recorded, passed, FUNCTION)
+    return Plugin(kind, given, label, module, options, arguments, joined)
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -173,21 +170,51 @@ def names_code(kind: str, given: str | Callable[..., Any]) -> bool:
     )
 
 
+def recorded_entry(text: str) -> str:
+    """Return what a record holds of NAME:option=value,…, none of whose names has a folder."""
+    name, colon, listed = text.partition(":")
+    parts = (part.partition("=") for part in listed.split(","))
+    options = ",".join(f"{key}{equals}{recorded(value)}" for key, equals, value in parts)
+    return f"{recorded(name)}{colon}{options}"
+
+
 # Modules: built-in by name, a user's by file, dotted name or entry point.
 
 
 def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
-    """Return the module of a name, a file or a dotted name, and a hash of a user's."""
-    if name.endswith(".py"):
-        return _from_file(kind, Path(name))
+    """Return the module of a name, a file or a dotted name, and the hash of a user's file."""
     if kind in FOLDERS and name in names(kind):
         package = FOLDERS[kind].replace("/", ".")
         return importlib.import_module(f"ropewalk.{package}.{name}"), None
-    if is_dotted(name):
-        return _imported(kind, name, name)
-    if name in packaged(kind):
-        return _imported(kind, name, packaged(kind)[name].value)
-    raise _unknown(kind, name)
+    what = f"{kind} {name!r}"
+    try:
+        if name.endswith(".py"):
+            what = f"{kind} file {name}"
+            return _executed(what, Path(name))
+        dotted = "." in name and all(part.isidentifier() for part in name.split("."))
+        if not dotted and name not in packaged(kind):
+            raise _unknown(kind, name)
+        module = importlib.import_module(name if dotted else packaged(kind)[name].value)
+    except UserError:
+        raise
+    except ImportError as error:
+        raise UserError(f"{what} cannot be imported: {error}.") from None
+    except RAISED as error:
+        raise UserError(f"{what} failed: {failure(error)}.") from error
+    return module, _digest(Path(module.__file__).read_bytes()) if module.__file__ else None
+
+
+def _executed(what: str, path: Path) -> tuple[ModuleType, str]:
+    """Compile the file itself: bytecode of a text edited within the same second looks current."""
+    if not path.is_file():
+        raise UserError(f"{what} does not exist.")
+    source = path.read_bytes()
+    digest = _digest(source)
+    module = ModuleType(f"_ropewalk_{path.stem}_{digest}")
+    module.__file__ = str(path.absolute())
+    sys.modules[module.__name__] = module
+    exec(compile(source, module.__file__, "exec"), vars(module))
+    return module, digest
 
 
 def check_name(kind: str, name: str) -> None:
@@ -205,42 +232,8 @@ def _unknown(kind: str, name: str) -> UserError:
     )
 
 
-def _imported(kind: str, name: str, path: str) -> tuple[ModuleType, str | None]:
-    """Import the module at a dotted path, and hash its file."""
-    try:
-        module = importlib.import_module(path)
-    except ImportError as error:
-        raise UserError(f"{kind} {name!r} cannot be imported: {error}.") from None
-    except RAISED as error:
-        raise UserError(f"{kind} {name!r} failed: {failure(error)}.") from error
-    return module, _digest(Path(module.__file__).read_bytes()) if module.__file__ else None
-
-
-def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
-    """Compile the file itself: bytecode of a text edited within the same second looks current."""
-    if not path.is_file():
-        raise UserError(f"{kind} file {path} does not exist.")
-    source = path.read_bytes()
-    digest = _digest(source)
-    module = ModuleType(f"_ropewalk_{path.stem}_{digest}")
-    module.__file__ = str(path.absolute())
-    sys.modules[module.__name__] = module
-    try:
-        exec(compile(source, module.__file__, "exec"), vars(module))
-    except UserError:
-        raise
-    except RAISED as error:
-        raise UserError(f"{kind} file {path} failed: {failure(error)}.") from error
-    return module, digest
-
-
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _joined(digests: Iterable[str | None]) -> str | None:
-    parts = [digest for digest in digests if digest]
-    return _digest("".join(parts).encode()) if len(parts) > 1 else next(iter(parts), None)
 
 
 # Contracts: what a module of each kind defines.
@@ -248,9 +241,9 @@ def _joined(digests: Iterable[str | None]) -> str | None:
 
 def check_contract(kind: str, name: str, module: ModuleType) -> None:
     """Raise UserError for a module without the functions and values of its kind."""
-    one_of = kind == "method" and not any(defines(name, module, part) for part in METHOD)
+    one_of = kind == "method" and not any(hasattr(module, part) for part in METHOD)
     required = METHOD[1:] if one_of else CONTRACTS[kind]
-    missing = ", ".join(part for part in required if not defines(name, module, part))
+    missing = ", ".join(part for part in required if not hasattr(module, part))
     if missing or not callable(entry(module, kind)):
         why = f"it does not define {missing}" if missing else "what it defines is not a function"
         raise UserError(f"{name} is not {article(kind)}: {why}.")
@@ -261,11 +254,6 @@ def check_contract(kind: str, name: str, module: ModuleType) -> None:
         raise UserError(
             f"{name} is not a task: VERSION must be a whole number and METRIC a printable text."
         )
-
-
-def defines(name: str, module: ModuleType, part: str) -> bool:
-    """Return whether a module has a name; raise UserError where its own code fails there."""
-    return call(f"plug-in {name}", lambda: hasattr(module, part))
 
 
 def entry(module: ModuleType, kind: str) -> Callable[..., Any]:
@@ -288,24 +276,10 @@ def parameters(module: ModuleType, kind: str) -> dict[str, inspect.Parameter]:
     }
 
 
-def _check_keyword_only(name: str, module: ModuleType, kind: str, given: Mapping[str, str]) -> None:
-    """Raise UserError for an option that would be positional, so that no value could reach it."""
-    if kind not in POSITIONAL:
-        return
-    every = inspect.signature(entry(module, kind)).parameters.values()
-    both = [one for one in every if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    for one in both[POSITIONAL[kind] :]:
-        if one.name in given or one.default is inspect.Parameter.empty:
-            raise UserError(
-                f"{name}: options are keyword-only, and {one.name!r} is positional; write * before "
-                f"it, as in (…, *, {one.name})."
-            )
-
-
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the types of a function's parameters, or of a class's."""
-    named: Any = function
-    return typing.get_type_hints(named.__init__ if inspect.isclass(named) else named)
+    hinted: Any = function.__init__ if inspect.isclass(function) else function
+    return typing.get_type_hints(hinted, include_extras=True)
 
 
 def names_method(hint: Any) -> bool:
@@ -338,49 +312,57 @@ def _read_options(
 
     They differ for an option that names a method: its text, and its function with the method's own
     options; the third value holds the digests of the users' files so named. Raises UserError for
-    an option that is unknown, missing, or of another type, and for a value that no record can hold.
+    an option that is unknown, missing, positional, or of another type, and for a value that no
+    record can hold.
     """
-    _check_keyword_only(name, module, kind, given)
+    from pydantic import TypeAdapter, ValidationError
+
+    function = entry(module, kind)
+    positional = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
+    for option in positional[POSITIONAL[kind] :] if kind in POSITIONAL else ():
+        if option.name in given or option.default is inspect.Parameter.empty:
+            raise UserError(
+                f"{name}: options are keyword-only, and {option.name!r} is positional; write * "
+                f"before it, as in (…, *, {option.name})."
+            )
     known = parameters(module, kind)
-    hints = hints_of(entry(module, kind)) if given else {}
-    recorded: dict[str, Any] = {}
-    passed: dict[str, Any] = {}
-    digests = []
     for key in given.keys() - known.keys():
         inner = " In a name inside an option, write + for a comma."
         hint = inner if any(":" in text for text in given.values()) else ""
         raise UserError(f"{name} has no option {key!r}; {nearest(key, known)}.{hint}")
+    hints = hints_of(function) if given else {}
+    options: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
+    digests = []
     for key, parameter in known.items():
-        default = parameter.default
+        default, hint = parameter.default, hints.get(key, str)
         if key not in given:
             if default is inspect.Parameter.empty:
                 raise UserError(f"{name} needs the option {key!r}: write {name}:{key}=…")
-            passed[key] = default
-            recorded[key] = function_name(default) if callable(default) else default
-        elif names_method(hints.get(key)):
+            arguments[key] = default
+            options[key] = function_name(default) if callable(default) else default
+        elif names_method(hint):
             method = load("method", inner_method(given[key]))
-            recorded[key] = given[key]
-            passed[key] = partial(entry(method.module, "method"), **method.arguments)
+            options[key] = given[key]
+            arguments[key] = partial(entry(method.module, "method"), **method.arguments)
             digests.append(method.digest)
         else:
-            passed[key] = recorded[key] = _converted(name, key, given[key], hints.get(key, str))
+            try:
+                arguments[key] = options[key] = TypeAdapter(hint).validate_python(given[key])
+            except ValidationError as error:
+                expected = error.errors()[0]["msg"].removeprefix("Input should be ")
+                raise UserError(f"{name}: {key}={given[key]} should be {expected}.") from None
     try:
-        json.dumps(recorded, allow_nan=False)
+        json.dumps(options, allow_nan=False)
     except (TypeError, ValueError):
         raise UserError(
-            f"{name}: options must be finite numbers, words or None for the record: {passed}."
+            f"{name}: options must be finite numbers, words or None for the record: {arguments}."
         ) from None
-    return recorded, passed, digests
-
-
-def _converted(name: str, key: str, text: str, hint: Any) -> Any:
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(hint).validate_python(text)
-    except ValidationError as error:
-        expected = error.errors()[0]["msg"].removeprefix("Input should be ")
-        raise UserError(f"{name}: {key}={text} should be {expected}.") from None
+    return options, arguments, digests
 
 
 def load_method_file(name: str, options: str = "") -> tuple[str, dict[str, str]]:
@@ -391,23 +373,18 @@ def load_method_file(name: str, options: str = "") -> tuple[str, dict[str, str]]
 
     Raises UserError for a file that has neither, and for options given behind it.
     """
-    path = Path(name)
     if options:
-        raise UserError(f"method file {path} has its options in it; leave out {options!r}.")
-    try:
-        table: Any = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise UserError(f"method file {path} does not exist.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"method file {path} cannot be read as JSON: {reason(error)}.") from None
+        raise UserError(f"method file {name} has its options in it; leave out {options!r}.")
+    with foreign(f"method file {name} cannot be read as JSON"):
+        table: Any = json.loads(Path(name).read_bytes())
     named = table.get("scaling") if isinstance(table, dict) else None
     if isinstance(named, str) and not named.endswith(".json"):
         return named, {}
     factors = {"short_factor", "long_factor"}
     if isinstance(table, dict) and ("layers" in table or factors <= table.keys()):
-        return "longrope", {"factors": str(path)}
+        return "longrope", {"factors": str(Path(name))}
     raise UserError(
-        f'method file {path} names no method: it needs "scaling", as ropewalk tune writes it, or'
+        f'method file {name} names no method: it needs "scaling", as ropewalk tune writes it, or'
         " short_factor and long_factor, or layers, a list of such tables."
     )
 
@@ -425,7 +402,8 @@ def call(what: str, function: Callable[[], T]) -> T:
     except UserError:
         raise
     except ValueError as error:
-        raise UserError(f"{what}: {words(error).removesuffix('.')}.") from error
+        text = " ".join((str(error) or type(error).__name__).split())
+        raise UserError(f"{what}: {text.removesuffix('.')}.") from error
     except RAISED as error:
         raise UserError(f"{what} failed: {failure(error)}.") from error
 
@@ -436,9 +414,7 @@ def failure(error: BaseException) -> str:
         raise error
     if isinstance(error, SyntaxError):  # raised where the file is read, not where it is wrong
         return f"SyntaxError: {error.msg} at {Path(str(error.filename)).name}:{error.lineno}"
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
+    frames = traceback.extract_tb(error.__traceback__)
     # A record has the names of files, not their folders.
-    where = f" at {Path(last.tb_frame.f_code.co_filename).name}:{last.tb_lineno}" if last else ""
-    return f"{type(error).__name__}: {words(error)}{where}"
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return " ".join(f"{type(error).__name__}: {error}".split()) + where

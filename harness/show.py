@@ -15,8 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ropewalk.harness.errors import UserError, why
-from ropewalk.harness.names import printable
+from ropewalk.harness.errors import UserError, printable, reason
 from ropewalk.harness.sweep.progress import console as err
 
 PIPED = 120  # columns where no terminal tells
@@ -66,7 +65,7 @@ def begin(words: Sequence[str], *, as_json: bool, quiet: bool, log_file: Path | 
         try:
             file = logging.FileHandler(log_file, encoding="utf-8")
         except OSError as error:
-            raise UserError(f"--log-file {log_file} cannot be written: {why(error)}.") from None
+            raise UserError(f"--log-file {log_file} cannot be written: {reason(error)}.") from None
         file.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
         log.addHandler(file)
 

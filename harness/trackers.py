@@ -17,8 +17,7 @@ from accelerate import PartialState
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from PIL import Image
 
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.names import nearest
+from ropewalk.harness.errors import UserError, nearest
 from ropewalk.harness.plugins import RAISED, failure
 from ropewalk.harness.reports._write import write_reports
 from ropewalk.harness.runs.frame import make_frame, score_of

@@ -25,9 +25,8 @@ from transformers.utils import logging
 
 from ropewalk.harness.data.corpus import make_context
 from ropewalk.harness.data.embedded import held_out
-from ropewalk.harness.errors import UserError
+from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.files import make_folder
-from ropewalk.harness.names import printable
 from ropewalk.harness.reports.writing.sentences import counted
 from ropewalk.harness.sweep.record import named
 from ropewalk.tasks.passkey import Filler, framed, prompt

@@ -32,7 +32,7 @@ from urllib.request import urlopen
 from _training import start
 from cyclopts import App
 
-from ropewalk.harness.errors import UserError, why
+from ropewalk.harness.errors import UserError, reason
 from ropewalk.harness.files import make_folder, replacing
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,7 +68,7 @@ def download(url: str) -> bytes:
         with urlopen(url, timeout=60) as response:
             content: bytes = response.read()
     except (OSError, HTTPException) as error:
-        cause = why(getattr(error, "reason", error))
+        cause = reason(getattr(error, "reason", error))
         raise UserError(f"{url} cannot be downloaded: {cause}.") from None
     return content
 

@@ -13,7 +13,7 @@ from ropewalk.harness.plugins import ROOT
 # harness.
 DOWN = (
     "cli", "show", "commands", "trackers", "card", "recommend", "serve", "reports", "sweep", "runs",
-    "models", "patching", "encodings", "data", "engine", "stats", "plugins", "files", "names",
+    "models", "patching", "encodings", "data", "engine", "stats", "plugins", "files",
     "errors",
 )  # fmt: skip
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ropewalk.harness.errors import UserError, reason
-from ropewalk.harness.names import nearest
+from ropewalk.harness.errors import UserError, nearest, reason
 from ropewalk.harness.reports.cells import PLAIN, cells
 from ropewalk.harness.stats.cells import CELL
 from ropewalk.harness.stats.checkpoints import separated

@@ -10,16 +10,15 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.names import article, nearest
+from ropewalk.harness.errors import UserError, article, nearest
 from ropewalk.harness.plugins import (
     CONTRACTS,
     FOLDERS,
     METHOD,
     all_names,
     catalogue,
-    defines,
     entry,
+    hints_of,
     module_of,
     names_method,
     parameters,
@@ -123,7 +122,7 @@ def kinds_of(name: str, kinds: Collection[str] = FOLDERS) -> list[str]:
     module = module_of("plug-in", name)[0]
     contracts = {"method": METHOD, **{kind: CONTRACTS[kind] for kind in OWN if kind in kinds}}
     for kind, parts in contracts.items():
-        if (any if kind == "method" else all)(defines(name, module, part) for part in parts):
+        if (any if kind == "method" else all)(hasattr(module, part) for part in parts):
             return [kind]
     needed = "; ".join(
         f"{article(kind)} defines {(' or ' if kind == 'method' else ', ').join(parts)}"
@@ -136,8 +135,7 @@ def _describe(kind: str, name: str) -> Description:
     module = module_of(kind, name)[0]
     function = entry(module, kind)
     taken = parameters(module, kind)
-    hinted: Any = function.__init__ if inspect.isclass(function) else function
-    hints = typing.get_type_hints(hinted, include_extras=True)
+    hints = hints_of(function)
     options = tuple(
         (key, _type(hints.get(key, str)), _default(option.default), _searched(hints.get(key)))
         for key, option in taken.items()

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.names import article
+from ropewalk.harness.errors import UserError, article
 from ropewalk.harness.plugins import names
 
 EXAMPLES = Path(__file__).parent / "examples"

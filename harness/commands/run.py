@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from cyclopts import Parameter
 
 from ropewalk.harness.commands.plan import PlanSummary
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.names import is_path, nearest
+from ropewalk.harness.errors import UserError, nearest
+from ropewalk.harness.files import is_path
 from ropewalk.harness.sweep.spec import (
     EXECUTION,
     MODEL,

@@ -11,8 +11,7 @@ from typing import Any
 
 from ropewalk.harness.data.documents import Documents, open_documents, recorded_documents
 from ropewalk.harness.data.tokenize import chat_of, make_reader, tokenize
-from ropewalk.harness.errors import UserError, foreign
-from ropewalk.harness.names import nearest, printable
+from ropewalk.harness.errors import UserError, foreign, nearest, printable
 from ropewalk.harness.plugins import Plugin
 from ropewalk.tasks._tokens import Tokens
 from ropewalk.tasks.types import Document, TaskContext

@@ -11,8 +11,8 @@ from typing import Any
 
 from ropewalk.harness.data import readers
 from ropewalk.harness.data.readers import RawDocument, Selection, kind, matching, read_rows
-from ropewalk.harness.errors import UserError, foreign
-from ropewalk.harness.names import is_path, nearest, place, recorded
+from ropewalk.harness.errors import UserError, foreign, nearest
+from ropewalk.harness.files import expanded, is_path, recorded
 from ropewalk.harness.plugins import IN_PYTHON, split_options
 
 SET_OPTIONS = ("split", "field", "config", "revision")
@@ -72,7 +72,7 @@ def open_documents(given: str | Documents) -> Documents:
     if isinstance(given, Documents):
         return given
     name, listed = _split(given)
-    path = place(name)
+    path = expanded(name)
     is_file = has_magic(name) or name.startswith((".", "/", "~")) or kind(path) in FILES
     if not is_path(path) and not matching(name) and (is_file or "://" in given):
         raise UserError(
@@ -110,7 +110,7 @@ def recorded_documents(given: str | Documents) -> str:
 
 def _split(given: str) -> tuple[str, str]:
     """Return a name and its options; a file whose own name has a colon takes none."""
-    name, _, listed = (given, "", "") if is_path(place(given)) else given.partition(":")
+    name, _, listed = (given, "", "") if is_path(expanded(given)) else given.partition(":")
     return name, listed
 
 

@@ -22,8 +22,8 @@ from fsspec.compression import register_compression
 from huggingface_hub import constants
 
 from ropewalk.harness.data import embedded
-from ropewalk.harness.errors import UserError, foreign
-from ropewalk.harness.names import is_path, nearest, place
+from ropewalk.harness.errors import UserError, foreign, nearest
+from ropewalk.harness.files import expanded, is_path
 
 logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # an error says it
 TEXT = (".html", ".md", ".py", ".rst", ".tex", ".txt")
@@ -75,7 +75,7 @@ def kind(path: Path) -> str:
 
 def matching(pattern: str) -> list[Path]:
     """Return the files that match a glob, in order; none for another name."""
-    names = glob(str(place(pattern)), recursive=True) if has_magic(pattern) else ()  # noqa: PTH207
+    names = glob(str(expanded(pattern)), recursive=True) if has_magic(pattern) else ()  # noqa: PTH207
     return sorted(path for path in map(Path, names) if path.is_file())
 
 
@@ -97,7 +97,7 @@ def read(selection: Selection) -> Iterator[RawDocument]:
 
 def left_out(selection: Selection) -> Mapping[str, int]:
     """Return how many files in a folder of texts are not read, by their kind."""
-    files = (_files(selection) or []) if place(selection.name).is_dir() else []
+    files = (_files(selection) or []) if expanded(selection.name).is_dir() else []
     others = (kind(file) for file in files if kind(file) not in TEXT)
     return Counter(f"{suffix or 'other'} files" for suffix in others)
 
@@ -110,7 +110,7 @@ def _drawn(things: list[Any], seed: int | None) -> Iterator[Any]:
 
 def _files(selection: Selection) -> list[Path] | None:
     """Return the files of a name, in order; None for a data set."""
-    path = place(selection.name)
+    path = expanded(selection.name)
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -128,7 +128,7 @@ def _files(selection: Selection) -> list[Path] | None:
 
 
 def _read_files(files: list[Path], selection: Selection) -> Iterator[RawDocument]:
-    root = place(selection.name)
+    root = expanded(selection.name)
     if root.is_dir():
         files = [file for file in files if kind(file) in TEXT]
     else:
@@ -212,7 +212,7 @@ def read_rows(
 def _read_set(selection: Selection) -> Iterator[RawDocument]:
     import datasets
 
-    path, split = place(selection.name), selection.split or "test"
+    path, split = expanded(selection.name), selection.split or "test"
     name, revision = selection.name, selection.revision
     with foreign(f"data set {name} (split {split}) cannot be read"):
         if is_path(path):

@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.models.files import ONLY_SAFE, download, file_hash, reading
-from ropewalk.harness.names import place, printable, recorded, tensors
+from ropewalk.harness.errors import UserError, printable
+from ropewalk.harness.files import expanded, recorded
+from ropewalk.harness.models.files import ONLY_SAFE, download, file_hash, reading, tensors
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 log = logging.getLogger("ropewalk")
@@ -47,7 +47,7 @@ def open_adapter(name: str, where: str, *, allow_pickle: bool, merge: bool) -> A
         raise UserError("--adapter needs the package peft: pip install 'ropewalk[peft]'.")
     from peft import PeftConfig
 
-    path, allowed = place(name), [WEIGHTS, *[PICKLED] * allow_pickle]
+    path, allowed = expanded(name), [WEIGHTS, *[PICKLED] * allow_pickle]
     with reading("adapter", name), warnings.catch_warnings(action="ignore"):
         if path.is_dir():
             folder, last = path.absolute(), os.path.normpath(path.absolute())

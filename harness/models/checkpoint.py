@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.engine.accelerated import check_compiler, check_flash3
-from ropewalk.harness.errors import UserError, foreign
+from ropewalk.harness.errors import UserError, foreign, printable
 from ropewalk.harness.models.adapter import Adapter, open_adapter
 from ropewalk.harness.models.config import label, open_config, packed
 from ropewalk.harness.models.files import file_hash, folder_hash, reading, tokenizer_hash
@@ -24,7 +24,6 @@ from ropewalk.harness.models.structure import (
     weight_bytes,
     without_weights,
 )
-from ropewalk.harness.names import printable
 from ropewalk.harness.patching.config import geometry_of, is_rotary, rescaled, sliding_window
 from ropewalk.harness.patching.frequencies import check_described
 from ropewalk.harness.plugins import call

@@ -11,10 +11,10 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from ropewalk.harness.encodings._config import EncodingConfig, check_code
-from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.errors import UserError, printable, reason
+from ropewalk.harness.files import expanded, is_path
 from ropewalk.harness.models.files import TOKENIZER_FILES, download, reading
 from ropewalk.harness.models.gguf import gguf_config, is_gguf, quantization
-from ropewalk.harness.names import is_path, place, printable
 
 HUB_GGUF = re.compile(r"([^./~@][^/@]*/[^/@]+)/(.+\.gguf)", re.IGNORECASE)  # owner/name/file.gguf
 MOVED = "MovedForCausalLM"  # without its code it would be the plain model, and named as that
@@ -28,7 +28,7 @@ def open_config(
     """Return where a model is (file, folder or hub name), its commit on the hub, and its config."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    path = REFERENCE if name == "reference" else place(name)
+    path = REFERENCE if name == "reference" else expanded(name)
     if not is_path(path) and (on_hub := HUB_GGUF.fullmatch(name)):
         with reading("config", name):  # even the config needs the whole file
             path = download(on_hub[1], revision, [on_hub[2]]) / on_hub[2]
@@ -82,7 +82,7 @@ def label(name: str, where: str) -> str:
         return name
     if is_gguf(where):
         name = where.removesuffix(Path(where).suffix)
-    last = printable(os.path.normpath(place(name).absolute()).rpartition("/")[2])
+    last = printable(os.path.normpath(expanded(name).absolute()).rpartition("/")[2])
     quantized = quantization(where)
     named = quantized is None or quantized.lower() in last.lower()
     return last if named else f"{last}-{quantized}"

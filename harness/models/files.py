@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 from huggingface_hub import constants, errors
 
 from ropewalk.harness.errors import UserError, foreign
-from ropewalk.harness.names import is_path, place
+from ropewalk.harness.files import expanded, is_path
 
 LOG_IN = "hf auth login"
 ONLY_SAFE = "only safetensors are read, other weights with --allow-pickle where you trust them"
@@ -24,7 +24,7 @@ TOKENIZER_FILES = ("*token*", "vocab*", "merges*", "*.model", "*.tiktoken", "*.j
 
 def check_exists(name: str) -> None:
     """Raise UserError for the path of a model that is not there; a hub name is not asked for."""
-    path = place(name)
+    path = expanded(name)
     on_hub = name[0] not in "./~" and (name.count("/") < 2 or name.lower().endswith(".gguf"))
     if not on_hub and not is_path(path):
         raise UserError(
@@ -127,3 +127,9 @@ def file_hash(path: Path) -> str:
     """Return the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
+
+
+def tensors(names: Sequence[str]) -> str:
+    """Return "the tensor a.weight", or "4 tensors (a.weight, b.weight, c.weight, …)"."""
+    several = ", ".join([*names[:3], "…"] if len(names) > 3 else names)
+    return f"{len(names)} tensors ({several})" if len(names) > 1 else f"the tensor {names[0]}"

@@ -17,10 +17,9 @@ from ropewalk.harness.engine.accelerated import compile_layers
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.adapter import adapted
 from ropewalk.harness.models.checkpoint import DTYPES, Checkpoint
-from ropewalk.harness.models.files import reading
+from ropewalk.harness.models.files import reading, tensors
 from ropewalk.harness.models.gguf import is_gguf, pretrained
 from ropewalk.harness.models.structure import auto_model
-from ropewalk.harness.names import tensors
 from ropewalk.harness.patching.frequencies import check_geometry
 
 # Buffers that older versions saved, and that a model computes itself.

@@ -19,7 +19,7 @@ from scipy.interpolate import PchipInterpolator
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder, replacing
-from ropewalk.harness.plugins import entry, load, module_of, parameters, split_options
+from ropewalk.harness.plugins import entry, hints_of, load, module_of, parameters, split_options
 from ropewalk.scaling import yarn
 from ropewalk.scaling.types import Range, Rope
 
@@ -98,7 +98,7 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
     load("method", closed_form(given))  # which checks names and values
     module, _ = module_of("method", name)
     known = parameters(module, "method")
-    hints = typing.get_type_hints(entry(module, "method"), include_extras=True)
+    hints = hints_of(entry(module, "method"))
     units = {"one": 1.0, "stretch": rope.stretch(length), "window": float(rope.trained_length)}
     axes = []
     for key in ranges or [option for option in known if option not in fixed]:

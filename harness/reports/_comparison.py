@@ -11,7 +11,6 @@ import pandas as pd
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder
-from ropewalk.harness.names import resolved
 from ropewalk.harness.reports import _published
 from ropewalk.harness.reports._write import save_table
 from ropewalk.harness.reports.differences import between, notes
@@ -83,7 +82,7 @@ class PublishedComparison(Comparison):
 
 
 def two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) -> Comparison:
-    if resolved(run) == resolved(other):
+    if run.resolve() == other.resolve():
         raise UserError(f"{run} was given twice; name two runs.")
     records = {one: read_run(one) for one in (run, other)}
     differs = differing(records[run], records[other])

@@ -18,8 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.names import nearest
+from ropewalk.harness.errors import UserError, nearest
 from ropewalk.harness.plugins import load, names
 from ropewalk.harness.reports.writing.sentences import signed, text
 from ropewalk.harness.stats.cells import records

@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.names import printable, resolved
+from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.plugins import Plugin, call, load, names
 from ropewalk.harness.runs.compatible import reasons
 from ropewalk.harness.runs.record import SampleRecord, Task
@@ -178,8 +177,8 @@ def task_of(folder: Path, record: Task, user_tasks: Mapping[str | None, Plugin])
 
 def called(folder: Path, folders: Iterable[Path]) -> str:
     """Return a folder's name, with those of its parents that tell it from another of its name."""
-    path = resolved(folder)
-    others = [other.parts for other in map(resolved, folders) if other != path]
+    path = folder.resolve()
+    others = [other.parts for other in (one.resolve() for one in folders) if other != path]
     most = len(path.parts)
     short = (n for n in range(1, most) if all(one[-n:] != path.parts[-n:] for one in others))
     return printable(str(Path(*path.parts[-next(short, most) :])))

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 
 from pydantic_core import from_json
 
-from ropewalk.harness.errors import UserError, foreign, why
+from ropewalk.harness.errors import UserError, foreign, reason
 from ropewalk.harness.files import make_folder, replacing, sync_names
 from ropewalk.harness.runs import parquet
 from ropewalk.harness.runs.compatible import changed_setting
@@ -47,7 +47,7 @@ def writing(folder: Path) -> Iterator[BinaryIO]:
             ) from None
         except OSError as error:
             raise UserError(
-                f"run folder {folder} cannot be written: {SAMPLES}: {why(error)}."
+                f"run folder {folder} cannot be written: {SAMPLES}: {reason(error)}."
             ) from None
         sync_names(folder)
         yield file
@@ -90,7 +90,7 @@ def append(file: BinaryIO, sample: Mapping[str, Any]) -> None:
         with suppress(OSError):
             file.truncate(end)
         raise UserError(
-            f"{file.name} cannot be written: {why(error)}; everything measured before is kept, "
+            f"{file.name} cannot be written: {reason(error)}; everything measured before is kept, "
             "and the same command continues."
         ) from None
 
@@ -115,7 +115,7 @@ def each_sample(folder: Path) -> Iterator[SampleRecord]:
                     return  # it is the last
                 raise UserError(
                     f"{path}, line {number} is broken; take the line out to measure it again: "
-                    f"{why(error)}"
+                    f"{reason(error)}"
                 ) from None
             if line.endswith(b"\n"):
                 yield sample

@@ -21,7 +21,6 @@ from ropewalk.harness.models.config import open_config
 from ropewalk.harness.models.files import TOKENIZER_FILES, download, reading
 from ropewalk.harness.models.gguf import GGUF, is_gguf
 from ropewalk.harness.models.weights import load_weights
-from ropewalk.harness.names import resolved
 from ropewalk.harness.patching.config import is_rotary, rope_of
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import Plugin, load
@@ -269,9 +268,9 @@ def _fill(export: Export, out: Path, *, copy: bool) -> None:
             left_out = file.name in (CONFIG, TOKENIZER) or file.name.startswith(NATIVE)
             if file.is_file() and not left_out:
                 if copy:
-                    shutil.copyfile(resolved(file), out / file.name)
+                    shutil.copyfile(file.resolve(), out / file.name)
                 else:
-                    (out / file.name).symlink_to(resolved(file))
+                    (out / file.name).symlink_to(file.resolve())
     raw: dict[str, Any] = json.loads((source / CONFIG).read_text(encoding="utf-8"))
     _save(out / CONFIG, _changed_file(raw, export.changed, target))
     if (source / TOKENIZER).is_file():

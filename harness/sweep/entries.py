@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 from pathlib import Path
 
-from ropewalk.harness.names import is_path
+from ropewalk.harness.files import is_path
 
 MOST = 1000  # entries of one grid
 # A comma outside of brackets behind which another entry begins: a name, and no option=value.

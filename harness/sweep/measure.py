@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ropewalk.harness.engine import OutOfMemory
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.names import printable
+from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.plugins import call
 from ropewalk.harness.runs.record import SampleRecord
 from ropewalk.harness.runs.store import append, each_sample, measured, write_run, writing

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ropewalk.harness.data.corpus import Corpus, entries_of, open_all
 from ropewalk.harness.data.documents import Documents
-from ropewalk.harness.errors import Collector, UserError
+from ropewalk.harness.errors import Collector, UserError, printable
 from ropewalk.harness.models.checkpoint import (
     Checkpoint,
     check_generation,
@@ -23,7 +23,6 @@ from ropewalk.harness.models.checkpoint import (
     open_checkpoint,
 )
 from ropewalk.harness.models.weights import parts_left_out
-from ropewalk.harness.names import printable
 from ropewalk.harness.patching.resolve import over_lengths, supersets
 from ropewalk.harness.plugins import Plugin, call, load
 from ropewalk.harness.runs.compatible import deciding

@@ -26,9 +26,9 @@ import torch
 import ropewalk
 from ropewalk.harness.engine import OutOfMemory, Sizes
 from ropewalk.harness.engine.prefix_tree import in_order
-from ropewalk.harness.errors import UserError, reason, why
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.files import expanded
 from ropewalk.harness.models.files import go_offline
-from ropewalk.harness.names import place
 from ropewalk.harness.sweep.backend import Failed, Reply
 from ropewalk.harness.sweep.memory import fitted
 from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan, open_model
@@ -110,7 +110,7 @@ def _init(ray: Any, address: str, **settings: Any) -> None:
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, ValueError, OverflowError) as error:
-        text = f"no cluster answers at {address} (HOST:PORT): {why(error)}. {start}"
+        text = f"no cluster answers at {address} (HOST:PORT): {reason(error)}. {start}"
         raise UserError(text) from None
     try:  # Ray lets its workers import from the current directory
         with chdir(Path(ropewalk.__file__).parent.parent):
@@ -382,7 +382,7 @@ def _cause(error: Exception) -> str:
 def anywhere(plan: Plan) -> Spec:
     """Return a sweep as any process reads it: a path in full, what is on the hub by its name."""
     spec, checkpoint, adapter = plan.spec, plan.checkpoint, plan.checkpoint.adapter
-    local = spec.model != "reference" and place(spec.model).exists()
+    local = spec.model != "reference" and expanded(spec.model).exists()
     changes: dict[str, Any] = {
         "model": str(Path(checkpoint.name).absolute()) if local else spec.model,
         # Of a GGUF file on the hub only what was asked is known.
@@ -394,7 +394,7 @@ def anywhere(plan: Plan) -> Spec:
     if spec.adapter is not None and adapter is not None:
         # The hub's files of a commit lie in a folder of its name.
         hub = f"{spec.adapter.partition('@')[0]}@{Path(adapter.folder).name}"
-        changes["adapter"] = adapter.folder if place(spec.adapter).is_dir() else hub
+        changes["adapter"] = adapter.folder if expanded(spec.adapter).is_dir() else hub
     return spec.model_copy(update=changes)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ropewalk.harness.names import recorded, recorded_entry
-from ropewalk.harness.plugins import ROOT, Plugin, call
+from ropewalk.harness.files import recorded
+from ropewalk.harness.plugins import ROOT, Plugin, call, recorded_entry
 from ropewalk.harness.runs.compatible import check_same_sweep
 from ropewalk.harness.runs.record import SCHEMA, Model, Run, Task
 from ropewalk.harness.runs.record import Plugin as PluginRecord

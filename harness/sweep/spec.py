@@ -29,10 +29,10 @@ from ropewalk.harness.data.documents import (
     open_documents,
     recorded_documents,
 )
-from ropewalk.harness.errors import Collector, Problems, UserError, foreign, why
+from ropewalk.harness.errors import Collector, Problems, UserError, foreign, nearest, reason
+from ropewalk.harness.files import recorded
 from ropewalk.harness.models.files import check_exists, go_offline
-from ropewalk.harness.names import nearest, recorded, recorded_entry
-from ropewalk.harness.plugins import check_name, function_name, load, split_options
+from ropewalk.harness.plugins import check_name, function_name, load, recorded_entry, split_options
 from ropewalk.harness.sweep.entries import SHORT, expand, is_option, size, tokens
 
 # A factor that is unset follows the length; what is served is one fixed factor.
@@ -473,7 +473,7 @@ def read_sweep_file(given: Path) -> dict[str, Any]:
         meant = "" if given.suffix else f"; among the bundled sweeps, {known}"
         raise UserError(f"sweep file {file} does not exist{meant}.") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"sweep file {file} cannot be read: {why(error)}.") from None
+        raise UserError(f"sweep file {file} cannot be read: {reason(error)}.") from None
     with foreign(f"sweep file {file} is not YAML"):
         settings = yaml.load(content, _Loader)
     if not isinstance(settings, dict):
