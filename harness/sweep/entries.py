@@ -20,12 +20,7 @@ SEVERAL = re.compile(r"\btasks=([^,\[\]]*\+[^,\[\]]*)")
 LISTED = re.compile(r"([^=\[\]]+)=\s*\[([^\[\]]*)\]\s*")
 SHORT = reprlib.Repr()  # a file may nest lists within lists without end
 SHORT.maxstring = SHORT.maxother = 200
-SIZE = re.compile(r"([1-9][0-9]{0,17}(?:\.[0-9]{1,6})?) ?([KMGT]i?B|)")
-UNITS = {
-    "": 1,
-    **{f"{prefix}B": 1000 ** (i + 1) for i, prefix in enumerate("KMGT")},
-    **{f"{prefix}iB": 1024 ** (i + 1) for i, prefix in enumerate("KMGT")},
-}
+SIZE = re.compile(r"([1-9][0-9]{0,17}(?:\.[0-9]{1,6})?) ?(?:([KMGT])(i?)B)?")
 LENGTH = re.compile(r"(?=.*[1-9])([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kKx]))?)([kKx]?)")
 
 
@@ -34,7 +29,8 @@ def size(text: str) -> int:
     match = SIZE.fullmatch(text)
     if match is None:
         raise ValueError(f"{SHORT.repr(text)} is not a size; write 800MiB, 12GiB, 12GB or bytes")
-    return int(Fraction(match[1]) * UNITS[match[2]])
+    power = " KMGT".index(match[2] or " ")
+    return int(Fraction(match[1]) * (1024 if match[3] else 1000) ** power)
 
 
 def tokens(text: str, trained_length: int) -> int:
@@ -50,11 +46,6 @@ def tokens(text: str, trained_length: int) -> int:
         )
     unit = {"": 1, "k": 1024, "x": trained_length}
     return round(Fraction(match[1]) * unit[match[2].lower()])
-
-
-def is_option(entry: str) -> bool:
-    """Return whether an entry is an option that was separated from its name."""
-    return bool(re.match(r"\w+=(?!.*\.py$)", entry))
 
 
 def expand(entry: str) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import wraps
 from inspect import signature
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -29,11 +29,11 @@ from ropewalk.harness.data.documents import (
     open_documents,
     recorded_documents,
 )
-from ropewalk.harness.errors import Collector, Problems, UserError, foreign, nearest, reason
+from ropewalk.harness.errors import Collector, Problems, UserError, foreign, nearest
 from ropewalk.harness.files import recorded
 from ropewalk.harness.models.files import check_exists, go_offline
 from ropewalk.harness.plugins import check_name, function_name, load, recorded_entry, split_options
-from ropewalk.harness.sweep.entries import SHORT, expand, is_option, size, tokens
+from ropewalk.harness.sweep.entries import SHORT, expand, size, tokens
 
 # A factor that is unset follows the length; what is served is one fixed factor.
 SCALING = (
@@ -50,6 +50,7 @@ TASKS = ("perplexity", "passkey")
 LENGTHS = ("1x", "2x", "4x", "8x")
 LONGEST = 2**24  # tokens of one input
 CELLS = 10_000  # methods x tasks x lengths
+NAMED = {"model": "reference", "adapter": "none"}  # settings that may name several: a Spec for each
 # Sweeps of published settings, by name.
 BUNDLED = Path(__file__).parent / "sweeps"
 
@@ -62,17 +63,18 @@ ADVANCED = Group.create_ordered("Advanced")
 NO_FLAG = Parameter(parse=False)
 
 
-def _listed(value: Any) -> tuple[Any, ...]:
-    """Accept one entry for a list of one, and YAML's numbers."""
-    items = value if isinstance(value, list | tuple) else [value]
+def _listed(value: Any) -> list[Any]:
+    """Accept one entry for a list of one."""
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _some(value: Any) -> list[Any]:
+    """Return 1 to CELLS entries; a number, as of Python, is its text."""
+    items = [str(item) if type(item) is int else item for item in _listed(value)]
+    if not items:
+        raise ValueError("name at least one")
     if len(items) > CELLS:
         raise ValueError(f"{len(items):,} entries; name at most {CELLS:,}")
-    return tuple(str(item) if type(item) is int else item for item in items)
-
-
-def _some(value: Any) -> tuple[Any, ...]:
-    if not (items := _listed(value)):
-        raise ValueError("name at least one")
     return items
 
 
@@ -85,7 +87,7 @@ def _entries(value: Any) -> tuple[Any, ...]:
         if isinstance(item, str) and item.endswith((".yaml", ".yml")):
             raise ValueError(f"{item} is a sweep file, which stands first: ropewalk run {item}")
     for before, item in pairwise(("NAME", *(item for item in items if isinstance(item, str)))):
-        if is_option(item):
+        if re.match(r"\w+=(?!.*\.py$)", item):
             colon = "," if ":" in before else ":"
             raise ValueError(
                 f"{item!r} is an option; write it behind its name: {before}{colon}{item}"
@@ -117,10 +119,9 @@ def _documents(value: Any) -> Any:
 
 
 def _memory(value: Any) -> str | None:
-    if value is None:
-        return None
-    size(str(value))
-    return str(value)
+    if value is not None:
+        size(str(value))
+    return value and str(value)
 
 
 def folder(value: Any) -> Any:
@@ -302,27 +303,21 @@ def settings_of(spec: Opening) -> dict[str, Any]:
 
 def validated(kind: type[S], settings: Mapping[str, Any]) -> S:
     """Return settings as checked; raise Problems with all that is wrong, in pydantic's words."""
-    settings = {name: value for name, value in settings.items() if value is not None}
-    unknown = [name for name in settings if name not in kind.model_fields]
-    sentences = [
-        f"no setting is called {name!r}; {nearest(name, kind.model_fields)}." for name in unknown
-    ]
-    spec = None
     try:
-        spec = kind.model_validate({k: v for k, v in settings.items() if k not in unknown})
+        return kind.model_validate({k: v for k, v in settings.items() if v is not None})
     except ValidationError as error:
-        sentences += mistakes(error)
-    if spec is None or sentences:
-        raise Problems(sentences)
-    return spec
+        raise Problems(mistakes(error, kind.model_fields)) from None
 
 
-def mistakes(error: ValidationError) -> list[str]:
-    """Return a sentence for each setting that is wrong."""
+def mistakes(error: ValidationError, known: Collection[str] = ()) -> list[str]:
+    """Return a sentence for each setting that is wrong, or not among those known."""
     sentences: dict[Any, str] = {}
     for detail in error.errors():
-        name, value = detail["loc"][0], SHORT.repr(detail["input"])
+        name = (detail["loc"] or (detail["input"],))[0]  # no place for a name that is no UTF-8
+        value = SHORT.repr(detail["input"])
         text = detail["msg"].removeprefix("Value error, ").replace("Input should", "it must")
+        if known and name not in known:
+            sentences[name] = f"no setting is called {name!r}; {nearest(str(name), known)}."
         if detail["type"] == "literal_error" and isinstance(detail["input"], str):
             text = nearest(detail["input"], re.findall(r"'([^']*)'", detail["ctx"]["expected"]))
         several = isinstance(detail["input"], list | tuple)  # the sentence names the one
@@ -365,39 +360,32 @@ def parse_all(
 
 
 def _each_model(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the settings of each model and adapter."""
-    models = [_model(name) for name in _once_each("model", values.pop("model", "reference"))]
+    """Yield the settings of each model and adapter; a revision is behind the model's name."""
+    names = {key: _listed(values.pop(key, default)) for key, default in NAMED.items()}
+    for key, items in names.items():
+        if not items:
+            raise UserError(f"{key}: name at least one.")
+        if twice := [item for item in items if items.count(item) > 1]:
+            raise UserError(f"{key}: {SHORT.repr(twice[0])} is named twice; leave one out.")
+    models = []
+    for model in names["model"]:
+        if not isinstance(model, str | Path):
+            raise UserError(
+                f"model is a {type(model).__name__}; give a folder or a hub name. Only run and"
+                " recommend take a loaded model."
+            )
+        hub, at, revision = str(model).rpartition("@")
+        local = not at or "/" in revision or str(model).startswith((".", "/", "~"))
+        models.append({"model": str(model)} if local else {"model": hub, "revision": revision})
     pinned = any("revision" in model for model in models)
     if values.get("revision") is not None and (len(models) > 1 or pinned):
         raise UserError("model: a revision is one model's; write each as NAME@REVISION alone.")
-    adapters = _once_each("adapter", values.pop("adapter", "none"))
-    for model in models:
-        for name in adapters:
-            yield {**values, **model, **({} if name in (None, "none") else {"adapter": str(name)})}
-
-
-def _once_each(key: str, value: Any) -> list[Any]:
-    names = list(value) if isinstance(value, list | tuple) else [value]
-    if not names:
-        raise UserError(f"{key}: name at least one.")
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{key}: {SHORT.repr(name)} is named twice; leave one out.")
-    return names
-
-
-def _model(name: Any) -> dict[str, Any]:
-    """Return the model, and its revision where it is NAME@REVISION."""
-    if not isinstance(name, str | Path):
-        raise UserError(
-            f"model is a {type(name).__name__}; give a folder or a hub name. Only run and recommend"
-            " take a loaded model."
-        )
-    text = str(name)
-    if "@" not in text or "/" in text.rpartition("@")[2] or text.startswith((".", "/", "~")):
-        return {"model": text}
-    hub, _, revision = text.rpartition("@")
-    return {"model": hub, "revision": revision}
+    for model, adapter in product(models, names["adapter"]):
+        yield {
+            **values,
+            **model,
+            "adapter": None if adapter == "none" else adapter and str(adapter),
+        }
 
 
 def check_names(spec: Spec) -> None:
@@ -426,24 +414,22 @@ def check_names(spec: Spec) -> None:
 
 def _limited(spec: Spec, most: int) -> Spec:
     """Return a sweep with at most so many documents, and trials of each generated task."""
-    docs = spec.docs
+    docs: Any = spec.docs
     if isinstance(docs, dict):
         docs = {task: limited(value, most) for task, value in docs.items()}
     else:
         docs = limited(docs, most)
-    changes = {"docs": docs, "task": tuple(_with_trials(entry, most) for entry in spec.task)}
-    return spec.model_copy(update=changes)
-
-
-def _with_trials(entry: str, most: int) -> str:
-    """Return a task with at most so many trials, or lm-eval documents, where it has any."""
-    options = load("task", entry).options
-    option = next((option for option in ("trials", "limit") if option in options), None)
-    if option is None or 0 < options[option] <= most:
-        return entry
-    name, _, listed = entry.partition(":")
-    changed = split_options(name, listed) | {option: str(most)}
-    return f"{name}:{','.join(f'{key}={value}' for key, value in changed.items())}"
+    tasks = []
+    for entry in spec.task:
+        options = load("task", entry).options
+        option = next((option for option in ("trials", "limit") if option in options), None)
+        if option is None or 0 < options[option] <= most:
+            tasks.append(entry)
+            continue
+        name, _, listed = entry.partition(":")
+        changed = split_options(name, listed) | {option: str(most)}
+        tasks.append(f"{name}:{','.join(f'{key}={value}' for key, value in changed.items())}")
+    return spec.model_copy(update={"docs": docs, "task": tuple(tasks)})
 
 
 # Sweep files.
@@ -466,14 +452,12 @@ def read_sweep_file(given: Path) -> dict[str, Any]:
         raise UserError(
             f"{file} is code, not a sweep file; name it as --scaling {file} or --task {file}."
         )
-    try:
-        content = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
+    if not file.exists():
         known = nearest(str(given), bundled())  # where a name was given rather than a file
         meant = "" if given.suffix else f"; among the bundled sweeps, {known}"
-        raise UserError(f"sweep file {file} does not exist{meant}.") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"sweep file {file} cannot be read: {reason(error)}.") from None
+        raise UserError(f"sweep file {file} does not exist{meant}.")
+    with foreign(f"sweep file {file} cannot be read"):
+        content = file.read_text(encoding="utf-8-sig")
     with foreign(f"sweep file {file} is not YAML"):
         settings = yaml.load(content, _Loader)
     if not isinstance(settings, dict):
