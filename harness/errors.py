@@ -56,10 +56,10 @@ class Collector:
         except UserError as error:
             self.sentences += error.sentences
 
-    def check(self, where: str = "") -> None:
-        """Raise Problems where a mistake was collected, each after ``where`` it is."""
+    def check(self) -> None:
+        """Raise Problems where a mistake was collected."""
         if self.sentences:
-            raise Problems(f"{where}: {text}" if where else text for text in self.sentences)
+            raise Problems(self.sentences)
 
 
 def reason(error: object) -> str:

@@ -165,7 +165,7 @@ def names_code(kind: str, given: str | Callable[..., Any]) -> bool:
     hints = hints_of(entry(module_of(kind, name)[0], kind))
     return any(
         hints.get(key) is CodeFolder
-        or (names_method(hints.get(key)) and names_code("method", inner_method(text)))
+        or (names_method(hints.get(key)) and names_code("method", text.replace("+", ",")))
         for key, text in split_options(name, listed).items()
     )
 
@@ -186,47 +186,41 @@ def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
     if kind in FOLDERS and name in names(kind):
         package = FOLDERS[kind].replace("/", ".")
         return importlib.import_module(f"ropewalk.{package}.{name}"), None
-    what = f"{kind} {name!r}"
+    check_name(kind, name)
+    path, is_file = Path(name), name.endswith(".py")
+    if is_file and not path.is_file():
+        raise UserError(f"{kind} file {path} does not exist.")
+    what = f"{kind} file {path}" if is_file else f"{kind} {name!r}"
     try:
-        if name.endswith(".py"):
-            what = f"{kind} file {name}"
-            return _executed(what, Path(name))
-        dotted = "." in name and all(part.isidentifier() for part in name.split("."))
-        if not dotted and name not in packaged(kind):
-            raise _unknown(kind, name)
-        module = importlib.import_module(name if dotted else packaged(kind)[name].value)
-    except UserError:
-        raise
+        if not is_file:
+            point = packaged(kind).get(name)
+            module = importlib.import_module(point.value if point else name)
+            return module, _digest(Path(module.__file__).read_bytes()) if module.__file__ else None
+        # Not by importlib: its bytecode of a text edited within the same second looks current.
+        source = path.read_bytes()
+        digest = _digest(source)
+        module = ModuleType(f"_ropewalk_{path.stem}_{digest}")
+        module.__file__ = str(path.absolute())
+        sys.modules[module.__name__] = module
+        exec(compile(source, module.__file__, "exec"), vars(module))
+        return module, digest
     except ImportError as error:
         raise UserError(f"{what} cannot be imported: {error}.") from None
+    except UserError:
+        raise
     except RAISED as error:
         raise UserError(f"{what} failed: {failure(error)}.") from error
-    return module, _digest(Path(module.__file__).read_bytes()) if module.__file__ else None
-
-
-def _executed(what: str, path: Path) -> tuple[ModuleType, str]:
-    """Compile the file itself: bytecode of a text edited within the same second looks current."""
-    if not path.is_file():
-        raise UserError(f"{what} does not exist.")
-    source = path.read_bytes()
-    digest = _digest(source)
-    module = ModuleType(f"_ropewalk_{path.stem}_{digest}")
-    module.__file__ = str(path.absolute())
-    sys.modules[module.__name__] = module
-    exec(compile(source, module.__file__, "exec"), vars(module))
-    return module, digest
 
 
 def check_name(kind: str, name: str) -> None:
     """Raise UserError for a name that no plug-in has; a file or a module is not looked for."""
-    if "." not in name and name not in all_names(kind):
-        raise _unknown(kind, name)
-
-
-def _unknown(kind: str, name: str) -> UserError:
+    is_module = "." in name and all(part.isidentifier() for part in name.split("."))
+    every = all_names(kind) if kind in FOLDERS else []
+    if is_module or name.endswith(".py") or name in every:
+        return
     more = f"a task of lm-eval is lm_eval:tasks={reason(name)}; " if kind == "task" else ""
-    meant, _, known = nearest(ROPE_TYPES.get(name, name), all_names(kind)).partition("known: ")
-    return UserError(
+    meant, _, known = nearest(ROPE_TYPES.get(name, name), every).partition("known: ")
+    raise UserError(
         f"no {kind} is called {reason(repr(name))}; {meant}{more}known: {known}, or a path to a "
         ".py file."
     )
@@ -287,11 +281,6 @@ def names_method(hint: Any) -> bool:
     return typing.get_origin(hint) is Callable
 
 
-def inner_method(text: str) -> str:
-    """Return the method that an option names, its options joined by commas, not plus signs."""
-    return text.replace("+", ",")
-
-
 def split_options(what: str, listed: str) -> dict[str, str]:
     """Split ``a=1,b=2``; raise UserError where a part is not name=value or comes twice."""
     options: dict[str, str] = {}
@@ -346,7 +335,7 @@ def _read_options(
             arguments[key] = default
             options[key] = function_name(default) if callable(default) else default
         elif names_method(hint):
-            method = load("method", inner_method(given[key]))
+            method = load("method", given[key].replace("+", ","))  # in a name, + is a comma
             options[key] = given[key]
             arguments[key] = partial(entry(method.module, "method"), **method.arguments)
             digests.append(method.digest)

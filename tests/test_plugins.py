@@ -83,6 +83,7 @@ def test_options_are_typed_and_defaults_filled_in():
         ("method", "pi:factor=", "pi: 'factor=' is not option=value."),
         ("method", "pi:factor=2,factor=4", "pi: option 'factor' is given twice."),
         ("method", "no/such.py", "method file no/such.py does not exist."),
+        ("method", "./such", "no method is called './such'; known: "),
         ("method", "no.such", "method 'no.such' cannot be imported: No module named 'no'."),
         ("method", "ropewalk.tasks.passkey", "it does not define frequencies."),
         ("task", "ropewalk.scaling.pi", "it does not define ask, grade, score, VERSION, METRIC."),
