@@ -1,10 +1,13 @@
 """Questions that share beginnings, and their answers from the engine."""
 
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from random import Random
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from ropewalk.harness.engine import Sizes, answers, shareable
 from ropewalk.tasks.types import Loglikelihood, Request, Response
@@ -57,3 +60,18 @@ def forwarded(model: Any, questions: list[Request]) -> int:
     ):
         list(answers(model, questions))
     return sum(counts)
+
+
+def peaks(run: Callable[[], object]) -> tuple[int, int]:
+    """Return the most bytes that tensors hold at once, and that Python and NumPy do.
+
+    Whatever the system does with the pages.
+    """
+    tracemalloc.start()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        run()
+        _, beside = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return max(accumulate(event.nbytes() for event in events)), beside

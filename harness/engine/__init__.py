@@ -27,6 +27,7 @@ from ropewalk.harness.engine.memory import Sizes as Sizes
 from ropewalk.harness.engine.packed_attention import PLAIN as PLAIN
 from ropewalk.harness.engine.packed_attention import NotShareableError as NotShareableError
 from ropewalk.harness.engine.prefix_tree import build_tree
+from ropewalk.harness.engine.sdpa import Kept as Kept
 from ropewalk.harness.engine.sdpa import Kernel as Kernel
 from ropewalk.harness.engine.sdpa import blocked as blocked
 from ropewalk.harness.engine.trunk import layers_of as layers_of
@@ -79,7 +80,10 @@ def answers(
     indexed = list(enumerate(requests))
     sharing = bool(indexed) and shareable(model)
     solve = _packed if sharing else _plain
-    for group in [indexed] if sharing else _equal(indexed):
+    groups: dict[Sequence[int], list[tuple[int, ModelRequest]]] = {}
+    for index, request in indexed:  # of equal tokens, where nothing else can be shared
+        groups.setdefault(() if sharing else request.tokens, []).append((index, request))
+    for group in groups.values():
         left, lacks = dict(group), list[OutOfMemory]()
         for index, response in solve(model, group, sizes, decode, lacks):
             del left[index]
@@ -95,14 +99,6 @@ def answers(
         for index, request in left.items():
             retried = solve(model, [(index, request)], sizes.least, decode, lacks)
             yield next(retried, (index, lacks[-1]))
-
-
-def _equal(indexed: Indexed) -> list[Indexed]:
-    """Group requests of equal tokens."""
-    groups: dict[Sequence[int], list[tuple[int, ModelRequest]]] = {}
-    for index, request in indexed:
-        groups.setdefault(request.tokens, []).append((index, request))
-    return list(groups.values())
 
 
 def _plain(
@@ -158,21 +154,12 @@ def _packed(
                     texts[index] = Generation.of(model, request, decode, path)
                 else:
                     yield index, response
-        yield from _written(forward, texts, lacks)
+        for group in list(together(model, texts, sizes.pack)):
+            chosen = [texts.pop(index) for index in group]  # a text is freed once it is written
+            written = within_memory(partial(write, model, chosen, forward.held, sizes), lacks)
+            del chosen
+            yield from zip(group, written or (), strict=written is not None)
         forward.free(2 * number + 1)
-
-
-def _written(
-    forward: Forward, texts: dict[int, Generation], lacks: list[OutOfMemory]
-) -> Iterator[tuple[int, ModelResponse]]:
-    """Yield the texts that begin after a pack, without those that ran out of memory."""
-    model, sizes = forward.model, forward.sizes
-    for group in together(model, texts, sizes.pack):
-        chosen = [texts[index] for index in group]
-        written = within_memory(partial(write, model, chosen, forward.held, sizes), lacks)
-        yield from zip(group, written or (), strict=written is not None)
-        for text in chosen:
-            text.keys.clear()
 
 
 def within_memory(compute: Callable[[], T], lacks: list[OutOfMemory]) -> T | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ropewalk.harness.engine import loss
-from ropewalk.harness.engine.memory import ROWS, Shape, Sizes, of_a_row
+from ropewalk.harness.engine.memory import ROWS, Shape, Sizes, layer
 from ropewalk.harness.engine.packed_attention import (
     PLAIN,
     KVCache,
@@ -132,14 +132,14 @@ class Forward:
         needed = np.zeros(sum(len(nodes[node].tokens) for node in pack), np.bool_)
         needed[rows] = True
         kernel = kernel_of(self.model, max(nodes[node].end for node in pack))
-        each = of_a_row(Shape.of(self.model.config.get_text_config(), self.model.dtype.itemsize))
+        shape = Shape.of(self.model.config.get_text_config(), self.model.dtype.itemsize)
         with installed(self.model):
             hidden, run = run_pack(
                 self.model,
                 self.tree,
                 pack,
                 needed,
-                chunk=self.sizes.layer_rows(each, causal=isinstance(kernel, Causal)),
+                chunk=self.sizes.layer_rows(layer(shape, 1), causal=isinstance(kernel, Causal)),
                 overlap=self.sizes.overlap,
                 kernel=kernel,
                 above=self.held,

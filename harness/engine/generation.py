@@ -16,7 +16,7 @@ from ropewalk.harness.engine.loss import LIKELIEST, most_likely, nll_of, target_
 from ropewalk.harness.engine.memory import ROWS, Sizes
 from ropewalk.harness.engine.packed_attention import KVCache, Pair, installed, kernel_of, running
 from ropewalk.harness.engine.prefix_tree import Node
-from ropewalk.harness.engine.sdpa import Kernel, blocked, on_gpu, padded_length
+from ropewalk.harness.engine.sdpa import Kept, Kernel, blocked, on_gpu, padded_length
 from ropewalk.harness.engine.trunk import trunk_name
 from ropewalk.tasks.types import Generate, Generated
 
@@ -31,7 +31,7 @@ class Generation:
 
     ``processors`` change the scores of the next token, as ``generate`` of transformers does.
     ``path`` has the runs of the prompt in the order of the positions, ``keys`` the keys and values
-    of the text by layer, and ``kept`` by layer what the kernel keeps of them.
+    of the text by layer, and ``kept`` by layer what the kernel computed from them.
     """
 
     request: Generate
@@ -43,16 +43,30 @@ class Generation:
     losses: list[float] = field(default_factory=list)
     done: bool = False
     keys: dict[int, Pair] = field(default_factory=dict)
-    kept: dict[int, dict[Any, Any]] = field(default_factory=dict)
+    kept: dict[int, Kept] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls, model: Any, request: Generate, decode: Decode, path: Sequence[tuple[int, Node]] = ()
     ) -> Generation:
-        """Begin a text; the model's generation config has the tokens that end one."""
+        """Begin a text, by the model's generation config.
+
+        It has the tokens that end a text, and what ``generate(do_sample=False)`` does to scores;
+        only a penalized request has its repetition penalty.
+        """
         ends = getattr(model.generation_config, "eos_token_id", None)
         every = ends if isinstance(ends, list) else [] if ends is None else [ends]
-        return cls(request, decode, frozenset(every), processors_of(model, request), path)
+        prompt = torch.tensor([request.prompt], device=model.device)
+        processors = model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            do_sample=False,
+            max_new_tokens=request.max_new_tokens,
+            use_cache=False,
+            **({} if request.penalized else {"repetition_penalty": 1.0}),
+            custom_generate=lambda *_, logits_processor, **__: logits_processor,
+        )
+        return cls(request, decode, frozenset(every), list(processors), path)
 
     @property
     def newest(self) -> int:
@@ -92,25 +106,6 @@ class Generation:
         return Generated(text, tuple(self.tokens), tuple(self.losses))
 
 
-def processors_of(model: Any, request: Generate) -> list[Any]:
-    """Return the processors of scores that ``generate(do_sample=False)`` makes for a request.
-
-    They follow the model's generation config; only a penalized request has its repetition penalty.
-    """
-    prompt = torch.tensor([request.prompt], device=model.device)
-    return list(
-        model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            do_sample=False,
-            max_new_tokens=request.max_new_tokens,
-            use_cache=False,
-            **({} if request.penalized else {"repetition_penalty": 1.0}),
-            custom_generate=lambda *_, logits_processor, **__: logits_processor,
-        )
-    )
-
-
 def alone(model: Any, request: Generate, decode: Decode) -> Generated:
     """Return a text by the model's own forward and cache: the prompt at once, then every token."""
     text = Generation.of(model, request, decode)
@@ -145,16 +140,15 @@ class Step:
             place = text.position
             if layer not in text.keys:
                 text.keys[layer] = _prompt_keys(text, layer, (key, value), self.held)
+                text.kept[layer] = Kept(text.keys[layer][0].shape[2])
             pair = text.keys[layer]
             for whole, new in zip(pair, (key, value), strict=True):
                 whole[:, :, place] = new[:, :, row]
             seen = padded_length(place + 1, query.device)
             before, values = (whole[:, :, :seen] for whole in pair)
-            kept = text.kept.setdefault(layer, {})
-            rows = query[:, :, row : row + 1]
-            parts.append(
-                self.kernel(module, rows, before, values, place, scale, kept).transpose(1, 2)
-            )
+            rows, kept = query[:, :, row : row + 1], text.kept[layer]
+            out = self.kernel(module, rows, before, values, place, scale, kept)
+            parts.append(out.transpose(1, 2))
         odd = query.shape[2] - len(parts)
         if odd:
             parts.append(query.new_zeros((1, odd, query.shape[1], query.shape[3])))
@@ -190,7 +184,6 @@ def write(model: Any, texts: Sequence[Generation], held: KVCache, sizes: Sizes) 
 
 
 def _step(model: Any, step: Step, sizes: Sizes) -> None:
-    """Add a token to every text."""
     tokens = [text.newest for text in step.texts]
     positions = [text.position for text in step.texts]
     if blocked(model.device):

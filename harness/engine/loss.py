@@ -89,14 +89,18 @@ def target_losses(
     places, wanted = (torch.from_numpy(x).to(hidden.device) for x in (filled, targets))
     losses: list[Tensor] = []
     likeliest: list[Tensor] = []
-    buffer: list[Tensor] = []
+    buffer = torch.empty(0)
     with _head_only(model) as stub:
         for first in range(0, len(rows), chunk):
             count = min(chunk, len(rows) - first)
             place = places[first : first + max(count, LEAST_ROWS)]
             stub.hidden = hidden.index_select(1, place)
             logits = model(input_ids=place[None], use_cache=False).logits[0]
-            exact = _in_float32(logits, buffer)[:count]
+            if logits.dtype != torch.float32:  # in memory that is allocated once
+                if len(buffer) < len(logits):
+                    buffer = torch.empty_like(logits, dtype=torch.float32)
+                logits = buffer[: len(logits)].copy_(logits)
+            exact = logits[:count]
             if change is not None:
                 change(first, exact)
             best = most_likely(exact)
@@ -129,15 +133,6 @@ def divergences(model: Any, own: Tensor, other: Tensor, chunk: int) -> list[floa
             results.append((logs[0].exp() * difference).sum(-1).clamp_(min=0))
     every: list[float] = torch.cat(results).tolist()
     return every
-
-
-def _in_float32(logits: Tensor, buffer: list[Tensor]) -> Tensor:
-    """Return the logits in float32, of 16 bits in memory that is allocated once."""
-    if logits.dtype == torch.float32:
-        return logits
-    if not buffer or len(buffer[0]) < len(logits):
-        buffer[:] = [torch.empty_like(logits, dtype=torch.float32)]
-    return buffer[0][: len(logits)].copy_(logits)
 
 
 def nll_of(logits: Tensor, best: Tensor, targets: Tensor) -> Tensor:

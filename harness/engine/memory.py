@@ -90,7 +90,7 @@ def shared(
     moved: Moved = Moved(),
 ) -> int:
     """Return the peak of a tree computed in packs, head and texts included, in bytes."""
-    rows = sizes.layer_rows(of_a_row(shape), causal=not moved.tables)
+    rows = sizes.layer_rows(layer(shape, 1), causal=not moved.tables)
     cut = packs(tree, sizes.pack)
     overlap = sizes.overlap and shape.gpus != 1
     peak = max((_pack(shape, tree, pack, rows, moved, overlap) for pack in cut), default=0)
@@ -129,7 +129,7 @@ def _pack(
     grows = size * (shape.width * item + layers * shape.keys + angles + 2 * INT64)
     beside = tiles + joined + tables(shape, longest, moved)
     beside += (layers - 1) * moved.bands * longest * shape.keys // 2 * sharing(shape, moved)
-    own = _layer(shape, min(size, chunk), rotated(shape, longest, moved))
+    own = layer(shape, min(size, chunk), rotated(shape, longest, moved))
     return grows + beside + places * own
 
 
@@ -149,12 +149,7 @@ def rotated(shape: Shape, length: int, moved: Moved) -> int:
     return 4 * length * count * shape.head_dim * FLOAT32 if moved.tables else 0
 
 
-def of_a_row(shape: Shape) -> int:
-    """Return the bytes of temporaries that a layer has for a row."""
-    return _layer(shape, 1)
-
-
-def _layer(shape: Shape, rows: int, keys: int = 0) -> int:
+def layer(shape: Shape, rows: int, keys: int = 0) -> int:
     """Return the temporaries of one layer over these rows: of its attention or its MLP.
 
     ``keys`` are bytes of keys that the attention rotates.
@@ -169,10 +164,7 @@ def _layer(shape: Shape, rows: int, keys: int = 0) -> int:
 
 
 def held(shape: Shape, tree: PrefixTree, cut: list[NodePath], texts: Sequence[Text] = ()) -> int:
-    """Return the largest memory of keys and values of all layers between packs.
-
-    The keys and values of a text's prompt are read after its pack.
-    """
+    """Return the largest memory of keys and values between packs; a text reads its prompt's."""
     place = {node: number for number, pack in enumerate(cut) for node in pack}
     change = [0] * (len(cut) + 1)  # where a node is not read after its own pack it adds nothing
     for node, last in last_reads(tree, cut, [path for path, _ in texts]).items():
@@ -208,7 +200,7 @@ def head(shape: Shape, targets: int, sizes: Sizes) -> int:
 
 def whole(shape: Shape, length: int, attention: int, targets: int, sizes: Sizes) -> int:
     """Return the peak of one plain forward, whose attention needs ``attention`` more bytes."""
-    rows = length * (shape.width * shape.itemsize) + _layer(shape, length)
+    rows = length * (shape.width * shape.itemsize) + layer(shape, length)
     return rows + attention + head(shape, targets, sizes)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ropewalk.harness.engine.prefix_tree import Node, NodePath
-from ropewalk.harness.engine.sdpa import Causal, Kernel, padded_length
+from ropewalk.harness.engine.sdpa import Causal, Kept, Kernel, padded_length
 
 NAME, PLAIN = "ropewalk_runs", "sdpa"
 BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")
@@ -35,13 +35,10 @@ class SkipAttention(Exception):
 
 @dataclass
 class LayerKeys:
-    """The keys and values of all rows so far in one layer.
-
-    ``derived`` has what a kernel computed from the keys of the node ``node`` and of those above it.
-    """
+    """The keys and values of all rows so far in one layer, and what was derived for one node."""
 
     whole: list[Tensor]
-    derived: dict[Any, Any] = field(default_factory=dict)
+    derived: Kept | None = None
     node: int = -1
 
 
@@ -157,7 +154,6 @@ def _attend(
 
 
 def _rows(run: Run, module: Any, query: Tensor, scale: float | None) -> Tensor:
-    """Return the attention of the current rows, node by node."""
     first, end = run.rows
     layer, parts = run.layers[module.layer_idx], []
     for index, (start, stop) in run.spans.items():
@@ -170,7 +166,8 @@ def _rows(run: Run, module: Any, query: Tensor, scale: float | None) -> Tensor:
         )
         key, value = _path(run, index, high, module.layer_idx)
         if layer.node != index:
-            layer.node, layer.derived = index, {}
+            layer.node = index
+            layer.derived = Kept(padded_length(run.nodes[index].end, query.device))
         # A node that is computed at once derives nothing that its later rows need.
         derived = None if high - low == stop - start else layer.derived
         parts.append(run.kernel(module, rows, key, value, position, scale, derived).transpose(1, 2))

@@ -9,7 +9,7 @@ kernels need none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,16 +24,29 @@ LOWER_RIGHT = 2  # of the memory-efficient kernel: causal from the last row and 
 LEAST_ROWS = 16  # of a matrix product: fewer use another kernel, with other bits
 
 
-# What computes the attention of a layer's rows over the keys up to each, as ``causal`` does: of a
-# module, its query, key and value, the position of the first row, and the scale. What it keeps in
-# the dictionary, which belongs to one layer of a text that comes in chunks or token by token, need
-# not be computed for the rows that follow.
-Kernel = Callable[[Any, Tensor, Tensor, Tensor, int, float | None, dict[Any, Any] | None], Tensor]
+@dataclass
+class Kept:
+    """What a kernel computed from the keys of one layer of a text of at most ``rows`` tokens.
+
+    A text comes in chunks or token by token: what is kept need not be computed for later rows.
+    """
+
+    rows: int
+    parts: dict[Any, Any] = field(default_factory=dict)
+
+
+# What computes the attention of a layer's rows over the keys up to each, as ``Causal`` does: of a
+# module, its query, key and value, the position of the first row, and the scale.
+Kernel = Callable[[Any, Tensor, Tensor, Tensor, int, float | None, Kept | None], Tensor]
 
 
 @dataclass
 class Causal:
-    """Plain causal attention, of positions below ``longest``; its mask is made once."""
+    """Plain causal attention, of positions below ``longest``.
+
+    Its mask, (TILE, longest + TILE + KEY_BLOCK), is made once: 0 where row i of a tile at position
+    ``longest`` may see key j <= longest + i, else -inf. Every earlier tile's is a part of it.
+    """
 
     longest: int
     mask: Tensor | None = None
@@ -46,12 +59,35 @@ class Causal:
         value: Tensor,
         position: int,
         scale: float | None,
-        _kept: dict[Any, Any] | None = None,
+        _kept: Kept | None = None,
     ) -> Tensor:
-        """Return the attention of rows at positions ``position``…."""
-        if self.mask is None and position and not on_gpu(query.device):
-            self.mask = tile_mask(self.longest, query)
-        return causal(query, key, value, position, scale, self.mask)
+        """Return the attention of rows at positions ``position``…, (1, heads, rows, head_dim).
+
+        ``query`` is (1, heads, rows, head_dim). ``key`` and ``value`` are (1, kv_heads, padded
+        length, head_dim) from position 0 on.
+        """
+        rows = query.shape[2]
+        if on_gpu(query.device):
+            if position or rows == 1 or not _flash_takes(query, key, value):
+                return on_cuda(query, key, value, scale, causal=True)[0]
+            # A square: PyTorch may have a faster kernel for it, which is cuDNN's on an H100.
+            return scaled_dot_product_attention(
+                query, key, value, is_causal=True, scale=scale, enable_gqa=True
+            )
+        if position == 0:
+            return _fused(query, key, value, scale, None)
+        if self.mask is None:
+            self.mask = query.new_zeros((TILE, self.longest + TILE + KEY_BLOCK))
+            unseen = query.new_full((TILE, TILE + KEY_BLOCK), float("-inf")).triu_(1)
+            self.mask[:, self.longest :] = unseen
+        out = torch.empty_like(query)
+        for low in range(0, rows, TILE):
+            high = min(low + TILE, rows)
+            held = padded_length(position + high, query.device)
+            shift = self.longest - position - low
+            tile, mask = query[:, :, low:high], self.mask[:, shift : shift + held]
+            out[:, :, low:high] = _fused(tile, key[:, :, :held], value[:, :, :held], scale, mask)
+        return out
 
 
 def blocked(device: torch.device) -> bool:
@@ -67,53 +103,6 @@ def on_gpu(device: torch.device) -> bool:
 def padded_length(length: int, device: torch.device) -> int:
     """Return how many rows keys of a length must have."""
     return -(-length // KEY_BLOCK) * KEY_BLOCK if blocked(device) else length
-
-
-def tile_mask(longest: int, like: Tensor) -> Tensor:
-    """Return the mask of one tile at position ``longest``; every earlier mask is a part of it.
-
-    (TILE, longest + TILE + KEY_BLOCK): 0 where row i may see key j <= longest + i, else -inf.
-    """
-    mask = like.new_zeros((TILE, longest + TILE + KEY_BLOCK))
-    mask[:, longest:] = like.new_full((TILE, TILE + KEY_BLOCK), float("-inf")).triu_(1)
-    return mask
-
-
-def causal(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    position: int,
-    scale: float | None,
-    mask: Tensor | None,
-) -> Tensor:
-    """Return the attention of rows at positions ``position``…, (1, heads, rows, head_dim).
-
-    ``query`` is (1, heads, rows, head_dim). ``key`` and ``value`` are (1, kv_heads, padded length,
-    head_dim) from position 0 on. ``mask`` comes from ``tile_mask`` and is needed at or past the
-    last tile. CUDA's kernels do not need it, and other kernels only past position 0.
-    """
-    rows = query.shape[2]
-    if on_gpu(query.device):
-        if position or rows == 1 or not _flash_takes(query, key, value):
-            return on_cuda(query, key, value, scale, causal=True)[0]
-        # A square: PyTorch may have a faster kernel for it, which is cuDNN's on an H100.
-        return scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scale, enable_gqa=True
-        )
-    if mask is None or position == 0:
-        return _fused(query, key, value, scale, None)
-    longest = mask.shape[1] - TILE - KEY_BLOCK
-    out = torch.empty_like(query)
-    for low in range(0, rows, TILE):
-        high = min(low + TILE, rows)
-        held = padded_length(position + high, query.device)
-        shift = longest - position - low
-        tile = query[:, :, low:high]
-        out[:, :, low:high] = _fused(
-            tile, key[:, :, :held], value[:, :, :held], scale, mask[:, shift : shift + held]
-        )
-    return out
 
 
 def on_cuda(
@@ -158,20 +147,12 @@ def _efficient(
     key, value = (
         t.flatten(0, 1)[:, :, None].expand(-1, -1, heads // groups, -1) for t in (key, value)
     )
+    lengths = dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"))
+    kind = LOWER_RIGHT if causal else 0
     out, lse = torch.ops.aten._efficient_attention_forward(
-        folded,
-        key,
-        value,
-        bias=None,
-        cu_seqlens_q=None,
-        cu_seqlens_k=None,
-        max_seqlen_q=None,
-        max_seqlen_k=None,
-        dropout_p=0.0,
-        custom_mask_type=LOWER_RIGHT if causal else 0,
-        compute_log_sumexp=True,
-        scale=scale,
-    )[:2]
+        *(folded, key, value), bias=None, **lengths, dropout_p=0.0, custom_mask_type=kind,
+        compute_log_sumexp=True, scale=scale,
+    )[:2]  # fmt: skip
     return out.transpose(1, 2).reshape(query.shape), lse.reshape(batch, heads, -1)
 
 

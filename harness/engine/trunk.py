@@ -150,7 +150,6 @@ def _ranges(needed: Sequence[bool], chunk: int) -> Ranges:
 
 @contextmanager
 def _replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Replace a module's forward by another function, until the end of the block."""
     before = vars(module).get("forward")
     module.forward = forward
     try:

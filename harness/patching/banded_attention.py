@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ropewalk.harness.engine import Kernel, blocked
+from ropewalk.harness.engine import Kept, Kernel, blocked
 from ropewalk.harness.engine.memory import Moved
 from ropewalk.harness.patching.layout import Layout, no_mask
 from ropewalk.harness.patching.tiles import (
@@ -23,7 +23,6 @@ from ropewalk.harness.patching.tiles import (
 )
 from ropewalk.scaling.types import Band, Bands, by_distance
 
-Cache = dict[Band, tuple[Tensor, int, int]]  # rotated keys, and from where to where they are
 KEPT_BANDS = 8  # rotated keys of a text are kept up to so many bands
 KEPT_TABLES = 16  # cos and sin are kept from layer to layer up to so many bands and maps of heads
 KEPT_CALLS = 512  # the parts of so many calls are kept: every generated token is a call
@@ -144,10 +143,10 @@ class BandedAttention:
         value: Tensor,
         position: int,
         scale: float | None,
-        cache: Cache | None = None,
+        kept: Kept | None = None,
     ) -> Tensor:
         """Return (1, heads, rows, width), as an engine's ``Kernel`` does."""
-        merged = self._merged(module, query, key, value, position, scale, cache=cache)
+        merged = self._merged(module, query, key, value, position, scale, kept=kept)
         return merged.values.reshape(*query.shape[:3], -1).to(query.dtype)
 
     def _merged(
@@ -161,7 +160,7 @@ class BandedAttention:
         softcap: float | None = None,
         window: int | None = None,
         dropped: int = 0,
-        cache: Cache | None = None,
+        kept: Kept | None = None,
     ) -> Merged:
         """Return the softmax of rows from ``position`` on; ``dropped`` keys are absent."""
         layout, scale = self.layouts[module], scaling or query.shape[-1] ** -0.5
@@ -180,7 +179,7 @@ class BandedAttention:
             q, v = query[:, :, part.rows], _present(value, part.keys, dropped)
             if layout is not None:
                 q = self._rotated(where, layout, part.band, part.own, q, query=True)
-            k = self._keys(where, layout, part, key[:, :1], end, dropped, cache)
+            k = self._keys(where, layout, part, key[:, :1], end, dropped, kept)
             k, place = k.expand(-1, q.shape[1], -1, -1), merged.of(part.rows)
             if rows is not None:
                 attend_tiles(place, q, k, v, part.cut, scale)
@@ -230,29 +229,26 @@ class BandedAttention:
         key: Tensor,
         end: int,
         dropped: int,
-        cache: Cache | None,
+        kept: Kept | None,
     ) -> Tensor:
-        """Return a part's keys, rotated; ``cache`` keeps those before ``end``, others are zero."""
+        """Return a part's keys, rotated; those before ``end`` are kept, others are zero."""
         band, keys = part.band, part.keys
-        if layout is None or cache is None or len(self.bands.bands) > KEPT_BANDS:
+        if layout is None or kept is None or len(self.bands.bands) > KEPT_BANDS:
             present = _present(key, keys, dropped)
             if layout is None:
                 return present
             return self._rotated(where, layout, band, keys, present, query=False)
-        if band in cache:
-            kept, low, high = cache[band]
-        else:
-            kept, low, high = None, 0, 0
+        # Rotated keys of this band, and from where to where they are.
+        whole, low, high = kept.parts.get(band, (None, 0, 0))
         if not low <= keys.start <= high:
             low = high = keys.start
         new = slice(high, max(high, min(keys.stop, end)))
         rotated = self._rotated(where, layout, band, new, key[:, :, new], query=False)
-        if kept is None:
-            rows = max(self.bands.length, key.shape[2])
-            kept = rotated.new_zeros((*rotated.shape[:2], rows, key.shape[3]))
-        kept[:, :, new] = rotated
-        cache[band] = kept, low, new.stop
-        return kept[:, :, keys]
+        if whole is None:
+            whole = rotated.new_zeros((*rotated.shape[:2], kept.rows, key.shape[3]))
+        whole[:, :, new] = rotated
+        kept.parts[band] = whole, low, new.stop
+        return whole[:, :, keys]
 
     def _rotated(
         self,

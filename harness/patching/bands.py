@@ -48,7 +48,14 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
             f"{type(model).__name__} rotates {len(own)} channel pairs, the bands another number."
         )
     if bands.by_head:
-        _check_heads(model, bands)
+        config = model.config.get_text_config()
+        shape = (config.num_hidden_layers, config.num_attention_heads)
+        columns = (b.column for b in bands.bands if b.column is not None and b.by_head)
+        if {tuple(column.shape[:2]) for column in columns} != {shape}:
+            raise UserError(
+                f"{type(model).__name__} has {shape[0]} layers of {shape[1]} heads, the bands"
+                " another number."
+            )
     layouts = verified_layouts(model, name)
     at_rest = Frequencies(torch.zeros_like(own))
     attention = BandedAttention(bands, layouts)
@@ -62,18 +69,6 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
 def verified_layouts(model: Any, name: str) -> dict[nn.Module, Layout | None]:
     """Return each layer's layout, once its bands are verified; ``name`` is the rotary module's."""
     return once(model, "bands", lambda: _verified(model, name))
-
-
-def _check_heads(model: Any, bands: Bands) -> None:
-    """Raise UserError where positions by head are those of another number of layers or heads."""
-    config = model.config.get_text_config()
-    own = (config.num_hidden_layers, config.num_attention_heads)
-    given = {tuple(b.column.shape[:2]) for b in bands.bands if b.column is not None and b.by_head}
-    if given != {own}:
-        raise UserError(
-            f"{type(model).__name__} has {own[0]} layers of {own[1]} heads, the bands another"
-            " number."
-        )
 
 
 @dataclass(frozen=True)

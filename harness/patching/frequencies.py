@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -22,7 +20,6 @@ from ropewalk.scaling.types import Frequencies, PerLayerFrequencies, Rope
 
 T = TypeVar("T")
 VERIFIED: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()
-ONE_AT_A_TIME = Lock()  # of several threads, in a module that holds the numbers of one layer
 PROBE_LENGTH = 16  # tokens of the short prompt on which a patch is verified
 PROBE_POSITIONS = (0, 1, 2, 7, 100, 65_536)
 
@@ -43,12 +40,11 @@ class PatchedRotary(nn.Module):
         """Return cos and sin of these frequencies, computed by the model's own module."""
         own: Any = self.inner
         inv_freq, attention_scaling, _ = _names(own)
-        with ONE_AT_A_TIME:
-            setattr(own, inv_freq, self.frequencies.inv_freq.to(x.device))
-            setattr(own, attention_scaling, self.frequencies.attention_factor)
-            kinds = own.rope_type  # "default" keeps transformers from recomputing by length
-            own.rope_type = {**kinds, FULL: "default"} if isinstance(kinds, dict) else "default"
-            return own(x, *args, **kwargs)
+        setattr(own, inv_freq, self.frequencies.inv_freq.to(x.device))
+        setattr(own, attention_scaling, self.frequencies.attention_factor)
+        kinds = own.rope_type  # "default" keeps transformers from recomputing by length
+        own.rope_type = {**kinds, FULL: "default"} if isinstance(kinds, dict) else "default"
+        return own(x, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -268,15 +264,16 @@ def _replaced(model: Any, name: str, frequencies: Sequence[Frequencies]) -> Iter
             f"{kind} cannot have frequencies for each layer: its layers are not one list of "
             f"{len(frequencies)} that each rotate their own keys."
         )
-    last = threading.local()
+    last: Any = None  # positions, options and tables of the last call
 
     def remember(_: Any, args: Any, kwargs: Any, output: Any) -> None:
+        nonlocal last
         if [v for v in (*args, *kwargs.values()) if isinstance(v, str)] in ([], [FULL]):
             first = args[0].new_zeros(1)  # of the hidden states only dtype and device are read
-            last.call = (first, *args[1:]), kwargs, output
+            last = (first, *args[1:]), kwargs, output
 
     def replace(own: PatchedRotary, _: Any, args: Any, kwargs: Any) -> Any:
-        positions, options, shared_tables = last.call
+        positions, options, shared_tables = last
         tables = own.forward(*positions, **options)
         return (
             tuple(tables if value is shared_tables else value for value in args),

@@ -37,13 +37,6 @@ class Layout:
     sign: Tensor
     halves: bool
 
-    def equals(self, other: Layout) -> bool:
-        """Return whether both rotate every channel in the same way."""
-        return all(
-            torch.equal(getattr(self, name), getattr(other, name))
-            for name in ("pair", "partner", "sign")
-        )
-
     def tables(
         self,
         positions: Tensor,
@@ -163,12 +156,12 @@ def layouts_of(model: Any) -> dict[nn.Module, Layout | None]:
         for bit in range(max(1, (pairs - 1).bit_length()))
     ]
     layouts: dict[nn.Module, Layout | None] = {}
-    different: list[Layout] = []  # layers that rotate in the same way share one layout's tables
+    different: dict[Any, Layout] = {}  # layers that rotate in the same way share its tables
     for layer, seen in plain.items():
         layout = _layout(kind, seen, turned[layer], [bit[layer] for bit in bits], pairs)
         if layout is not None:
-            layout = next((one for one in different if layout.equals(one)), layout)
-            different.append(layout)
+            channels = (layout.pair, layout.partner, layout.sign)
+            layout = different.setdefault(tuple(tuple(x.tolist()) for x in channels), layout)
         layouts[layer] = layout
     if not different:
         raise UserError(f"{kind}: no layer's queries depend on its rotary module; not supported.")

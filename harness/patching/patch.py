@@ -78,24 +78,22 @@ def comparing(
         raise UserError(
             "the divergence from the unpatched model is not measured for what is served."
         )
-    yield partial(_compared, model, rotation, sizes)
 
-
-def _compared(
-    model: Any, rotation: Rotation, sizes: Sizes, questions: Sequence[ModelRequest]
-) -> Answered:
     def divergence(question: ModelRequest, sizes: Sizes) -> ModelResponse:
         own = hidden_states(model, question, sizes)
         with patched(model, rotation):
             other = hidden_states(model, question, sizes)
         return compared(model, own, other, sizes)
 
-    for index, question in enumerate(questions):
-        lacks: list[OutOfMemory] = []
-        answer: ModelResponse | None = None
-        for size in (sizes, sizes.least):
-            answer = answer or within_memory(partial(divergence, question, size), lacks)
-        yield index, answer or lacks[-1]
+    def answer(questions: Sequence[ModelRequest]) -> Answered:
+        for index, question in enumerate(questions):
+            lacks: list[OutOfMemory] = []
+            response: ModelResponse | None = None
+            for size in (sizes, sizes.least):
+                response = response or within_memory(partial(divergence, question, size), lacks)
+            yield index, response or lacks[-1]
+
+    yield answer
 
 
 @torch.inference_mode()

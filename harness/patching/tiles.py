@@ -114,7 +114,6 @@ def _runs(
 
 
 def _cut(rows: tuple[int, int], bounds: tuple[int, int], moves: tuple[int, int]) -> list[Piece]:
-    """Cut one run of rows into pieces."""
     (row, stop), (first, end) = rows, bounds
     size = stop - row
     if size == 1 or moves == (0, 0):

@@ -55,21 +55,6 @@ def test_a_uniform_model_has_a_loss_of_log_vocabulary():
     assert answer.nll == pytest.approx([math.log(300)] * 29, rel=1e-6)
 
 
-def test_the_trunk_is_back_after_an_error_in_the_head():
-    model = build("llama")
-    trunk = model.model
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError("broken")
-
-    handle = model.lm_head.register_forward_hook(fail)
-    with pytest.raises(RuntimeError, match="broken"):
-        list(answers(model, [question(20)]))
-    handle.remove()
-    assert model.model is trunk
-    assert len(list(answers(model, [question(20)]))) == 1
-
-
 OWN = "this machine"
 
 
@@ -77,7 +62,6 @@ OWN = "this machine"
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 3 has a total"),
      "GPU 3"),
     (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"), OWN),
-    (RuntimeError("CUDA error: out of memory"), "the GPU"),
     (RuntimeError("MPS backend out of memory (MPS allocated: 9 GB, other allocations: 1 GB)"),
      "the GPU"),
     (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),

@@ -4,14 +4,9 @@ from random import Random
 from typing import Any
 
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ropewalk.harness.engine import Sizes, answers, shareable
 from ropewalk.harness.patching.patch import patched
-from ropewalk.harness.patching.tiles import TILE, Rows
-from ropewalk.scaling.types import Band, Frequencies
 from ropewalk.tasks.types import Generate, Loglikelihood, Request
 from tests.banded import METHODS, TOKEN, bands_of, likelihoods, model_of
 from tests.naive import naively
@@ -86,35 +81,3 @@ def test_losses_are_those_of_the_matrix_of_positions(family, method, monkeypatch
     usual = max(abs(one - other) for one, other in zip(plain, wanted, strict=True))
     assert whole.nll == pytest.approx(wanted, abs=5 * usual + 1e-5)
     assert usual < 1e-4
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), min_size=1, max_size=280),
-    st.integers(0, 40),
-    st.integers(0, 279),
-    st.integers(1, 280),
-)
-def test_tiles_are_every_pair_once(bounds, start, position, rows):
-    first = torch.tensor([min(*pair, start + i) for i, pair in enumerate(bounds)])
-    end = torch.tensor([min(max(pair), start + i + 1) for i, pair in enumerate(bounds)])
-    counted = torch.arange(320, dtype=torch.float64)
-    band = Band(first, end, counted[: len(first)], counted, Frequencies(torch.ones(1)), start)
-    seen = torch.zeros(640, 320, dtype=torch.int64)
-    every = Rows.of(0, start + len(bounds)).covered(band, None)
-    whole = {tile.rows.start // TILE: tile.keys for tile in every}
-    laid = Rows.of(position, rows)
-    for tile in laid.covered(band, None):
-        mask = tile.mask(torch.float32)
-        met = torch.ones(len(tile.first), tile.keys.stop - tile.keys.start)
-        met = met if mask is None else met * (mask == 0)
-        met = met if tile.unmet is None else met * ~tile.unmet[:, None]
-        seen[tile.rows, tile.keys] += met.long()
-        assert len(tile.first) % 32 == 0
-        assert whole[int(laid.positions[tile.rows.start]) // TILE] == tile.keys
-    here = laid.positions[laid.kept]
-    assert here.tolist() == list(range(position, position + rows))
-    own = here[:, None] - start
-    keys, inside = torch.arange(320), (own >= 0) & (own < len(first))
-    own = own.clamp(0, len(first) - 1)
-    wanted = inside & (keys >= first[own]) & (keys < end[own])
-    assert torch.equal(seen[laid.kept], wanted.long())

@@ -9,8 +9,6 @@ import torch
 from ropewalk.harness.engine import Sizes, answers
 from ropewalk.harness.engine.forward import shareable
 from ropewalk.harness.engine.packed_attention import NAME
-from ropewalk.harness.engine.prefix_tree import build_tree
-from ropewalk.harness.engine.sdpa import causal, padded_length, tile_mask
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.tasks.types import Loglikelihood, Request, Response
 from tests.asking import asked, forwarded, together
@@ -124,48 +122,15 @@ def test_the_model_is_as_it_was(family):
             assert torch.equal(model(input_ids=tokens).logits, wanted)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("heads", [(2, 2, 16), (4, 1, 64), (8, 2, 80)])
-def test_a_row_of_the_kernel_has_the_same_bits_every_way(heads):
-    torch.manual_seed(0)
-    count, groups, width = heads
-    query = torch.randn(1, count, 1300, width)
-    key, value = (torch.randn(1, groups, 1536, width) for _ in range(2))
-    mask = tile_mask(1300, query)
-    whole = causal(query, key, value, 0, None, mask)
-    for first, rows in ((1, 1), (17, 2), (256, 300), (511, 2), (512, 700), (1000, 16), (1299, 1)):
-        held = padded_length(first + rows, query.device)
-        part = (query[:, :, first : first + rows], key[:, :, :held], value[:, :, :held])
-        assert torch.equal(causal(*part, first, None, mask), whole[:, :, first : first + rows])
-    seen = torch.ones(1300, 1300, dtype=torch.bool).tril()
-    copies = (t[:, :, :1300].repeat_interleave(count // groups, 1).double() for t in (key, value))
-    plain = torch.nn.functional.scaled_dot_product_attention(
-        query.double(), *copies, attn_mask=seen
-    )
-    assert torch.allclose(whole.double(), plain, atol=1e-5)
-
-
 def test_a_curve_costs_its_longest_length():
-    """The prefix protocol over 8 lengths of 2 documents forwards each document's tokens once."""
+    """Eight lengths of 2 documents, and their forks, forward every different beginning once."""
     model, draw = build(tiny_config("llama")), Random(0)
     texts = [draw.choices(range(1, 257), k=1024) for _ in range(2)]
     lengths = range(128, 1025, 128)
-    questions = [Loglikelihood(tuple(text[:n]), 1, doc_id="q") for text in texts for n in lengths]
-    assert forwarded(model, questions) == 2 * 1024
-
-
-def test_a_grid_costs_its_different_beginnings():
-    model, draw = build(tiny_config("llama")), Random(0)
-    hay = draw.choices(range(1, 200), k=640)
-    prompts = [
-        (*hay[:depth], 200 + key, *hay[depth:639])
-        for depth in (0, 160, 320, 480)
-        for key in range(5)
-    ]
-    questions = [Loglikelihood(tokens, 634, doc_id="q") for tokens in prompts]
-    planned = sum(len(node.tokens) for node in build_tree(prompts).nodes)
-    assert planned <= forwarded(model, questions) < planned + 32
-    assert planned < 0.67 * 640 * len(prompts)
+    curve = [Loglikelihood(tuple(text[:n]), 1, doc_id="q") for text in texts for n in lengths]
+    assert forwarded(model, curve) == 2 * 1024
+    forks = [Loglikelihood((*texts[0][:512], *[n] * 64), 513, doc_id="q") for n in range(5)]
+    assert forwarded(model, [*curve, *forks]) == 2 * 1024 + 5 * 64
 
 
 def test_what_does_not_fit_together_is_tried_alone_in_small_chunks():

@@ -1,4 +1,4 @@
-"""Texts of the engine against the library's own generation, and against whole forwards."""
+"""Texts of the engine against the library's own generation, and against scored sequences."""
 
 from dataclasses import replace
 from random import Random
@@ -13,7 +13,7 @@ from ropewalk.harness.patching.patch import patched
 from ropewalk.scaling import dpe, dual_chunk, gali, lm_infinite, ms_poe, self_extend, yarn
 from ropewalk.scaling.types import Frequencies, Rope
 from ropewalk.tasks.types import Generate, Loglikelihood, Request, Response
-from tests.asking import generated
+from tests.asking import generated, peaks
 from tests.banded import heads_of, model_of
 from tests.families import build, each, plainly, tiny
 from tests.tiny import tiny_tokenizer
@@ -44,14 +44,6 @@ def asked() -> list[Request]:
     return [question(prompt) for prompt in prompts]
 
 
-def whole(model: Any, prompt: list[int], said: list[int]) -> list[int]:
-    """Return the argmax after the prompt and every said token but the last, in one forward."""
-    tokens = torch.tensor([[*prompt, *said[:-1]]])
-    with torch.inference_mode():
-        logits = model(input_ids=tokens, use_cache=False).logits[0, len(prompt) - 1 :]
-    return logits.argmax(-1).tolist()
-
-
 def texts(model: Any, questions: list[Request], sizes: Sizes = DEFAULT) -> list[Response]:
     found = dict(answers(model, questions, sizes, decode))
     return [found[index] for index in range(len(questions))]
@@ -71,7 +63,7 @@ def stretched(rope: Rope) -> Frequencies:
         *(("yarn", family) for family in ("llama", "gemma3_text")),
     ],
 )
-def test_a_text_is_that_of_generate_and_of_whole_forwards(family, method):
+def test_a_text_is_that_of_generate(family, method):
     model = model_of(family)
     rope = rope_of(model.config)
     rotation = stretched(rope) if method == "yarn" else self_extend.bands(rope, LENGTH)
@@ -79,11 +71,9 @@ def test_a_text_is_that_of_generate_and_of_whole_forwards(family, method):
     with patched(model, rotation):
         for one in questions:
             (answer,) = texts(model, [one])  # together they are the same, see below
-            prompt, said = list(one.tokens), list(answer.tokens)
-            assert said == generated(model, prompt, NEW)
-            assert said == whole(model, prompt, said)
-            assert answer.text == decode(said)
-            assert len(answer.nll) == len(said)
+            assert list(answer.tokens) == generated(model, one.tokens, NEW)
+            assert answer.text == decode(answer.tokens)
+            assert len(answer.nll) == len(answer.tokens)
 
 
 @pytest.mark.slow
@@ -209,3 +199,17 @@ def test_a_loss_that_is_not_finite_ends_a_text():
     (answer,) = texts(model, [question([1, 2, 3])])
     assert len(answer.tokens) == 1
     assert answer.nll[0] != answer.nll[0]
+
+
+@pytest.mark.slow
+def test_what_is_kept_of_a_text_has_its_length_and_is_freed_with_it():
+    """Neither the length of the bands nor texts that are done take memory."""
+    model, rope = model_of("llama"), rope_of(model_of("llama").config)
+
+    def need(length: int, count: int) -> int:
+        few = [question([*range(n, n + 29)]) for n in range(1, 1 + count)]
+        with patched(model, self_extend.bands(rope, length)):
+            texts(model, few[:2])  # the checks of the model, and the tables of the bands
+            return peaks(lambda: texts(model, few, Sizes(pack=70)))[0]  # two at a time
+
+    assert need(512, 2) == need(8192, 2) == need(512, 8)

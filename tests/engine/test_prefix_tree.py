@@ -1,8 +1,5 @@
 """What sequences share, planned without a model: against brute force over all beginnings."""
 
-import sys
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,18 +33,3 @@ def test_no_beginning_is_computed_twice(asked):
     tree = build_tree(asked, 1)
     beginnings = {tokens[:end] for tokens in asked for end in range(1, len(tokens) + 1)}
     assert sum(len(node.tokens) for node in tree.nodes) == len(beginnings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("least", [1, 32])
-def test_many_nested_forks_are_no_recursion(least):
-    """Sequences that fork at every token are planned, more than Python's calls may be nested."""
-    count = 450
-    asked = [(*range(10, 10 + n), 1) for n in range(count, 0, -1)]
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(400)
-    try:
-        tree = build_tree(asked, least)
-    finally:
-        sys.setrecursionlimit(before)
-    assert all(along(tree, i)[: len(asked[i])] == asked[i] for i in range(0, count, 100))
