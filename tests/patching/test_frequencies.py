@@ -5,20 +5,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    AutoConfig,
-    LlamaConfig,
-    Qwen2Config,
-)
+from transformers import AutoConfig, LlamaConfig, Qwen2Config
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.config import rope_of
-from ropewalk.harness.patching.frequencies import PatchedRotary, check_geometry, rotary_name
+from ropewalk.harness.patching.frequencies import check_geometry
 from ropewalk.harness.patching.patch import patched
 from ropewalk.scaling import dynamic_ntk, llama3, native, none, ntk, pi, yarn
 from ropewalk.scaling.types import Frequencies, Rope
 from tests.families import build
-from tests.tiny import FAMILIES, WINDOW, YARN, tiny_config
+from tests.tiny import WINDOW, YARN, tiny_config
 
 LENGTH = 3 * WINDOW
 TOKENS = (torch.arange(LENGTH)[None] * 7919) % 256 + 1
@@ -33,16 +29,12 @@ NATIVE = {
 }
 
 
-def plain_model(family: str, **changes: Any) -> Any:
-    return build(tiny_config(family, **changes))
-
-
-def scaled(family: str, kind: str) -> Any:
+def scaled(kind: str) -> Any:
     """Return the same weights with the library's own scaling of a type."""
-    plain = dict(tiny_config(family).rope_parameters)
+    plain = dict(tiny_config().rope_parameters)
     extra = {} if kind in ("linear", "dynamic") else {"original_max_position_embeddings": WINDOW}
     parameters = {**plain, **NATIVE[kind][0], **extra, "rope_type": kind}
-    return plain_model(family, rope_parameters=parameters)
+    return build(tiny_config(rope_parameters=parameters))
 
 
 @torch.inference_mode()
@@ -50,27 +42,28 @@ def logits(model: Any) -> torch.Tensor:
     return model(input_ids=TOKENS, use_cache=False).logits
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "kind"),
-    [*(("llama", kind) for kind in NATIVE), *((f, "llama3") for f in FAMILIES if f != "llama")],
-)
-def test_a_patched_model_is_the_librarys_own_scaled_model(family, kind):
-    """The same formula through the patch gives the logits of transformers' type, bit for bit."""
-    model, wanted = plain_model(family), logits(scaled(family, kind))
-    plain = logits(model)
+@pytest.mark.parametrize("kind", NATIVE)
+def test_a_patched_model_is_the_librarys_own_scaled_model(kind):
+    """The formula through the patch, and native on a model that ships the type: the same bits."""
+    model, own = build(tiny_config()), scaled(kind)
+    rope = rope_of(own.config)
+    check_geometry(own, rope)  # before the dynamic type changes itself
+    assert rope.trained_length == WINDOW
+    plain, wanted = logits(model), logits(own)
     with patched(model, NATIVE[kind][1](rope_of(model.config))):
         found = logits(model)
     if kind == "dynamic":
         torch.testing.assert_close(found, wanted, rtol=0, atol=float(1e-3 * wanted.std()))
     else:
         assert torch.equal(found, wanted)
+        with patched(own, native.frequencies(rope, LENGTH)):
+            assert torch.equal(logits(own), wanted)
     assert (found - plain).abs().max() > 1e-2 * plain.std()
 
 
 def test_the_same_frequencies_give_the_same_bits_whatever_ran_before():
     """A sweep's order does not matter, nor does a checkpoint's own sticky dynamic type."""
-    model = scaled("llama", "dynamic")
+    model = scaled("dynamic")
     rope = rope_of(model.config)
     first, second = pi.frequencies(rope, LENGTH), ntk.frequencies(rope, LENGTH)
     found = {}
@@ -83,24 +76,17 @@ def test_the_same_frequencies_give_the_same_bits_whatever_ran_before():
 
 def test_frequencies_stay_float32_in_a_model_cast_to_bfloat16():
     """A cast model loses its own frequencies to rounding; a patched one has exact angles."""
-    model = plain_model("llama").to(torch.bfloat16)
-    module = model.get_submodule(rotary_name(model))
-    assert module.inv_freq.dtype == torch.bfloat16
+    model = build(tiny_config()).to(torch.bfloat16)
+    assert model.model.rotary_emb.inv_freq.dtype == torch.bfloat16
     rope = rope_of(model.config)
     with patched(model, none.frequencies(rope, LENGTH)):
-        cos, _ = model.get_submodule(rotary_name_inside(model))(
-            torch.zeros(1, dtype=torch.float32), torch.tensor([[8191]])
-        )
+        cos, _ = model.model.rotary_emb(torch.zeros(1), torch.tensor([[8191]]))
     wanted = (8191 * rope.inv_freq()).cos()
     torch.testing.assert_close(cos[0, 0, : len(wanted)], wanted, rtol=0, atol=1e-6)
 
 
-def rotary_name_inside(model: Any) -> str:
-    return next(n for n, m in model.named_modules() if isinstance(m, PatchedRotary))
-
-
 def test_patches_do_not_nest():
-    model = plain_model("llama")
+    model = build(tiny_config())
     frequencies = pi.frequencies(rope_of(model.config), LENGTH, factor=2)
     with patched(model, frequencies):
         inside = logits(model)
@@ -111,7 +97,7 @@ def test_patches_do_not_nest():
 
 def test_a_model_that_ignores_its_rotary_module_is_refused():
     """Frequencies that do not reach the output are never measured as if they did."""
-    model = plain_model("llama")
+    model = build(tiny_config())
     module = model.model.rotary_emb
     fixed = module(torch.zeros(1, 1, 1), torch.arange(LENGTH)[None])
 
@@ -128,34 +114,14 @@ def test_a_model_that_ignores_its_rotary_module_is_refused():
 
 
 def test_frequencies_of_another_shape_do_not_pass_the_check():
-    model = plain_model("llama")
+    model = build(tiny_config())
     one = Frequencies(torch.ones(1))
     with pytest.raises(UserError, match="rotates 8 channel pairs, got 1 freq"), patched(model, one):
         pass
-    assert rotary_name(model) == "model.rotary_emb"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "kind"),
-    [
-        *((f, kind) for f in FAMILIES for kind in ("default", "yarn")),
-        *(("llama", kind) for kind in NATIVE if kind != "yarn"),
-    ],
-)
-def test_the_geometry_read_from_the_config_is_the_loaded_models(family, kind):
-    model = plain_model(family) if kind == "default" else scaled(family, kind)
-    rope = rope_of(model.config)
-    check_geometry(model, rope)
-    assert rope.trained_length == WINDOW
-    if kind not in ("default", "dynamic"):
-        with patched(model, native.frequencies(rope, LENGTH)):
-            inside = logits(model)
-        assert torch.equal(inside, logits(model))
 
 
 def test_a_geometry_that_is_not_the_models_is_refused():
-    model = plain_model("llama")
+    model = build(tiny_config())
     for rope, found in (
         (Rope(16, 500_000.0, WINDOW), "channel pair 1 turns by 0.3162278 radians per token, by"),
         (Rope(8, 10_000.0, WINDOW), "it rotates 8 channel pairs, by the config 4"),
@@ -187,14 +153,10 @@ def test_the_trained_length_of_command_r_is_its_model_max_length():
     assert rope_of(tiny_config("cohere")).trained_length == WINDOW  # Aya 23 has one key
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("rope_theta", "1e4"), ("rope_theta", None), ("partial_rotary_factor", "half"),
-     ("original_max_position_embeddings", [64]), ("rope_theta", float("nan"))],
-)  # fmt: skip
-def test_a_config_whose_geometry_is_no_number_is_refused(field, value):
+@pytest.mark.parametrize("value", ["1e4", None, [64], float("nan")])
+def test_a_config_whose_geometry_is_no_number_is_refused(value):
     config = LlamaConfig(hidden_size=32, num_attention_heads=2)
-    config.rope_parameters = {**config.rope_parameters, field: value}
+    config.rope_parameters = {**config.rope_parameters, "rope_theta": value}
     with pytest.raises(UserError, match="must be a number, the config gives"):
         rope_of(config)
 

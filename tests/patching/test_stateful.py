@@ -70,15 +70,3 @@ def test_nothing_is_left_from_one_question_to_the_next():
     alone, (_, after) = asked(model, [short]), asked(model, [QUESTION, short])
     assert alone[0] == after
     assert torch.equal(model(input_ids=TOKENS).logits, before)
-
-
-def test_the_shortcut_has_a_cost():
-    """Keys of a stale base are not those of the frozen length: the modes differ, and must."""
-    model = build(tiny("llama"))
-    found = {}
-    for mode in ("frozen", "per_query", "transformers"):
-        rotation = dynamic_ntk.bands(rope_of(model.config), LENGTH, factor=2.0, mode=mode)
-        with answering(model, rotation, Sizes()) as answers:
-            ((_, answer),) = answers([QUESTION])
-        found[mode] = sum(answer.nll)
-    assert len({round(total, 2) for total in found.values()}) == 3
