@@ -35,8 +35,6 @@ from ropewalk.tasks.types import TaskContext
 logging.disable_progress_bar()  # of shards that are written: a log keeps every step of it
 console = Console()
 WATCHED = 60  # passkeys that a progress line tells of
-
-
 FILLERS: tuple[Filler, ...] = ("standard", "documents")
 
 
@@ -87,8 +85,7 @@ def _cumulative(source: TaskContext) -> list[int]:
 def passkey_row(source: TaskContext, recipe: Recipe, least: int, draw: Random) -> Row:
     """Draw a passkey prompt of random length, depth and filler; text follows a short one."""
     length = draw.randint(least, recipe.window)
-    key, depth = draw.randrange(10_000, 100_000), draw.random()
-    filler = draw.choice(FILLERS)
+    key, depth, filler = draw.randrange(10_000, 100_000), draw.random(), draw.choice(FILLERS)
     trial = prompt(source, length, key, depth, filler=filler, draw=draw)
     tokens, start = trial.tokens, trial.start
     weights = [1.0 if filler == "documents" else 0.2] * start
@@ -206,12 +203,8 @@ def passkey_share(model: Any, source: TaskContext, window: int, least: int) -> f
     recovered = 0
     for trial in range(WATCHED):
         draw = Random(f"watch/{trial}")
-        length, key, depth = (
-            draw.randint(least, window),
-            draw.randrange(10_000, 100_000),
-            draw.random(),
-        )
-        filler: Filler = "standard" if trial % 2 else "documents"
+        length = draw.randint(least, window)
+        key, depth, filler = draw.randrange(10_000, 100_000), draw.random(), FILLERS[1 - trial % 2]
         asked = prompt(source, length, key, depth, filler=filler, draw=draw)
         logits = model(input_ids=torch.tensor([asked.tokens], device=model.device)).logits[0]
         answer = logits[asked.start - 1 : -1].argmax(-1).tolist()
@@ -230,12 +223,11 @@ class Training:
     ) -> None:
         self.model, self.recipe, self.texts, self.out = model, recipe, texts, out
         self.settings = dict(settings)
+        matrices = [p for p in model.parameters() if p.dim() > 1]
+        others = [p for p in model.parameters() if p.dim() <= 1]
         groups = [
-            {
-                "params": [p for p in model.parameters() if p.dim() > 1],
-                "weight_decay": recipe.decay,
-            },
-            {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0},
+            {"params": matrices, "weight_decay": recipe.decay},
+            {"params": others, "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), fused=True)
         self.state: dict[str, Any] = {"step": 0, "seconds": 0.0, "curve": []}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from hashlib import file_digest
@@ -64,10 +64,9 @@ def config(encoding: str, recipe: Recipe, tokenizer: Any) -> EncodingConfig:
     )
 
 
-def begin(encoding: str, recipe: Recipe, texts: Texts, tokenizer: Any, out: Path) -> Training:
+def begin(own: EncodingConfig, recipe: Recipe, texts: Texts, out: Path) -> Training:
     """Build the model of an encoding, or read it back from its last checkpoint."""
     torch.manual_seed(recipe.seed)
-    own = config(encoding, recipe, tokenizer)
     return Training(EncodingForCausalLM(own), recipe, texts, out, settings(own, recipe))
 
 
@@ -78,13 +77,13 @@ def settings(own: EncodingConfig, recipe: Recipe) -> dict[str, Any]:
 
 def train(encoding: str, recipe: Recipe, texts: Texts, tokenizer: Any, out: Path) -> None:
     """Train one model into its folder, with the record of how it came to be."""
+    own = config(encoding, recipe, tokenizer)
     if (out / "training.json").exists():
-        known = json.loads((out / "training.json").read_text())["recipe"]
-        if known != settings(config(encoding, recipe, tokenizer), recipe):
+        if json.loads((out / "training.json").read_text())["recipe"] != settings(own, recipe):
             raise UserError(f"{out} is a model of another file or recipe; move it, or give --out.")
         console.print(f"{out} is there already")
         return
-    task = begin(encoding, recipe, texts, tokenizer, out)
+    task = begin(own, recipe, texts, out)
     record = call(f"encoding {encoding}", lambda: task.run(EVERY, out.name))
     task.model.save_pretrained(out)
     tokenizer.save_pretrained(out)
@@ -140,12 +139,13 @@ def main(
     """
     asked = list(encodings or names("encoding"))
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
-    own = [encoding for encoding in asked if config(encoding, PLAIN, tokenizer).code]
     texts = read_texts(tokenizer, list(training()), PLAIN.window)
-    for encoding in own:  # a first step, before hours of others
-        with TemporaryDirectory() as folder:
-            trial = begin(encoding, PLAIN, texts, tokenizer, Path(folder))
-            call(f"encoding {encoding}", partial(trial.step, 0))
+    for encoding in asked:
+        own = config(encoding, PLAIN, tokenizer)
+        if own.code:  # a user's file takes a first step before hours of others
+            with TemporaryDirectory() as folder:
+                trial = begin(own, PLAIN, texts, Path(folder))
+                call(f"encoding {encoding}", partial(trial.step, 0))
     recipe = recipe_for(out, steps, passkeys)
     count = counted(len(asked) * seeds, "models")
     console.print(f"{count} of {recipe.steps} steps into {out}")
@@ -156,23 +156,7 @@ def main(
             train(encoding, made, texts, tokenizer, out / f"{name}-seed{seed}")
 
 
-def fact_row(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what a model's record says of its size, its losses and its passkeys."""
-    curve = record["curve"]
-    keys = [point["step"] for point in curve if point["passkey"] >= FOUND]
-    return {
-        "parameters": record["parameters"],
-        "of the encoding": record["of_the_encoding"],
-        "steps": record["recipe"]["steps"],
-        "minutes of training": round(record["seconds"] / 60, 1),
-        "held-out loss (nats)": curve[-1]["held_out"]["all"],
-        "passkeys inside the window": curve[-1]["passkey"],
-        "passkeys from step": keys[0] if keys else None,
-        "weights": record["weights"],
-    }
-
-
-def works(model: Any, recipe: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+def works(model: Any, recipe: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     """Return what is timed of a model: a training step, a forward of one window, and of more."""
     window = recipe["window"]
     rows = torch.randint(recipe["vocabulary"], (recipe["rows"], window))
@@ -231,15 +215,23 @@ def table_of(models: Path, rounds: int, run_code: bool) -> pd.DataFrame:
     files = sorted(models.glob("*/training.json"))
     if not files:
         raise UserError(f"{models} has no trained models; name the folder that --out named.")
-    records = {file.parent.name: json.loads(file.read_text()) for file in files}
-    rows = {name: fact_row(record) for name, record in records.items()}
-    loaded = {
-        name: works(
-            AutoModelForCausalLM.from_pretrained(models / name, run_code=run_code),
-            record["recipe"],
-        )
-        for name, record in records.items()
-    }
+    rows, loaded = {}, {}
+    for file in files:
+        record, name = json.loads(file.read_text()), file.parent.name
+        curve = record["curve"]
+        keys = [point["step"] for point in curve if point["passkey"] >= FOUND]
+        rows[name] = {
+            "parameters": record["parameters"],
+            "of the encoding": record["of_the_encoding"],
+            "steps": record["recipe"]["steps"],
+            "minutes of training": round(record["seconds"] / 60, 1),
+            "held-out loss (nats)": curve[-1]["held_out"]["all"],
+            "passkeys inside the window": curve[-1]["passkey"],
+            "passkeys from step": keys[0] if keys else None,
+            "weights": record["weights"],
+        }
+        model = AutoModelForCausalLM.from_pretrained(file.parent, run_code=run_code)
+        loaded[name] = works(model, record["recipe"])
     seconds = timed(loaded, rounds)
     first = next((name for name in seconds.index if name.startswith("rope-")), seconds.index[0])
     ratios = (seconds / seconds.loc[first]).round(2).add_suffix(", relative to rope")

@@ -15,7 +15,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from _texts import training
@@ -57,35 +56,21 @@ def train_tokenizer(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
     )
 
 
-def train(
-    recipe: Recipe,
-    documents: Sequence[tuple[str, str]],
-    out: Path,
+@app.default
+def main(
+    out: Path = Path("training/reference"),
     *,
+    steps: int = Recipe.steps,
+    seed: int = Recipe.seed,
     device: str = "cpu",
-    every: int = 100,
 ) -> None:
-    """Train on the documents, save and watch ``every`` so many steps, write the model folder."""
+    """Train the reference model into a folder of its own, saved and watched every 100 steps."""
+    recipe, documents = Recipe(seed=seed, steps=steps), list(training())
     make_folder(out)
     if not (out / "tokenizer.json").exists():
         train_tokenizer([text for _, text in documents], recipe.vocabulary).save_pretrained(out)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(out)
-    torch.manual_seed(recipe.seed)
-    model = LlamaForCausalLM(config(recipe, tokenizer)).to(device)
-    texts = read_texts(tokenizer, documents, recipe.window)
-    console.print(
-        f"{sum(len(p.tokens) for p in texts.source.documents())} tokens of text; {recipe}"
-    )
-    record = Training(model, recipe, texts, out, asdict(recipe)).run(every)
-    model.to(torch.bfloat16).save_pretrained(out)
-    with replacing(out / "training.json") as file:
-        file.write(json.dumps(record, indent=1).encode() + b"\n")
-    console.print(f"written to {out}")
-
-
-def config(recipe: Recipe, tokenizer: Any) -> LlamaConfig:
-    """Return the config of the reference model."""
-    return LlamaConfig(
+    config = LlamaConfig(
         vocab_size=recipe.vocabulary,
         hidden_size=recipe.width,
         intermediate_size=recipe.mlp,
@@ -99,18 +84,17 @@ def config(recipe: Recipe, tokenizer: Any) -> LlamaConfig:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
-
-
-@app.default
-def main(
-    out: Path = Path("training/reference"),
-    *,
-    steps: int = Recipe.steps,
-    seed: int = Recipe.seed,
-    device: str = "cpu",
-) -> None:
-    """Train the reference model into a folder of its own."""
-    train(Recipe(seed=seed, steps=steps), list(training()), out, device=device)
+    torch.manual_seed(recipe.seed)
+    model = LlamaForCausalLM(config).to(device)
+    texts = read_texts(tokenizer, documents, recipe.window)
+    console.print(
+        f"{sum(len(p.tokens) for p in texts.source.documents())} tokens of text; {recipe}"
+    )
+    record = Training(model, recipe, texts, out, asdict(recipe)).run(every=100)
+    model.to(torch.bfloat16).save_pretrained(out)
+    with replacing(out / "training.json") as file:
+        file.write(json.dumps(record, indent=1).encode() + b"\n")
+    console.print(f"written to {out}")
 
 
 if __name__ == "__main__":
