@@ -29,8 +29,6 @@ def config(kind: str) -> Any:
         "both": peft.LoraConfig(
             r=4, target_modules=["embed_tokens"], init_lora_weights=False, ensure_weight_tying=True
         ),
-        "alora": peft.LoraConfig(r=4, target_modules=["q_proj"], alora_invocation_tokens=[1, 2],
-            task_type="CAUSAL_LM"),
         "prefix": peft.PrefixTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM"),
     }  # fmt: skip
     return kinds[kind]

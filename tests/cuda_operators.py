@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +19,6 @@ FLASH, EFFICIENT = "_scaled_dot_product_flash_attention", "_efficient_attention_
 SCHEMAS = {name: getattr(torch.ops.aten, name).default._schema for name in (FLASH, EFFICIENT)}
 ATTENTION = "scaled_dot_product_attention"
 WAITS = {"equal": True, "is_nonzero": False, "_local_scalar_dense": 0}  # and made-up results
-NO_KERNEL = ("empty", "empty_strided", "new_empty", "empty_like", "_unsafe_view", "detach", "alias")
 FILLED = 32  # rows of the efficient kernel's log-sum-exp are whole ones
 
 
@@ -95,17 +93,15 @@ def attention(
 
 
 class Counted(TorchDispatchMode):
-    """Count what runs on the tensors of a device: "meta", which have no data, or "cuda".
+    """Count what runs on tensors of the device "meta", which have no data.
 
-    ``kernels`` are counted by operator, with attention as one. ``waits`` are the times that the
-    host reads numbers back, which of meta tensors are made up. ``peak`` is the largest number of
-    bytes alive at once, without those of an ignored model.
+    ``waits`` are the times that the host reads numbers back, which of meta tensors are made up.
+    ``peak`` is the largest number of bytes alive at once, without those of an ignored model.
     """
 
-    def __init__(self, device: str = "meta") -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.device, self.known = device, set[int]()
-        self.kernels = Counter[str]()
+        self.known = set[int]()
         self.waits = self.live = self.peak = 0
 
     def ignore(self, model: torch.nn.Module) -> None:
@@ -124,13 +120,12 @@ class Counted(TorchDispatchMode):
         if self._there((args, kwargs)):
             to_host = name == "_to_copy" and str(kwargs.get("device")) == "cpu"
             self.waits += to_host or name in WAITS
-            if self.device == "meta" and (to_host or name in WAITS):
+            if to_host or name in WAITS:
                 zeros = torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
                 return WAITS.get(name, zeros)
-        empty = name == ATTENTION and self.device == "meta"  # else it makes all scores
+        empty = name == ATTENTION  # else it makes all scores
         out = torch.empty_like(args[0]) if empty else func(*args, **kwargs)
         made = self._there(out)
-        self.kernels[name] += bool(made) and not func.is_view and name not in NO_KERNEL
         for storage in (tensor.untyped_storage() for tensor in made):
             place, size = storage._cdata, -(-storage.nbytes() // 512) * 512  # as allocated
             if place not in self.known:
@@ -142,7 +137,7 @@ class Counted(TorchDispatchMode):
 
     def _there(self, value: Any) -> list[torch.Tensor]:
         tensors = (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
-        return [tensor for tensor in tensors if tensor.device.type == self.device]
+        return [tensor for tensor in tensors if tensor.device.type == "meta"]
 
     def _drop(self, place: int, size: int) -> None:
         self.known.discard(place)

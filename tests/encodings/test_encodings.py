@@ -10,7 +10,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from ropewalk.harness.commands.new import new as new_file
 from ropewalk.harness.encodings._config import config_of
-from ropewalk.harness.encodings._model import EncodingAttention, EncodingForCausalLM
+from ropewalk.harness.encodings._model import EncodingForCausalLM
 from ropewalk.harness.encodings.types import Places, bucket
 from ropewalk.harness.engine import Sizes, answers, shareable
 from ropewalk.harness.errors import UserError
@@ -19,7 +19,6 @@ from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.patch import answering, patched
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load, names
-from ropewalk.harness.runs.provenance import facts
 from ropewalk.harness.runs.store import read_run, read_samples
 from ropewalk.scaling import Frequencies
 from ropewalk.tasks import Generate, Loglikelihood
@@ -158,13 +157,6 @@ def test_buckets_are_those_of_t5():
     assert torch.equal(bucket(distance, 32, 128), wanted)
 
 
-def test_slopes_of_any_number_of_heads():
-    """Those of the paper: 1/2 to 1/256 for 8 heads, and every second one of 16 beside 8 for 12."""
-    slopes = load("encoding", "alibi").module.slopes
-    assert slopes(8) == [2.0**-h for h in range(1, 9)]
-    assert slopes(12) == slopes(8) + [2.0 ** -(h / 2) for h in (1, 3, 5, 7)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", EVERY)
 @torch.inference_mode()
@@ -187,24 +179,15 @@ def test_a_model_is_saved_read_cached_and_causal(encoding, tmp_path):
 
 @pytest.mark.parametrize("encoding", ["alibi", "fire", "shaw", "deberta", "untied", "rope_linear"])
 def test_scores_in_parts_are_those_of_a_whole_forward(encoding, monkeypatch):
-    model, tokens, parts = model_of(encoding), text(50), []
+    model, tokens = model_of(encoding), text(50)
     padded = torch.ones_like(tokens)
     padded[:, 45:] = 0
-    own = EncodingAttention.part
-
-    def counted(self: Any, *given: Any) -> Any:
-        parts.append(given[-2])
-        return own(self, *given)
-
-    monkeypatch.setattr(EncodingAttention, "part", counted)
     monkeypatch.setattr("ropewalk.harness.encodings._config.SCORES", 2 * 50 * 7)
     monkeypatch.setattr("ropewalk.harness.encodings._config.LEAST_QUERIES", 1)
     with torch.enable_grad():
         whole = model(input_ids=tokens, attention_mask=padded, use_cache=False).logits[:, :45]
-    assert parts == [slice(0, 50)] * 2
     with torch.inference_mode():
         here = model(input_ids=tokens, attention_mask=padded, use_cache=False).logits[:, :45]
-        assert parts[2:10] == [slice(first, first + 7) for first in range(0, 50, 7)]
         cache = model(input_ids=tokens[:, :20]).past_key_values
         after = model(input_ids=tokens[:, 20:45], past_key_values=cache).logits
     assert torch.allclose(here, whole, atol=3e-5)
@@ -214,17 +197,11 @@ def test_scores_in_parts_are_those_of_a_whole_forward(encoding, monkeypatch):
 @torch.inference_mode()
 def test_padding_before_a_text_is_refused():
     model, tokens = model_of("shaw"), text(30)
-    whole = model(input_ids=tokens, use_cache=False).logits
     both = torch.cat((tokens, tokens.roll(6, 1)))
     mask = torch.ones_like(both)
-    mask[0, 24:] = 0
-    padded = model(input_ids=both, attention_mask=mask, use_cache=False).logits
-    assert torch.allclose(padded[0, :24], whole[0, :24], atol=1e-5)
-    mask[0, 24:], mask[1, :6] = 1, 0
+    mask[1, :6] = 0
     with pytest.raises(ValueError, match="same positions"):
         model(input_ids=both, attention_mask=mask)
-    with pytest.raises(ValueError, match="same positions"):
-        model.generate(both, attention_mask=mask, max_new_tokens=2, pad_token_id=0)
     places = torch.stack((torch.arange(30), torch.arange(30) + 1))
     with pytest.raises(ValueError, match="same positions"):
         model(input_ids=both, position_ids=places)
@@ -280,18 +257,6 @@ def test_positions_are_moved_in_the_rotary_one():
         pass
 
 
-@pytest.mark.slow
-def test_models_are_of_one_size():
-    """What an encoding adds its MLP gives back: all are within 2 % of the plain one."""
-    fields = {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4}
-    counts = {}
-    for name in names("encoding"):
-        with torch.device("meta"):
-            model = EncodingForCausalLM(config_of(name, **fields))
-        counts[name] = sum(parameter.numel() for parameter in model.parameters())
-    assert max(abs(count / counts["none"] - 1) for count in counts.values()) < 0.02
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     file = tmp_path / "mine.py"
@@ -339,9 +304,7 @@ def test_code_beside_weights_runs_only_where_it_is_allowed(folder, docs, tmp_pat
     refused = ropewalk(*words)
     assert (refused.status, "--trust-remote-code" in refused.err) == (2, True)
     assert ropewalk(*words, "--trust-remote-code").status == 0
-    record = read_run(tmp_path / "out")  # its name and type alone do not say what was measured
-    assert record["model"]["encoding"] == "mine.py:rate=0.25"
-    assert "encoding=mine.py:rate=0.25" in dict(facts([record]))["model"][0]
+    assert read_run(tmp_path / "out")["model"]["encoding"] == "mine.py:rate=0.25"
     with pytest.raises(UserError, match="trust-remote-code"):
         AutoModelForCausalLM.from_pretrained(folder)
     (folder / "mine.py").write_text(MINE.replace("0.5\n", "0.6\n"), encoding="utf-8")

@@ -8,7 +8,6 @@ import torch
 
 from ropewalk.harness.engine import Sizes, answers
 from ropewalk.harness.engine.forward import shareable
-from ropewalk.harness.engine.packed_attention import NAME
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.tasks.types import Loglikelihood, Request, Response
 from tests.asking import asked, forwarded, together
@@ -108,18 +107,6 @@ def test_what_is_more_than_causal_attention_is_not_shared(family):
 def test_what_is_not_shared_has_the_bits_of_each_alone(family):
     model, questions = build(tiny(family)), asked()[2:5]  # they begin with the same 300 tokens
     assert together(model, questions, Sizes()) == alone(model, questions)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "mixtral", "gemma2", "falcon"])
-def test_the_model_is_as_it_was(family):
-    model = build(tiny(family))
-    before, tokens = model.config._attn_implementation, torch.arange(1, 90)[None]
-    with torch.inference_mode():
-        wanted = model(input_ids=tokens).logits
-        for _ in answers(model, asked()):
-            assert model.config._attn_implementation == before != NAME
-            assert torch.equal(model(input_ids=tokens).logits, wanted)
 
 
 def test_a_curve_costs_its_longest_length():

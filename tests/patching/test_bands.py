@@ -122,14 +122,6 @@ def test_a_longer_context_than_the_bands_is_refused():
         likelihoods(model_of("llama"), TOKENS)
 
 
-def test_bands_of_another_model_are_refused():
-    with (
-        pytest.raises(UserError, match="channel pairs"),
-        patched(model_of("gpt_neox"), bands_of("llama")),
-    ):
-        pass
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_as_exact_as_it_gets(dtype):
     """Bands in 16 bits are as far from float32 as the plain model in 16 bits is, not farther."""

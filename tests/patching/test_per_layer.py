@@ -18,7 +18,7 @@ from ropewalk.harness.patching.frequencies import rotary_name
 from ropewalk.harness.patching.patch import patched
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
-from ropewalk.scaling import layerwise, longrope, none, ntk, pi, yarn
+from ropewalk.scaling import layerwise, none, ntk, pi, yarn
 from ropewalk.scaling.types import Frequencies, PerLayerFrequencies, Rope
 from tests import families
 from tests.asking import asked, own_losses, together
@@ -148,17 +148,6 @@ def test_layerwise_is_its_method_at_each_layers_factor(kind, plain):
     plainest = none.frequencies(ROPE, 1).fingerprint
     assert layerwise.frequencies(ROPE, 2048, kind=kind, **still).fingerprint == plainest
     assert layerwise.frequencies(ROPE, 256, first=2, kind=kind).fingerprint == plainest
-
-
-def test_tables_of_layers_may_have_numbers_in_common(tmp_path):
-    """What stands beside ``layers`` is of every layer that has none of its own."""
-    file = tmp_path / "numbers.json"
-    own = [{"long_factor": [2.0] * 32, "attention_factor": 1.5}, {"long_factor": [3.0] * 32}]
-    common = {"short_factor": [1.0] * 32, "attention_factor": 1.25}
-    file.write_text(json.dumps({**common, "layers": own}))
-    one = longrope.frequencies(ROPE, 2048, factors=str(file))
-    assert [layer.attention_factor for layer in one.layers] == [1.5, 1.25]
-    assert [float(layer.inv_freq[0]) for layer in one.layers] == pytest.approx([1 / 2, 1 / 3])
 
 
 @pytest.mark.slow

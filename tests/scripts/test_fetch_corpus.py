@@ -73,20 +73,11 @@ def test_a_document_is_written_once_and_with_unix_line_ends(script, tmp_path):
     script.main(out=tmp_path / "corpus")
     written = tmp_path / "corpus/one.txt.gz"
     assert gzip.decompress(written.read_bytes()) == b"one\ntwo\n"
-    source.unlink()
+    source.write_text("changed")
     script.main(out=tmp_path / "corpus")  # reads nothing again
     script.download.cache_clear()
     written.unlink()
-    with pytest.raises(UserError, match=r"source\.txt cannot be read: .*No such file"):
-        script.main(out=tmp_path / "corpus")
-
-
-def test_another_text_than_the_listed_one_is_an_error(script, tmp_path):
-    source = tmp_path / "source.txt"
-    source.write_text("changed")
-    save_list(tmp_path, source.as_uri(), 64 * "0")
-    digest = sha256(b"changed").hexdigest()
-    with pytest.raises(UserError, match=f"has the SHA-256 {digest}, but list.csv lists 000"):
+    with pytest.raises(UserError, match=r"has the SHA-256 \w+, but list\.csv lists"):
         script.main(out=tmp_path / "corpus")
     assert not list((tmp_path / "corpus").iterdir())
 
