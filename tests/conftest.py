@@ -48,7 +48,7 @@ settings.register_profile(
 settings.load_profile("busy")
 LONGEST = (
     "bench", "page", "seeds", "tables", "foreign", "encodings", "recommend", "bands", "answers",
-    "compiled", "outcome", "doctor", "run", "export", "cluster", "memory", "trackers",
+    "accelerated", "outcome", "doctor", "run", "export", "cluster", "memory", "trackers",
     "trust", "layers", "race", "api", "generation", "paper", "checkpoints", "gguf", "hub_http",
     "exact", "families", "readme", "failures", "folders",
 )  # fmt: skip
