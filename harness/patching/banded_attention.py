@@ -239,7 +239,8 @@ class BandedAttention:
                 return present
             return self._rotated(where, layout, band, keys, present, query=False)
         # Rotated keys of this band, and from where to where they are.
-        whole, low, high = kept.parts.get(band, (None, 0, 0))
+        rows: tuple[Tensor | None, int, int] = kept.parts.get(band, (None, 0, 0))
+        whole, low, high = rows
         if not low <= keys.start <= high:
             low = high = keys.start
         new = slice(high, max(high, min(keys.stop, end)))
