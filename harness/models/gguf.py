@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from functools import lru_cache
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from huggingface_hub import cached_assets_path, constants
+from safetensors import SafetensorError
+from safetensors.torch import save_model
 from tokenizers import Regex, decoders
 from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import AutoConfig, PreTrainedConfig
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.files import new_folder
+from ropewalk.harness.models.files import file_hash
 from ropewalk.harness.models.structure import without_weights
 from ropewalk.harness.patching.config import is_rotary, rope_of, sliding_window
 
+log = logging.getLogger("ropewalk")
 GGUF = ".gguf"
 ALONE = f"model{GGUF}"
 PLAIN_BASE = 10_000.0  # the base of a file that gives none, by the format's definition
@@ -52,6 +62,31 @@ def pretrained(where: str) -> Iterator[tuple[str, dict[str, str]]]:
         (Path(folder) / ALONE).symlink_to(Path(where).absolute())
         with redirect_stderr(nowhere):  # its progress bar has no switch
             yield folder, {"gguf_file": ALONE}
+
+
+def dequantized(fingerprint: str, dtype: str) -> Path:
+    """Return the folder for the dequantised weights of a file, which take long to compute.
+
+    It is in the Hugging Face assets cache (HF_ASSETS_CACHE), by the file's hash and by the versions
+    that the numbers depend on.
+    """
+    key = f"1 {version('transformers')} {version('gguf')} {fingerprint} {dtype}"
+    cache = cached_assets_path("ropewalk", "gguf", assets_dir=constants.HF_ASSETS_CACHE)
+    return Path(cache) / sha256(key.encode()).hexdigest()[:32]
+
+
+def keep(model: Any, where: str, fingerprint: str, folder: Path) -> None:
+    """Write the dequantised weights of a file that has not changed, whole or not at all."""
+    if file_hash(Path(where))[: len(fingerprint)] != fingerprint:
+        return
+    name = Path(where).name
+    try:
+        with new_folder(folder) as new:
+            save_model(model, str(new / SAFE_WEIGHTS_NAME), {"format": "pt"})
+            model.generation_config.save_pretrained(new)
+        log.info(f"The dequantised weights of {name} are kept for the next time in {folder}.")
+    except (UserError, OSError, SafetensorError) as error:
+        log.warning(f"The dequantised weights of {name} are not kept: {reason(error)}")
 
 
 def gguf_config(where: str) -> Any:

@@ -6,6 +6,7 @@ import re
 from copy import deepcopy
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.adapter import adapted
 from ropewalk.harness.models.checkpoint import DTYPES, Checkpoint
 from ropewalk.harness.models.files import reading, tensors
-from ropewalk.harness.models.gguf import is_gguf, pretrained
+from ropewalk.harness.models.gguf import dequantized, is_gguf, keep, pretrained
 from ropewalk.harness.models.structure import auto_model
 from ropewalk.harness.patching.frequencies import check_geometry
 
@@ -33,9 +34,14 @@ def load_weights(checkpoint: Checkpoint) -> Any:
     if checkpoint.loaded is not None:
         check_geometry(checkpoint.loaded, checkpoint.rope)
         return checkpoint.loaded
+    kept, own = None, checkpoint.fingerprint.partition("+")[0]  # without that of an adapter
+    if is_gguf(checkpoint.name) and not checkpoint.device_map:
+        kept = dequantized(own, checkpoint.dtype)
     with reading("weights", checkpoint.name):
-        model, info = _load(checkpoint)
+        model, info = _load(checkpoint, kept)
     _check_fit(checkpoint.name, model, info)
+    if kept is not None and not kept.exists():
+        keep(model, checkpoint.name, own, kept)
     if checkpoint.adapter is not None:
         with reading("adapter", checkpoint.adapter.name):
             model = adapted(model, checkpoint.adapter)
@@ -63,8 +69,11 @@ def parts_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
     return _check_fit(checkpoint.name, *loaded)
 
 
-def _load(checkpoint: Checkpoint, **more: Any) -> Any:
-    """Return the model and the library's report on its tensors."""
+def _load(checkpoint: Checkpoint, kept: Path | None = None, **more: Any) -> Any:
+    """Return the model and the library's report on its tensors.
+
+    ``kept`` is where the dequantised weights of a GGUF file may be.
+    """
     if checkpoint.device_map:
         more["device_map"] = checkpoint.device_map
     elif torch.device(checkpoint.device).type != "cpu":  # a CPU maps the files
@@ -72,6 +81,8 @@ def _load(checkpoint: Checkpoint, **more: Any) -> Any:
     if checkpoint.revision and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
         enable_progress_bars()  # a download of weights takes long; transformers' switch hides it
     with pretrained(checkpoint.name) as (where, file):
+        if kept is not None and kept.exists():
+            where, file = str(kept), {}
         return auto_model().from_pretrained(
             where,
             config=deepcopy(checkpoint.config),

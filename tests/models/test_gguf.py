@@ -1,16 +1,19 @@
 """A GGUF file as a model: the same numbers as its weights in a folder, or a sentence."""
 
 import os
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import LlamaTokenizer
 
 from ropewalk.harness.engine import answers
 from ropewalk.harness.errors import UserError
+from ropewalk.harness.models import weights
 from ropewalk.harness.models.checkpoint import Checkpoint, open_checkpoint
 from ropewalk.harness.models.gguf import SPACE, configure_tokenizer
 from ropewalk.harness.models.weights import load_weights
@@ -47,6 +50,39 @@ def test_a_file_is_the_model_of_its_weights(file):
     question = Loglikelihood(tuple(range(1, 97)), 1, doc_id="q")
     losses = [next(iter(answers(model, [question])))[1] for model in models]
     assert losses[0] == losses[1]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder for kept weights, empty."""
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "assets"))
+    return tmp_path / "assets" / "ropewalk" / "gguf" / "default"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_file_is_dequantised_once(dtype, file, cache, monkeypatch):
+    """The second time its weights are read from the cache, bit for bit."""
+    found = opened(file, dtype=dtype)
+    first = load_weights(found)
+    assert len(list(cache.rglob("model.safetensors"))) == 1
+    monkeypatch.setattr(weights, "pretrained", lambda _: nullcontext(("the file is not read", {})))
+    again = load_weights(found)
+    assert again.generation_config.to_dict() == first.generation_config.to_dict()
+    for name, tensor in first.state_dict().items():
+        assert tensor.dtype == again.state_dict()[name].dtype
+        assert torch.equal(tensor, again.state_dict()[name])
+
+
+def test_a_file_that_changed_after_it_was_opened_is_not_kept(file, cache):
+    copy = cache.parent / "copy.gguf"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(file.read_bytes())
+    found = opened(copy)
+    with copy.open("r+b") as changed:
+        changed.seek(-1, os.SEEK_END)
+        changed.write(b"\1")
+    load_weights(found)
+    assert not list(cache.rglob("*.safetensors"))
 
 
 @pytest.mark.slow
