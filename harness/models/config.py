@@ -32,6 +32,8 @@ def open_config(
     if not is_path(path) and (on_hub := HUB_GGUF.fullmatch(name)):
         with reading("config", name):  # even the config needs the whole file
             path = download(on_hub[1], revision, [on_hub[2]]) / on_hub[2]
+            if not path.exists():
+                raise UserError(f"{on_hub[1]} has no file {on_hub[2]}.")
         revision = None
     local = is_path(path)
     if local and revision:

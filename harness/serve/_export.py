@@ -257,7 +257,8 @@ def _fill(export: Export, out: Path, *, copy: bool) -> None:
         checkpoint = open_checkpoint(target.place, dtype="float32", device="cpu")
         model = load_weights(checkpoint)
         model.hf_quantizer = None  # its weights are no longer quantised
-        del model.config.quantization_config
+        if hasattr(model.config, "quantization_config"):  # it was dequantised just now
+            del model.config.quantization_config
         with foreign(f"the weights of {target.place} cannot be written"):
             model.save_pretrained(out)
             checkpoint.tokenizer.save_pretrained(out)

@@ -120,7 +120,7 @@ def test_what_is_gated_says_what_to_do(hub, run, monkeypatch):
     [
         ({"model": "org/absent"}, "no model of the hub has this name"),
         ({"model": f"{MODEL}@gone"}, "the hub has no such revision"),
-        ({"model": f"{MODEL}/gone.gguf"}, "gone.gguf does not exist"),
+        ({"model": f"{MODEL}/gone.gguf"}, "has no file gone.gguf"),
         ({"docs": "org/absent:count=1"}, "doesn't exist on the Hub"),
         ({"docs": f"{BOOKS}:revision=gone,count=1"}, "data set org/books"),
         ({"docs": f"{BOOKS}:split=train,count=1"}, "Available splits: ['test']"),
