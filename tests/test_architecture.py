@@ -12,7 +12,7 @@ from ropewalk.harness.plugins import ROOT
 # From the front door down: each imports only those below it. Nothing in scaling or tasks imports
 # harness.
 DOWN = (
-    "cli", "show", "commands", "trackers", "card", "recommend", "serve", "reports", "sweep", "runs",
+    "cli", "show", "commands", "recommend", "serve", "reports", "sweep", "runs",
     "models", "patching", "encodings", "data", "engine", "stats", "plugins", "files",
     "errors",
 )  # fmt: skip

@@ -16,8 +16,8 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 from tensorboardX.proto.event_pb2 import Event
 from wandb.proto.wandb_internal_pb2 import Record
 
-from ropewalk.harness import trackers
-from ropewalk.harness.trackers import series
+from ropewalk.harness.reports import _trackers as trackers
+from ropewalk.harness.reports._trackers import series
 from tests.command_line import lines_of, put_lines, samples, sweep
 
 Scores = dict[tuple[str, int], float]

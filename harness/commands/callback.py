@@ -16,9 +16,9 @@ from transformers.trainer_callback import CallbackHandler
 
 from ropewalk.harness.commands.run import Run, measured, open_loaded, planned
 from ropewalk.harness.errors import UserError
+from ropewalk.harness.reports._trackers import series
 from ropewalk.harness.stats.cells import cells
 from ropewalk.harness.sweep.spec import parse_all
-from ropewalk.harness.trackers import series
 
 log = logging.getLogger("ropewalk")
 

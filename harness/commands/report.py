@@ -188,8 +188,8 @@ def write(
 
     Only the code of ``tasks`` runs beside the built-in ones. Figures are drawn for ``paper``.
     """
-    from ropewalk.harness.card import write_card
     from ropewalk.harness.commands.gate import evaluate
+    from ropewalk.harness.reports._card import write_card
     from ropewalk.harness.reports._page import write_page
     from ropewalk.harness.reports._write import ALL, write_reports
     from ropewalk.harness.runs.compatible import raw_text, reasons, unpaired

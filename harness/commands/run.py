@@ -276,11 +276,11 @@ def planned(
 
     ``loaded`` takes the place of names. Raises UserError where no model is left.
     """
+    from ropewalk.harness.reports._trackers import check_trackers
     from ropewalk.harness.runs.store import run_folders
     from ropewalk.harness.sweep.measure import backend_for
     from ropewalk.harness.sweep.plan import make_plan
     from ropewalk.harness.sweep.record import describe
-    from ropewalk.harness.trackers import check_trackers
 
     with backend_for(specs[0]) as backend:
         check_trackers(specs[0].track)
@@ -326,10 +326,10 @@ def measured(pairs: Sequence[tuple[Plan, Path]], backend: Backend) -> Run:
 
 def measure_plan(plan: Plan, folder: Path, backend: Backend) -> list[Failure]:
     """Measure what a folder does not have yet of a plan, and return what has no number."""
+    from ropewalk.harness.reports._trackers import tracking
     from ropewalk.harness.sweep.measure import Started, failures, measure
     from ropewalk.harness.sweep.notes import note_plan, unnamed_cells
     from ropewalk.harness.sweep.progress import follow
-    from ropewalk.harness.trackers import tracking
 
     if text := unnamed_cells(plan, folder):
         log.info(text)
