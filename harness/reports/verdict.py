@@ -144,15 +144,19 @@ def _lines(cells: pd.DataFrame) -> Iterator[tuple[tuple[int, int, bool], str]]:
     """Yield every sentence with the place of its model, its length, and whether that is beyond."""
     models, tasks = list(cells["model"].unique()), cells["task"].nunique()
     groups: dict[tuple[str, int], list[tuple[Row, str]]] = {}
+    truncates = set()  # where one task's answer is to truncate, no method is the one for all
     for rows, gains in _groups(cells):
         here = rows[0]["model"], rows[0]["length"]
         groups.setdefault(here, []).append((rows[0], sentence(rows, gains)))
+        if not gains and any(row["use"] and _truncate(row) for row in rows):
+            truncates.add(here)
     for (model, length), lines in groups.items():
         first = lines[0][0]
         where = f"{first['relative_length']:.3g}x" + f", {model}" * (len(models) > 1)
         place = models.index(model), length, length > first["trained_length"]
         cell = cells[(cells["model"] == model) & (cells["length"] == length)]
-        if len(lines) > 1 and cell["above"].notna().any() and (chosen := _overall(cell)):
+        several = len(lines) > 1 and cell["above"].notna().any()
+        if several and (model, length) not in truncates and (chosen := _overall(cell)):
             yield place, f"{where}: {chosen}."
         for row, line in lines:
             task = f", {row['task']}" * (tasks > 1)
