@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +16,7 @@ from cyclopts import (
     App,
     CycloptsError,
     Group,
+    MissingArgumentError,
     Parameter,
     UnknownCommandError,
     UnusedCliTokensError,
@@ -35,7 +39,7 @@ from ropewalk.harness.commands.tune import tune
 from ropewalk.harness.errors import Problems, UserError, reason
 from ropewalk.harness.sweep.spec import mistakes
 
-REFUSED, INTERRUPTED = 2, 130  # exit statuses
+REFUSED, INTERRUPTED, UNREAD = 2, 130, 141  # exit statuses
 
 app = App(
     name="ropewalk",
@@ -89,7 +93,10 @@ def _call(
 def main(words: Sequence[str] | None = None) -> Any:
     """Run the command line; a user's error is one sentence on stderr and exit status 2."""
     words = sys.argv[1:] if words is None else words
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what batch systems send
+    _open_streams()
+    for name in (signal.SIGTERM, signal.SIGHUP):  # a batch system's end; a terminal that closes
+        if name == signal.SIGTERM or signal.getsignal(name) == signal.SIG_DFL:  # nohup goes on
+            signal.signal(name, signal.default_int_handler)
     try:
         status = app.meta(
             words, result_action="return_value", exit_on_error=False, print_error=False
@@ -100,13 +107,36 @@ def main(words: Sequence[str] | None = None) -> Any:
                           UserError(_mistaken(error)))  # fmt: skip
     except UserError as error:
         status = _refused(error)
-    except OSError as error:  # of stdout: a full disk, a closed terminal
-        status = _refused(UserError(f"{reason(error)}{_kept(error)}"))
+    except BrokenPipeError:  # as for ``cat``, whose reader went away
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+        status = UNREAD
+    except OSError as error:  # of stdout or stderr: a log on a full disk, a closed terminal
+        # Else Python would write the rest of the buffer again at the end.
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+        status = REFUSED
+        with suppress(OSError):
+            _refused(UserError(f"{reason(error)}{_kept(error)}"))
     except KeyboardInterrupt as error:
         show.failed(UserError(f"Interrupted{_kept(error)}"), INTERRUPTED)
         status = INTERRUPTED
     show.end()
     sys.exit(status)
+
+
+def _open_streams() -> None:
+    """Open /dev/null where stdin, stdout or stderr is closed, before a file takes its number.
+
+    A character that a terminal lacks becomes ?.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _refused(error: UserError) -> int:
@@ -127,6 +157,11 @@ def _mistaken(error: CycloptsError) -> str:
         return (
             f"{command} has no place for {' '.join(words)!r}; name the flag that it belongs to, as "
             f"in --docs books, which takes one value (see {command} --help)."
+        )
+    if isinstance(error, MissingArgumentError) and "--model" in str(error):
+        return (
+            f"{command} needs a model: ropewalk {command} FOLDER or OWNER/NAME. (reference is the "
+            "embedded demo model.)"
         )
     if isinstance(error, UnknownCommandError) and words and words[0].startswith("-"):
         return f"name a command first: ropewalk run {' '.join(words)}"

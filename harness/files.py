@@ -13,6 +13,8 @@ from typing import BinaryIO
 
 from ropewalk.harness.errors import UserError, reason
 
+UNNAMED = "name a folder; for the working folder, write its path in full"
+
 
 def expanded(name: str) -> Path:
     """Return a path with its ``~`` expanded; that of an unknown user stays."""
@@ -37,7 +39,7 @@ def make_folder(folder: Path, what: str = "folder") -> None:
     An empty name, as of a variable that is not set, does not mean the working folder.
     """
     if folder == Path():
-        raise UserError(f"{what}: name a folder; for the working folder, write its path in full.")
+        raise UserError(f"{what}: {UNNAMED}.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -73,6 +75,8 @@ def new_folder(path: Path, what: str = "folder") -> Iterator[Path]:
     ``path`` is new, or an empty folder. Raises UserError where it cannot be written; then nothing
     is left of it.
     """
+    if path == Path():
+        raise UserError(f"{what}: {UNNAMED}.")
     new = path.absolute().with_name(f".{path.name}.new")
     make_folder(new.parent, what)
     shutil.rmtree(new, ignore_errors=True)  # a kill left it

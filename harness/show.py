@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from ropewalk.harness.errors import UserError, printable, reason
@@ -31,7 +30,6 @@ class Output:
     command: str | None = None
     as_json: bool = False
     notes: list[dict[str, Any]] = field(default_factory=list)
-    screen: Console = field(default_factory=Console)
 
 
 current = Output()
@@ -54,10 +52,7 @@ class Notes(logging.Handler):
 def begin(words: Sequence[str], *, as_json: bool, quiet: bool, log_file: Path | None) -> None:
     """Set up the output of one command; raise UserError for a log that cannot be written."""
     global current
-    screen = Console(markup=False, emoji=False, highlight=False)
-    if not sys.stdout.isatty():
-        screen.width = PIPED
-    current = Output(words[0] if words else None, as_json, screen=screen)
+    current = Output(words[0] if words else None, as_json)
     err.quiet = quiet
     log.setLevel(logging.INFO)
     log.handlers = [Notes()]
@@ -75,12 +70,11 @@ def finish(result: Any) -> int:
     status: int = getattr(result, "status", 0)
     if current.as_json:
         _print_json(status, result=plain(result))
-        return status
-    if result is not None:
-        results = result if type(result) is list else [result]
-        text = printable_lines("\n".join(map(str, results)))
-        current.screen.print(text, soft_wrap=True)
+    elif result is not None:
+        text = printable_lines(str(result))
+        print(text)  # noqa: T201
         _add_to_log(text)
+    sys.stdout.flush()  # else a reader that went away is seen when Python ends
     return status
 
 

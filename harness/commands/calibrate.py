@@ -13,10 +13,11 @@ from cyclopts import Parameter
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.sweep.spec import (
-    MODEL,
-    OUTPUT,
+    OUT,
+    Model,
     Reading,
     Spec,
+    Whole,
     parse,
     settings_of,
     takes_settings,
@@ -53,11 +54,11 @@ class Calibration:
 
 @takes_settings
 def calibrate(
-    model: Annotated[str, Parameter(group=MODEL, alias="-m")],
+    model: Model,
     *,
     length: str = "1x",
-    documents: int = 10,
-    out: Annotated[Path, Parameter(group=OUTPUT, alias=("--output-path", "-o"))] = FILE,
+    documents: Whole = 10,
+    out: Annotated[Path, OUT] = FILE,
     spec: Annotated[Reading, Parameter(name="*")] = Reading(),
 ) -> Calibration:
     """Measure a model's heads on documents, for ms_poe:heads=FILE and dpe:heads=FILE.

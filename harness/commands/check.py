@@ -12,8 +12,8 @@ from ropewalk.harness.commands.list import kinds_of
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.sweep.spec import (
     MEASURED,
-    MODEL,
     Lengths,
+    Model,
     Opening,
     parse,
     settings_of,
@@ -55,7 +55,7 @@ def check(
     plugin: str,
     /,
     *,
-    model: Annotated[str, Parameter(group=MODEL, alias="-m")] = "reference",
+    model: Model = "reference",
     spec: Annotated[Checked, Parameter(name="*")] = Checked(),
 ) -> Findings:
     """Test the code of a method or an encoding against its contract.

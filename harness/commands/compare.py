@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.sweep.spec import OUTPUT
+from ropewalk.harness.sweep.spec import OUT
 
 if TYPE_CHECKING:
     from ropewalk.harness.reports._comparison import Comparison, PublishedComparison
@@ -24,8 +24,8 @@ def compare(
     tuned: str | None = None,
     tolerance: float | None = None,
     mixed: bool = False,
-    task: tuple[str, ...] = (),
-    out: Annotated[Path | None, Parameter(group=OUTPUT, alias=("--output-path", "-o"))] = None,
+    task: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    out: Annotated[Path | None, OUT] = None,
 ) -> Comparison | PublishedComparison:
     """Compare two runs cell by cell on the same documents, or a run with a published table.
 
@@ -44,7 +44,7 @@ def compare(
         tolerance: Percent by which a value may differ and count as reproduced. [default: 2]
         mixed: Compare with a table of another protocol or trained length too, with a warning.
         task: Your own task files that the runs were measured with: only these are executed.
-        out: Write the comparison there too, as CSV, Parquet, Markdown and LaTeX.
+        out: Write the comparison there too, as CSV and Markdown.
     """
     from ropewalk.harness.reports._comparison import two_runs, with_table
 

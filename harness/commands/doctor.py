@@ -7,12 +7,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ropewalk.harness.commands.check import Findings
-from ropewalk.harness.sweep.spec import MODEL, Reading, parse, settings_of, takes_settings
+from ropewalk.harness.sweep.spec import Model, Reading, parse, settings_of, takes_settings
 
 
 @takes_settings
 def doctor(
-    model: Annotated[str, Parameter(group=MODEL, alias="-m")],
+    model: Model,
     *,
     scaling: str = "native",
     length: str = "1x",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,20 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from ropewalk.harness.commands.run import DEMO
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.plugins import check_name
 from ropewalk.harness.sweep.spec import (
-    MODEL,
-    OUTPUT,
+    OUT,
+    Model,
     Opening,
-    folder,
     parse,
     settings_of,
     takes_settings,
 )
 
 log = logging.getLogger("ropewalk")
-PORTS = {"gguf": 8080, "vllm": 8000, "sglang": 30000}  # where each serves unless told otherwise
 if TYPE_CHECKING:
     from ropewalk.harness.serve._export import Export
 
@@ -35,22 +33,19 @@ else:
 
 @takes_settings
 def export(
-    model: Annotated[str, Parameter(group=MODEL, alias="-m")],
+    model: Model | None = None,
     *,
     scaling: Scaling,
     length: str,
     to: str,
-    out: Annotated[Path | None, Parameter(group=OUTPUT, alias=("--output-path", "-o"))] = None,
+    out: Annotated[Path | None, OUT] = None,
     copy: bool = False,
     spec: Annotated[Opening, Parameter(name="*")] = Opening(),
 ) -> Export:
     """Write a scaling as a serving engine reads it, and print its numerical error there.
 
-    ``changed`` of the result are the keys, ``distance`` is the numerical error relative to the
-    frequencies that were measured. Raises UserError for what the engine cannot express.
-
     Args:
-        model: A folder, a hub name or a GGUF file.
+        model: A folder, a hub name or a GGUF file. [default: reference, the embedded demo model]
         scaling: One method: NAME, NAME:option=value,… or a path to your own file.
         length: The longest input in tokens: 512, 4k (4096) or 2x (twice the trained window).
         to: The engine: transformers, vllm, sglang, gguf (llama.cpp), mlx or hf-code.
@@ -62,14 +57,11 @@ def export(
         raise UserError("--copy copies weights into the folder of --out; name one.")
     settings = {**settings_of(spec), "model": model, "scaling": [scaling], "length": [str(length)]}
     sweep = parse(None, settings)
+    if model is None:
+        log.info(DEMO)
     from ropewalk.harness.serve import _export
 
     result = _export.export(sweep, to)
-    if (port := PORTS.get(to)) is not None:
-        method = ["--scaling", str(scaling), "--length", str(result.target.length)]
-        words = [*sweep.opened, *method, "--server", f"http://127.0.0.1:{port}"]
-        line = shlex.join(["ropewalk", "doctor", *words])
-        log.info(f"Compare its losses while it runs: {line}")
     if out is None:
         return result
-    return replace(result, place=_export.write(result, folder(Path(out)), copy=copy))
+    return replace(result, place=_export.write(result, Path(out), copy=copy))

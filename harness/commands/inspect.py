@@ -11,11 +11,11 @@ from ropewalk.harness.sweep.spec import (
     LENGTHS,
     MEASURED,
     METHODS,
-    MODEL,
-    OUTPUT,
+    OUT,
     SCALING,
     Lengths,
     Methods,
+    Model,
     Opening,
     parse,
     settings_of,
@@ -37,9 +37,9 @@ class Inspected(Opening):
 
 @takes_settings
 def inspect(
-    model: Annotated[str, Parameter(group=MODEL, alias="-m")] = "reference",
+    model: Model = "reference",
     *,
-    out: Annotated[Path | None, Parameter(group=OUTPUT, alias=("--output-path", "-o"))] = None,
+    out: Annotated[Path | None, OUT] = None,
     spec: Annotated[Inspected, Parameter(name="*")] = Inspected(),
 ) -> Inspection:
     """Show what each scaling does to a model's channels, from the model's config alone.
@@ -47,7 +47,7 @@ def inspect(
     Args:
         model: A folder or a hub name. reference is the embedded demo
             model.
-        out: Where tables and figures go, as CSV, PNG, SVG and PDF. [default: print the table only]
+        out: Where tables and figures go, as CSV and PNG. [default: print the table only]
     """
     sweep = parse(None, {**settings_of(spec), "model": model})
     from ropewalk.harness.reports._inspection import inspect as compute

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from ropewalk.harness.errors import UserError, article
 from ropewalk.harness.plugins import names
+from ropewalk.harness.sweep.spec import OUT
 
 EXAMPLES = Path(__file__).parent / "examples"
 NEXT = {
@@ -35,7 +36,7 @@ def new(
     name: str,
     /,
     *,
-    out: Path = Path(),
+    out: Annotated[Path, OUT] = Path(),
 ) -> NewFile:
     """Write NAME.py, a working plug-in of about ten lines.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,6 +79,17 @@ class PlanSummary:
             f"{self.cost.bytes / 2**20:,.0f} MiB above the program itself."
         )
         return "\n".join(lines)
+
+
+class Plans(list[PlanSummary]):
+    """The plan of each model; the exit status is 1 where a model is ``left_out``."""
+
+    def __init__(self, plans: Iterable[PlanSummary], left_out: int) -> None:
+        super().__init__(plans)
+        self.status = int(bool(left_out))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
 
 
 def summarize(plan: Plan, folder: Path) -> PlanSummary:

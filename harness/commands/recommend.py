@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from pydantic import BeforeValidator, Field
 
 from ropewalk.harness.commands.run import open_loaded
 from ropewalk.harness.plugins import check_name
 from ropewalk.harness.sweep.spec import (
-    EXECUTION,
-    MEASURED,
     METHODS,
     MODEL,
     NO_FLAG,
-    OUTPUT,
     TASKS,
-    Lengths,
+    DryRun,
     Methods,
-    Spec,
-    folder,
+    OneModel,
+    Out,
     parse,
     settings_of,
     takes_settings,
@@ -31,22 +26,14 @@ if TYPE_CHECKING:
     from ropewalk.harness.recommend.recommend import Recommendation
 
 
-class Candidates(Spec):
+class Candidates(OneModel):
     """The settings of a race."""
 
     scaling: Annotated[Methods, Parameter(group=METHODS, show_default=False)] = ("all",)
     """The candidates: NAME, NAME:option=value,… or your own .py file. [default: all that need no
     training, at the fixed factor of the target, and what the checkpoint ships]"""
-    length: Annotated[Lengths, Parameter(group=MEASURED)] = ("4x",)
-    """The target: 32k (32768) or 4x (of the trained window)."""
     task: Annotated[tuple[str, ...], NO_FLAG] = TASKS
-    track: Annotated[tuple[str, ...], Field(exclude=True), NO_FLAG] = ()
-    out: Annotated[
-        Path | None,
-        BeforeValidator(folder),
-        Field(exclude=True),
-        Parameter(group=OUTPUT, alias=("--output-path", "-o")),
-    ] = None
+    out: Out = None
     """The run folder. [default: results/recommend-MODEL]"""
 
 
@@ -59,7 +46,7 @@ def recommend(
     tolerance: float = 1.0,
     margin: float = 1.0,
     budget: str | None = None,
-    dry_run: Annotated[bool, Parameter(group=EXECUTION)] = False,
+    dry_run: DryRun = False,
     spec: Annotated[Candidates, Parameter(name="*")] = Candidates(),
 ) -> Recommendation | None:
     """Recommend the method for a target length (--length, default 4x), by a race on your documents.
@@ -82,7 +69,7 @@ def recommend(
     if to is not None:
         check_name("engine", to.replace("-", "_"))  # before anything that takes long to import
     name, loaded = open_loaded(model, tokenizer, settings_of(spec))
-    settings = {"length": "4x", **settings_of(spec), "model": name}
+    settings = {**settings_of(spec), "length": spec.length, "model": name}
     if spec.scaling == ("all",):
         settings.pop("scaling", None)
     sweep = parse(None, settings)

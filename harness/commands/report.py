@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from ropewalk.harness.errors import UserError, reason
-from ropewalk.harness.sweep.spec import OUTPUT
+from ropewalk.harness.sweep.spec import OUT, OUTPUT, FailIf
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ class Reports:
 
     @property
     def status(self) -> int:
-        """The exit status: of a condition first, then 1 where a report or a score is missing."""
+        """The exit status: of a condition, else 1 where a report failed or a score is missing."""
         known = {verdict.holds for verdict in self.conditions}
         if True in known or None in known:
             return 3 if True in known else 4
@@ -100,16 +100,18 @@ def report(
     /,
     *,
     report: tuple[str, ...] | None = None,
-    task: tuple[str, ...] = (),
-    out: Annotated[Path | None, Parameter(group=OUTPUT, alias=("--output-path", "-o"))] = None,
+    task: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    out: Annotated[Path | None, OUT] = None,
     page: Annotated[Path | None, Parameter(group=OUTPUT)] = None,
     card: bool = False,
     mixed: bool = False,
     together: Annotated[bool | None, Parameter(negative=None)] = None,
     width: Literal["page", "column"] = "page",
     style: str | None = None,
-    format: tuple[Literal["tex", "svg", "pdf", "parquet"], ...] = (),
-    fail_if: Annotated[tuple[str, ...], Parameter(group=OUTPUT, show_default=False)] = (),
+    format: Annotated[
+        tuple[Literal["tex", "svg", "pdf", "parquet"], ...], Parameter(show_default=False)
+    ] = (),
+    fail_if: FailIf = (),
 ) -> Reports:
     """Make the tables, figures and page of one or more runs from their files.
 
@@ -130,6 +132,7 @@ def report(
         fail_if: As for `ropewalk run`.
     """
     from ropewalk.harness.reports._style import COLUMN, PAGE, Paper, drawing
+    from ropewalk.harness.reports._write import FORMATS
     from ropewalk.harness.runs.parquet import runs_at
     from ropewalk.harness.runs.store import REPORTS, runs_in
 
@@ -143,6 +146,9 @@ def report(
         )
     if page is not None and Path(page).suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--page {page}: name a file that ends in .html.")
+    formats = _several(format)
+    if unknown := {*formats} - {*FORMATS}:
+        raise UserError(f"--format {min(unknown)}: write some of {', '.join(FORMATS)}.")
     widths = {"page": PAGE, "column": COLUMN}
     if width not in widths:
         raise UserError(f"--width {width}: figures are as wide as a page or a column.")
@@ -158,16 +164,21 @@ def report(
     return write(
         folders,
         folder,
-        report,
-        task,
+        _several(report),
+        _several(task),
         mixed=mixed,
         together=together,
         page=Path(page) if page else None,
         card=card,
         paper=paper,
-        formats=format,
-        conditions=fail_if,
+        formats=formats,
+        conditions=_several(fail_if),
     )
+
+
+def _several(texts: Any) -> Any:
+    """Accept one text for a list of one, as from Python."""
+    return [texts] if isinstance(texts, str) else texts
 
 
 def write(

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 
-from ropewalk.harness.commands.plan import PlanSummary
+from ropewalk.harness.commands.plan import Plans
 from ropewalk.harness.errors import UserError, nearest
 from ropewalk.harness.files import is_path
 from ropewalk.harness.sweep.spec import (
     EXECUTION,
     MODEL,
-    OUTPUT,
+    DryRun,
+    FailIf,
     Spec,
     parse_all,
     settings_of,
@@ -123,6 +124,8 @@ class Run:
                 frame, **{**report.arguments, **options}
             )
             if figure and not isinstance(result, Figure):
+                if not hasattr(report.module, "draw"):
+                    raise UserError(f"the report {name} is a table; it has no figure.")
                 result = report.module.draw(frame, result)
         shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
         if isinstance(result, Figure) and shell is not None:
@@ -153,7 +156,8 @@ def _without_numbers(missing: Sequence[Failure]) -> Iterator[str]:
     if samples:
         yield "Without a number:"
     for line, units in list(samples.items())[:MOST]:
-        yield f"  {line}{f' ({len(units)} samples)' if units[0] else ''}"
+        some = ", ".join(unit for unit in units[:3] if unit) + (", …" if len(units) > 3 else "")
+        yield f"  {line}{f' ({some})' if some else ''}"
     if len(samples) > MOST:
         yield f"  … and {len(samples) - MOST} more; samples.jsonl has every reason."
 
@@ -166,12 +170,12 @@ def run_sweep(
     adapter: Annotated[tuple[str, ...] | None, Parameter(group=MODEL)] = None,
     spec: Annotated[Spec, Parameter(name="*")] = Spec(),
     from_: Annotated[Path | None, Parameter(name="--from", group=EXECUTION)] = None,
-    fail_if: Annotated[tuple[str, ...], Parameter(group=OUTPUT, show_default=False)] = (),
-    dry_run: Annotated[bool, Parameter(group=EXECUTION)] = False,
+    fail_if: FailIf = (),
+    dry_run: DryRun = False,
     batch_size: Annotated[str | None, HIDDEN] = None,
     log_samples: Annotated[bool, HIDDEN] = False,
     wandb_args: Annotated[str | None, HIDDEN] = None,
-) -> Run | list[PlanSummary]:
+) -> Run | Plans:
     """Run a sweep: every scaling x task x length. The same command continues where it stopped.
 
     Args:
@@ -203,18 +207,28 @@ def run_sweep(
     from ropewalk.harness.commands.gate import check, known_of
     from ropewalk.harness.commands.plan import summarize
     from ropewalk.harness.commands.report import write
+    from ropewalk.harness.reports._published import table_of
     from ropewalk.harness.runs.store import REPORTS
 
+    if specs[0].published is not None:
+        table_of(specs[0].published)
     with planned(specs) as (pairs, backend):
         for plan, _ in pairs:
             check(fail_if, known_of(plan))
         if dry_run:
-            return each_model(pairs, lambda pair: summarize(*pair))
+            names = [plan.checkpoint.label for plan, _ in pairs]
+            plans = each_model(names, pairs, lambda pair: summarize(*pair))
+            return Plans(plans, len(specs) - len(plans))
         done = measured(pairs, backend)
     folders = list(done.folders)
     place = folders[0] if len(specs) == 1 else folders[0].parent
     making = partial(write, folders, tasks=specs[0].task, mixed=len(folders) > 1)
-    reports = making(place / REPORTS, conditions=fail_if)
+    try:
+        reports = making(place / REPORTS, conditions=fail_if)
+    except UserError as error:  # a full disk, for instance
+        raise UserError(
+            f"{error} Everything measured is kept, and the same command writes the reports."
+        ) from error
     return replace(done, reports=reports, left_out=len(specs) - len(folders))
 
 
@@ -285,7 +299,7 @@ def planned(
     with backend_for(specs[0]) as backend:
         check_trackers(specs[0].track)
         make = partial(make_plan, elsewhere=backend.device, checkpoint=loaded)
-        plans = each_model(specs, make)
+        plans = each_model([spec.model for spec in specs], specs, make)
         records = [describe(plan) for plan in plans]
         folders = run_folders(specs[0].out, records, several=len(specs) > 1)
         usual = folders[0].with_name(f"run-{plans[0].checkpoint.label}")
@@ -294,21 +308,21 @@ def planned(
         yield list(zip(plans, folders, strict=True)), backend
 
 
-def each_model(items: Sequence[T], work: Callable[[T], R]) -> list[R]:
+def each_model(names: Sequence[str], items: Sequence[T], work: Callable[[T], R]) -> list[R]:
     """Return the results of the models that raise no error, and note which do.
 
     Raises UserError where every model does.
     """
-    results, rejected = [], []
-    for item in items:
+    results, rejected = [], {}
+    for name, item in zip(names, items, strict=True):
         try:
             results.append(work(item))
         except UserError as error:
-            rejected.append(error)
+            rejected[name] = error
     if not results:
-        raise rejected[0]
-    for why in rejected:
-        log.warning(f"A model is left out: {why}")
+        raise next(iter(rejected.values()))
+    for name, why in rejected.items():
+        log.warning(f"{name} is left out: {why}")
     return results
 
 
@@ -316,7 +330,8 @@ def measured(pairs: Sequence[tuple[Plan, Path]], backend: Backend) -> Run:
     """Measure every plan into its folder; raise UserError where every model does."""
     from ropewalk.harness.plugins import names_code
 
-    results = each_model(pairs, lambda pair: (pair[1], measure_plan(*pair, backend)))
+    names = [plan.checkpoint.label for plan, _ in pairs]
+    results = each_model(names, pairs, lambda pair: (pair[1], measure_plan(*pair, backend)))
     return Run(
         folders=tuple(folder for folder, _ in results),
         tasks=tuple(task for task in pairs[0][0].spec.task if names_code("task", task)),

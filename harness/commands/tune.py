@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import logging
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from ropewalk.harness.commands.run import DEMO
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.sweep.spec import (
     CELLS,
-    EXECUTION,
     MEASURED,
     METHODS,
-    MODEL,
-    NO_FLAG,
-    OUTPUT,
+    DryRun,
     Entries,
-    Lengths,
-    Spec,
-    folder,
+    Model,
+    OneModel,
+    Out,
+    Whole,
     parse,
     settings_of,
     takes_settings,
@@ -36,7 +33,7 @@ log = logging.getLogger("ropewalk")
 AGAINST = ("pi", "ntk", "critical_ntk", "ntk_by_parts", "yarn", "mr_rope")
 
 
-class Searched(Spec):
+class Searched(OneModel):
     """The settings of a search."""
 
     scaling: Annotated[tuple[str, ...], Parameter(group=METHODS)] = ("yarn",)
@@ -44,27 +41,19 @@ class Searched(Spec):
     for each channel (spline:knots=5, channels)."""
     task: Annotated[Entries, Parameter(group=MEASURED, alias=("--tasks", "-t"))] = ("perplexity",)
     """What is minimised: the loss of a task's targets (perplexity) or of its answers (passkey)."""
-    length: Annotated[Lengths, Parameter(group=MEASURED)] = ("4x",)
-    """The length in tokens: 4096, 4k or 4x (of the trained window)."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63), Parameter(group=MEASURED)] = 0
     """Seed of the split, of the search and of the task."""
-    track: Annotated[tuple[str, ...], Field(exclude=True), NO_FLAG] = ()
-    out: Annotated[
-        Path | None,
-        BeforeValidator(folder),
-        Field(exclude=True),
-        Parameter(group=OUTPUT, alias=("--output-path", "-o")),
-    ] = None
+    out: Out = None
     """The run folder. [default: results/tune-MODEL]"""
 
 
 @takes_settings
 def tune(
-    model: Annotated[str | None, Parameter(group=MODEL, alias="-m")] = None,
+    model: Model | None = None,
     *,
     against: tuple[str, ...] = AGAINST,
-    trials: int = 60,
-    dry_run: Annotated[bool, Parameter(group=EXECUTION)] = False,
+    trials: Whole = 60,
+    dry_run: DryRun = False,
     spec: Annotated[Searched, Parameter(name="*")] = Searched(),
 ) -> Tuned | None:
     """Search a method's options, or free factors of the channels, by CMA-ES at one length.
@@ -79,8 +68,8 @@ def tune(
         dry_run: Print what is searched and its cost; measure nothing.
     """
     closed = parse(None, {"scaling": against}).scaling if against else ()
-    settings = {"scaling": "yarn", "task": "perplexity", "length": "4x", **settings_of(spec)}
-    sweep = parse(None, {**settings, "model": model}, names=False)
+    usual = {"scaling": spec.scaling, "task": spec.task, "length": spec.length, "model": model}
+    sweep = parse(None, {**settings_of(spec), **usual}, names=False)
     if {len(sweep.scaling), len(sweep.task), len(sweep.length)} != {1}:
         raise UserError("tune searches one --scaling by one --task at one --length.")
     if not 1 <= trials <= CELLS:

@@ -34,14 +34,18 @@ def read_tables() -> pd.DataFrame:
     return frame.assign(**{name: pd.to_numeric(frame[name]).astype("Int64") for name in counts})
 
 
+def table_of(name: str) -> pd.DataFrame:
+    """Return the values of one table; raise UserError with the names for an unknown one."""
+    return _chosen(read_tables(), "table", name, f"no published table is called {name!r}")
+
+
 def rows_of(name: str, model: str | None, tuned: str | None, measured_model: str) -> pd.DataFrame:
     """Return the rows of a table for one model and one kind of training.
 
     The model is the given one, the only one, or the one with the run's name. Without ``tuned`` the
     rows are those of models without further training. Raises UserError with the choices.
     """
-    frame = read_tables()
-    table = _chosen(frame, "table", name, f"no published table is called {name!r}")
+    table = table_of(name)
     if model is None:
         models = list(table["model"].unique())
         plain = {_plain(each): each for each in models}

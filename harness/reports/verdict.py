@@ -107,16 +107,18 @@ def method(cells: pd.DataFrame) -> str:
 def _groups(cells: pd.DataFrame) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
     """Yield the compared methods of each model, length and task, the best first.
 
-    Beside them are the retrieval tasks of the length in which the method to use finds significantly
-    more than the share of the text that one window holds.
+    ``copies`` are the other methods that are the same measurement as one of them. Beside them are
+    the retrieval tasks of the length in which the method to use finds significantly more than the
+    share of the text that one window holds.
     """
-    scored = cells[cells["score"].notna() & cells["same_as"].isna()]
+    scored = cells[cells["score"].notna()]
     for _, here in scored.groupby(["model", "length"], sort=False):
         used = records(here[here["use"].fillna(False)])
         gains = [row["task"] for row in used if row["metric"] in SHARES and _gains(row)]
         for _, rows in here.groupby("task", sort=False):
-            lower = bool(rows["lower"].iloc[0])
-            yield records(rows.sort_values("compared_score", ascending=lower, kind="stable")), gains
+            lower, once = bool(rows["lower"].iloc[0]), rows[rows["same_as"].isna()]
+            order = once.sort_values("compared_score", ascending=lower, kind="stable")
+            yield records(order.assign(copies=len(rows) - len(once))), gains
 
 
 def _gains(row: Row) -> bool:
@@ -185,7 +187,12 @@ def sentence(rows: Sequence[Row], gains: Sequence[str] = ()) -> str:
     if best["metric"] in SHARES and not best["compared_score"]:
         return f"every method scores 0 on {counted(use['compared'], use['unit'])}"
     count = len(rows) - len(left_out)
-    sure = _sure(use, count) if count > 1 else "the only method compared"
+    if count > 1:
+        sure = _sure(use, count)
+    elif copies := use.get("copies"):
+        sure = f"the same measurement for {copies + 1} methods"
+    else:
+        sure = "the only method compared"
     parts = [f"{'use ' * (count > 1)}{use['scaling']} {_score(use)}, {sure}"]
     if use["best"] and count > 1:
         parts.append(f"next {_beside(rows[1])}")

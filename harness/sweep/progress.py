@@ -15,9 +15,17 @@ if TYPE_CHECKING:
     from ropewalk.harness.sweep.measure import Event
 
 
+class Lines(Console):
+    """Leaves it to the command line what happens where its reader went away."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error that rich would end the program for."""
+        raise BrokenPipeError
+
+
 log = logging.getLogger("ropewalk")
 # Notes are printed here too, above the bar.
-console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+console = Lines(stderr=True, markup=False, emoji=False, highlight=False)
 WINDOW = 600.0  # seconds over which the speed is taken
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import wraps
 from inspect import signature
 from itertools import pairwise, product
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import yaml
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -30,7 +30,7 @@ from ropewalk.harness.data.documents import (
     recorded_documents,
 )
 from ropewalk.harness.errors import Collector, Problems, UserError, foreign, nearest
-from ropewalk.harness.files import recorded
+from ropewalk.harness.files import UNNAMED, recorded
 from ropewalk.harness.models.files import check_exists, go_offline
 from ropewalk.harness.plugins import check_name, function_name, load, recorded_entry, split_options
 from ropewalk.harness.sweep.entries import SHORT, expand, size, tokens
@@ -124,11 +124,19 @@ def _memory(value: Any) -> str | None:
     return value and str(value)
 
 
-def folder(value: Any) -> Any:
+def _folder(value: Any) -> Any:
     """Refuse an empty name, as of a variable that is not set."""
     if value is not None and Path(value) == Path():
-        raise ValueError("name a folder; for the working folder, write its path in full")
+        raise ValueError(UNNAMED)
     return value
+
+
+def _whole(_: Any, tokens: Sequence[Token]) -> int:
+    """Return the whole number of a flag; cyclopts alone would read 1.7 as 2."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value} is not a whole number.") from None
 
 
 if TYPE_CHECKING:
@@ -139,6 +147,12 @@ else:  # a flag takes texts; from Python, functions and objects are accepted too
     Docs = Annotated[str, PlainValidator(_documents)]
 Entries = Annotated[tuple[str, ...], BeforeValidator(_entries)]
 Lengths = Annotated[tuple[str, ...], BeforeValidator(_lengths)]
+Whole = Annotated[int, Parameter(converter=_whole)]
+Model = Annotated[str, Parameter(group=MODEL, alias="-m")]
+DryRun = Annotated[bool, Parameter(group=EXECUTION)]
+FailIf = Annotated[tuple[str, ...], Parameter(group=OUTPUT, show_default=False)]
+OUT = Parameter(group=OUTPUT, alias=("--output-path", "-o"))
+Out = Annotated[Path | None, BeforeValidator(_folder), Field(exclude=True), OUT]
 
 
 class Opening(BaseModel):
@@ -193,12 +207,7 @@ class Spec(Reading):
     depths). [default: all documents, and each task's own number of trials]"""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63), Parameter(group=MEASURED)] = 0
     """Seed of every random draw."""
-    out: Annotated[
-        Path | None,
-        BeforeValidator(folder),
-        Field(exclude=True),  # as all that is excluded: in no record
-        Parameter(group=OUTPUT, alias=("--output-path", "-o")),
-    ] = None
+    out: Out = None  # as all that is excluded: in no record
     """The run folder. With several models, the folder that holds theirs. [default:
     results/run-MODEL]"""
     track: Annotated[
@@ -275,6 +284,16 @@ class Spec(Reading):
                     " tokens."
                 )
         return tuple(sorted(set(lengths.values())))
+
+
+class OneModel(Spec):
+    """A sweep that a command makes of one model, at one length."""
+
+    adapter: Annotated[str | None, Field(min_length=1), Parameter(group=MODEL)] = None
+    """A PEFT adapter for the model: a folder or a hub name. [default: none]"""
+    length: Annotated[Lengths, Parameter(group=MEASURED)] = ("4x",)
+    """The length in tokens: 4096, 4k or 4x (of the trained window)."""
+    track: Annotated[tuple[str, ...], Field(exclude=True), NO_FLAG] = ()
 
 
 S = TypeVar("S", bound=Opening)
@@ -423,7 +442,8 @@ def _limited(spec: Spec, most: int) -> Spec:
     for entry in spec.task:
         options = load("task", entry).options
         option = next((option for option in ("trials", "limit") if option in options), None)
-        if option is None or 0 < options[option] <= most:
+        everything = option == "limit" and options[option] == 0  # of lm-eval
+        if option is None or (options[option] <= most and not everything):
             tasks.append(entry)
             continue
         name, _, listed = entry.partition(":")

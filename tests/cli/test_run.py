@@ -236,6 +236,10 @@ class TestRefused:
         [
             (("run", "--lenght", "512"), "Unknown option: --lenght. Did you mean --length?"),
             (("run", "--seed", "0.5"), "seed: it must be a valid integer"),
+            (("tune", "--trials", "1.7"), "Invalid value for --trials: 1.7 is not a whole number."),
+            (("recommend", "--length", "4x"), "needs a model: ropewalk recommend FOLDER or"),
+            (("recommend", "x", "--adapter", ""), "adapter: String should have at least 1"),
+            (("inspect", "--out", ""), "name a folder; for the working folder, write its path"),
             (("rnu",), 'Unknown command "rnu". Did you mean "run"?'),
             (("report",), 'Command "report" parameter RUNS requires an argument.'),
             (("run", "./half.py"), "--scaling half.py or --task half.py"),
@@ -256,6 +260,7 @@ class TestRefused:
         [
             ("run", "--scaling", "none", "--task", "passkey:trials=1", "--dry-run"),
             ("tune", "--dry-run"),
+            ("export", "--scaling", "pi", "--length", "4x", "--to", "vllm"),
         ],
     )
     def test_the_demo_model_is_named_first(self, words, ropewalk):

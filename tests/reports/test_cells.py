@@ -136,6 +136,15 @@ def test_what_a_server_can_run_is_used_and_the_best_is_named_beside_it():
     assert at(level)["use"].tolist() == [False, True]
 
 
+def test_where_all_methods_coincide_the_sentence_says_so():
+    """Equal frequencies are measured once, and there is nothing to choose."""
+    alike = [trials("none", 256, 20), trials("near", 256, 20)]
+    for row in alike[1]:
+        row["frequencies"] = alike[0][0]["frequencies"]
+    assert said(frame(*alike)).endswith("[84, 100], the same measurement for 2 methods.")
+    assert said(frame(alike[0])).endswith("[84, 100], the only method compared.")
+
+
 def test_every_decision_says_what_truncation_gives():
     """The model at its own window reads the same targets: 0.2 nats worse than `far` at 4x."""
     row = at(SWEEP).loc["perplexity", "far", 1024]

@@ -349,7 +349,7 @@ def test_the_command_prints_config_distance_and_line(tiny, ropewalk):
     assert "all of 8 frequencies are bit-identical to the measured ones" in done.out
     override = done.out.partition("--hf-overrides '")[2].partition("'")[0]
     assert json.loads(override)["rope_parameters"]["rope_theta"] == 10_000.0
-    assert "--scaling yarn:factor=4 --length 256 --server http://127.0.0.1:8000" in done.err
+    assert "--scaling yarn:factor=4 --length 256 --server http://127.0.0.1:8000" in done.out
 
 
 @pytest.mark.parametrize("to", ["transformers", "vllm", "sglang"])

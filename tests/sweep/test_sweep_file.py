@@ -121,6 +121,8 @@ def test_a_refused_model_costs_the_others_nothing(tiny, docs, tmp_path, ropewalk
     out = tmp_path / "runs"
     done = ropewalk("run", "--model", unlike, hollow, tiny, *words, "--out", out)
     assert (done.status, done.err.count(" is left out: ")) == (1, 2)
+    done = ropewalk("run", "--model", unlike, tiny, *words, "--out", out, "--dry-run")
+    assert (done.status, f"{unlike} is left out: " in done.err) == (1, True)
     assert (out / tiny.name / "samples.jsonl").stat().st_size
     done = ropewalk("run", "--model", unlike, hollow, *words, "--out", tmp_path / "none")
     assert done.status == 2
@@ -190,6 +192,11 @@ def test_a_carried_sweep_is_run_by_its_name_and_flags_win(tiny, docs, tmp_path, 
     )
     status("compare", tmp_path / "run", "--published", "pi-pg19", "--mixed")
     assert "Warning" not in capsys.readouterr().err
+
+
+def test_an_unknown_table_is_answered_before_anything_is_measured(sheet, capsys):
+    assert status("run", sheet("published: lceg_pg19")) == 2
+    assert "no published table is called 'lceg_pg19'; did you mean" in capsys.readouterr().err
 
 
 def test_an_unknown_sweep_is_answered_with_those_bundled(capsys):
