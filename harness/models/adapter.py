@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 from collections import Counter
@@ -15,9 +14,9 @@ from typing import Any
 from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.files import expanded, recorded
 from ropewalk.harness.models.files import ONLY_SAFE, download, file_hash, reading, tensors
+from ropewalk.harness.models.gguf import is_gguf
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
-log = logging.getLogger("ropewalk")
 OTHER_BASE = ("corda", "loftq", "lora_ga", "olora", "pissa")  # initial values that change the base
 # Warnings of PEFT about what would change the numbers.
 UNREAD = ("Unexpected keyword", "Found missing adapter keys")
@@ -42,7 +41,10 @@ class Adapter:
 
 
 def open_adapter(name: str, where: str, *, allow_pickle: bool, merge: bool) -> Adapter:
-    """Read an adapter's config; warn of one that was trained on another model than ``where``."""
+    """Read an adapter's config; raise UserError for one of another model than ``where``.
+
+    The last part of the base's name must be the model's.
+    """
     if find_spec("peft") is None:
         raise UserError("--adapter needs the package peft: pip install 'ropewalk[peft]'.")
     from peft import PeftConfig
@@ -70,9 +72,17 @@ def open_adapter(name: str, where: str, *, allow_pickle: bool, merge: bool) -> A
                 f"the adapter {name} belongs to changed weights of its base ({start}); save it "
                 "converted (PEFT: path_initial_model_for_weight_conversion)."
             )
-        base, model = config.base_model_name_or_path or "", Path(where).name.lower()
-        if not model.startswith(base.rstrip("/").rpartition("/")[2].lower()):
-            log.warning(f"The adapter {name} was trained on {base}; it is put on {where}.")
+        base, model = config.base_model_name_or_path or "", Path(where).absolute()
+        wanted = base.rstrip("/").rpartition("/")[2].lower()
+        same = model.name.lower() == wanted
+        if is_gguf(where):
+            same = model.stem.lower().startswith(wanted)
+        if base and not same:
+            raise UserError(
+                f"the adapter {name} was trained on {base}, not on {where}; give that --model, or, "
+                f"where {model.name} is a copy of it, its name as base_model_name_or_path in "
+                f"{CONFIG}."
+            )
         hashes = (file_hash(file) for file in (folder / CONFIG, *files))
         return Adapter(
             name=printable(last.rpartition("/")[2]),

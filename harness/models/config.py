@@ -18,6 +18,7 @@ from ropewalk.harness.models.gguf import gguf_config, is_gguf, quantization
 
 HUB_GGUF = re.compile(r"([^./~@][^/@]*/[^/@]+)/(.+\.gguf)", re.IGNORECASE)  # owner/name/file.gguf
 MOVED = "MovedForCausalLM"  # without its code it would be the plain model, and named as that
+UNREAD = "hf_quant_config.json"  # NVIDIA's description of quantised weights
 REFERENCE = Path(__file__).resolve().parent / "reference"
 ATTENTION, EXPERTS = ("eager", "sdpa"), ("eager", "batched_mm", "grouped_mm")  # the library's own
 
@@ -54,6 +55,11 @@ def open_config(
             )
         options = {"revision": commit, "trust_remote_code": trust_remote_code}
         config = AutoConfig.from_pretrained(where, **options)
+        if (path / UNREAD).exists() and getattr(config, "quantization_config", None) is None:
+            raise UserError(
+                f"transformers does not read the quantised weights of {where} ({UNREAD}), only the "
+                "numbers that stand for them; give the model that was quantised."
+            )
         if MOVED in (config.architectures or ()):
             raise UserError(
                 f"{where} is for other programs: `ropewalk export --to hf-code` wrote it, and code "

@@ -95,6 +95,8 @@ def _adapter(folder: Path) -> None:
     (lambda folder: changed(folder, architectures=7), "the config of .*model cannot be read"),
     (lambda folder: changed(folder, head_dim=2**33), "rotary_dim must be even, from 2 to"),
     (lambda folder: changed(folder, rope_scaling={"type": "su"}), "cannot be read: 'su'"),
+    (lambda folder: (folder / "hf_quant_config.json").write_text("{}"),
+     "does not read the quantised weights of .*hf_quant_config.json"),
     (lambda folder: changed(folder, quantization_config={"quant_method": "modelopt"}),
      "does not read weights that are quantised by modelopt"),
 ])  # fmt: skip
