@@ -160,8 +160,13 @@ def write_run(folder: Path, record: Run) -> None:
 def record_in(folder: Path) -> Run | None:
     """Return the record of a folder, None of one without.
 
-    Raises UserError for samples without a record: it is written first, so they are not ours.
+    Raises UserError for samples without a record: it is written first, so they are not ours. Also
+    where the folder can never be made, so that a dry run says so too.
     """
+    whole = folder.absolute()
+    above = next(path for path in (whole, *whole.parents) if os.path.lexists(path))
+    if not above.is_dir():
+        raise UserError(f"{above} is not a folder; choose another --out.")
     if (folder / RUN).exists():
         return read_run(folder)
     samples = folder / SAMPLES
