@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ropewalk.harness.engine import sdpa
 
-FLASH, EFFICIENT = "_scaled_dot_product_flash_attention", "_efficient_attention_forward"
+FLASH, EFFICIENT = "_flash_attention_forward", "_efficient_attention_forward"
 SCHEMAS = {name: getattr(torch.ops.aten, name).default._schema for name in (FLASH, EFFICIENT)}
 ATTENTION = "scaled_dot_product_attention"
 WAITS = {"equal": True, "is_nonzero": False, "_local_scalar_dense": 0}  # and made-up results
@@ -48,7 +48,7 @@ class Operators:
         """Let attention take this for a GPU whose flash kernel takes everything or nothing."""
         operators = Operators(flash, dense)
         monkeypatch.setattr(sdpa, "on_gpu", lambda _: True)
-        monkeypatch.setattr(sdpa, "_flash_takes", lambda *_: flash)
+        monkeypatch.setattr(sdpa, "flash_takes", lambda *_: flash)
         for name in SCHEMAS:
             monkeypatch.setattr(torch.ops.aten, name, partial(operators.call, name))
         return operators
@@ -59,34 +59,43 @@ class Operators:
         named = dict(zip(arguments, given, strict=False)) | named
         assert set(named) <= set(arguments)
         query, key, value = (named[part] for part in ("query", "key", "value"))
+        # (batch, rows, heads, channels)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        left, right = named.get("window_size_left", -1), named.get("window_size_right", -1)
         causal = named.get("is_causal", False) or named.get("custom_mask_type") == 2
-        if name == EFFICIENT:  # (batch, rows, heads, channels), as many heads of keys as of queries
-            query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        if name == EFFICIENT:
             assert query.shape[1] == key.shape[1]
             assert named["compute_log_sumexp"]
+        else:
+            assert (named["max_q"], named["max_k"]) == (query.shape[2], key.shape[2])
+            assert query.shape[3] <= 256
         assert query.shape[3] == key.shape[3] == value.shape[3]
         assert query.shape[3] % 8 == 0
+        assert key.shape[:3] == value.shape[:3]
         assert all(part.stride(3) == 1 for part in (query, key, value))
         shared = key.untyped_storage().nbytes() // key.element_size()
         self.calls.append(Call(name, query.shape[2], key.shape[2], shared))
         if self.dense:
-            out, lse = attention(query, key, value, named["scale"], causal=causal)
+            out, lse = attention(query, key, value, named["scale"], left, 0 if causal else right)
         else:
-            out, lse = torch.zeros_like(query), query.new_zeros(query.shape[:3])
-        if name == FLASH:
-            return out, lse
-        return out.transpose(1, 2), torch.nn.functional.pad(lse, (0, -query.shape[2] % FILLED))
+            out, lse = torch.empty_like(query), query.new_empty(query.shape[:3])
+        more = 0 if name == FLASH else -query.shape[2] % FILLED
+        return out.transpose(1, 2), torch.nn.functional.pad(lse, (0, more))
 
 
 def attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, *, causal: bool
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, left: int, right: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return attention, causal from the last row and key on, and its log-sum-exp."""
+    """Return attention in a window, as FlashAttention-2 documents it, and its log-sum-exp.
+
+    Row i of R sees keys i + K - R - left to i + K - R + right of K, and -1 is no bound.
+    """
     copies = query.shape[1] // key.shape[1]
     key, value = (part.repeat_interleave(copies, 1) for part in (key, value))
-    seen = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool)
-    if causal:
-        seen = seen.tril(key.shape[2] - query.shape[2])
+    place = torch.arange(query.shape[2])[:, None] + key.shape[2] - query.shape[2]
+    behind = place - torch.arange(key.shape[2])
+    seen = ((behind <= left) | (left < 0)) & ((-behind <= right) | (right < 0))
+    assert seen.any(1).all()
     out = torch.nn.functional.scaled_dot_product_attention(query, key, value, seen, scale=scale)
     scores = (query @ key.mT * scale).masked_fill(~seen, -torch.inf)
     return out, scores.logsumexp(-1)

@@ -68,12 +68,7 @@ class Causal:
         """
         rows = query.shape[2]
         if on_gpu(query.device):
-            if position or rows == 1 or not _flash_takes(query, key, value):
-                return on_cuda(query, key, value, scale, causal=True)[0]
-            # A square: PyTorch may have a faster kernel for it, which is cuDNN's on an H100.
-            return scaled_dot_product_attention(
-                query, key, value, is_causal=True, scale=scale, enable_gqa=True
-            )
+            return on_cuda(query, key, value, scale, causal=True)[0]
         if position == 0:
             return _fused(query, key, value, scale, None)
         if self.mask is None:
@@ -112,25 +107,45 @@ def on_cuda(
 
     If ``causal``, the last row sees all keys, and each row before it one key less. The kernels are
     called by their operators: ``scaled_dot_product_attention`` takes causality from the first row
-    and key on, and PyTorch's bias for the other kind allocates rows x keys numbers on the CPU. For
-    a token at a time it would also prefer cuDNN, which plans anew for each number of keys.
+    and key on, and PyTorch's bias for the other kind allocates rows x keys numbers on the CPU.
     """
     channels, rows = query.shape[-1], query.shape[2]
     scale = channels**-0.5 if scale is None else scale
     missing = -channels % WHOLE_CHANNELS
     if missing:
         query, key, value = (pad(t, (0, missing)) for t in (query, key, value))
-    if _flash_takes(query, key, value):  # it reads keys that heads share in place
-        flash = torch.ops.aten._scaled_dot_product_flash_attention
-        out, lse = flash(query, key, value, 0.0, causal, scale=scale)[:2]
+    if flash_takes(query, key, value):
+        out, lse = flash(query, key, value, scale, -1, 0 if causal else -1)
     else:
         out, lse = _efficient(query, key, value, scale, causal)
     return out[..., :channels], lse[..., :rows]
 
 
-def _flash_takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def flash_takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Return whether the flash kernel takes them: 16 bits, up to 256 channels, a recent GPU."""
     return bool(can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, True)))
+
+
+def flash_windows(query: Tensor) -> bool:
+    """Return whether the flash operator takes queries like these, and windows: NVIDIA's does."""
+    return on_gpu(query.device) and not torch.version.hip and flash_takes(query, query, query)
+
+
+def flash(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, left: int, right: int
+) -> tuple[Tensor, Tensor]:
+    """Return attention in a window, as ``query``, and its log-sum-exp, (batch, heads, rows).
+
+    Row i of R sees keys i + K - R - ``left`` to i + K - R + ``right`` of K, as in FlashAttention-2;
+    -1 is no bound. Heads of queries that share one of keys read it in place.
+    """
+    rows = query.shape[2]
+    out, lse = torch.ops.aten._flash_attention_forward(
+        *(part.transpose(1, 2) for part in (query, key, value)),
+        *(None, None, rows, key.shape[2], 0.0, right == 0, False),
+        scale=scale, window_size_left=left, window_size_right=right,
+    )[:2]  # fmt: skip
+    return out.transpose(1, 2), lse[..., :rows]
 
 
 def _efficient(

@@ -30,7 +30,12 @@ BUFFERS = re.compile(
 
 
 def load_weights(checkpoint: Checkpoint) -> Any:
-    """Load the model in eval mode on its device, and check its geometry against its config."""
+    """Load the model in eval mode on its device, and check its geometry against its config.
+
+    From then on PyTorch does not choose cuDNN's attention in this process: it plans anew for every
+    length, and on a B200 it changes texts (https://github.com/pytorch/pytorch/issues/193893).
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
     if checkpoint.loaded is not None:
         check_geometry(checkpoint.loaded, checkpoint.rope)
         return checkpoint.loaded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from ropewalk.harness.engine import Kept, Kernel, blocked
 from ropewalk.harness.engine.memory import Moved
+from ropewalk.harness.engine.sdpa import flash_windows
 from ropewalk.harness.patching.layout import Layout, no_mask
 from ropewalk.harness.patching.tiles import (
     FLASH,
     Merged,
     Rows,
     attend,
+    attend_runs,
     attend_tiles,
     pieces,
     within,
@@ -25,7 +27,7 @@ from ropewalk.scaling.types import Band, Bands, by_distance
 
 KEPT_BANDS = 8  # rotated keys of a text are kept up to so many bands
 KEPT_TABLES = 16  # cos and sin are kept from layer to layer up to so many bands and maps of heads
-KEPT_CALLS = 512  # the parts of so many calls are kept: every generated token is a call
+KEPT_CALLS = 8192  # the parts of so many calls are kept; a layer of two million tokens has as many
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +53,15 @@ def _table_count(bands: Bands) -> int:
     return sum(len(band.maps) for band in bands.bands)
 
 
-def parts_in_pieces(bands: Sequence[Band], rows: int, keys: int, window: int | None) -> list[Part]:
+def parts_in_pieces(
+    bands: Sequence[Band], rows: int, keys: int, window: int | None, *, windows: bool
+) -> list[Part]:
     """Return what each band covers of a call whose rows are the last of this many keys.
 
     ``window`` is that of a sliding layer in tokens: a query attends to the last so many keys only.
+    With ``windows`` the pieces are whole runs of rows, marked where they are fresh.
     """
-    parts = []
+    parts, seen = [], torch.zeros(rows, dtype=torch.bool)
     for band in bands:
         start, stop = max(band.start, keys - rows), min(band.start + len(band.first), keys)
         if start >= stop:
@@ -67,8 +72,12 @@ def parts_in_pieces(bands: Sequence[Band], rows: int, keys: int, window: int | N
         if not bool(met.any()):
             continue
         least, most = int(first[met].min()), int(end[met].max())
-        cut = pieces(first - least, end - least)
+        cut = pieces(first - least, end - least, windows=windows)
         place = slice(start - (keys - rows), stop - (keys - rows))
+        for at, piece in enumerate(cut if windows else ()):
+            covered = seen[place][slice(*piece.rows)]
+            cut[at] = replace(piece, fresh=not bool(covered.any()))
+            covered.fill_(value=True)
         parts.append(Part(band, own, place, slice(least, most), cut))
     return parts
 
@@ -165,13 +174,15 @@ class BandedAttention:
         """Return the softmax of rows from ``position`` on; ``dropped`` keys are absent."""
         layout, scale = self.layouts[module], scaling or query.shape[-1] ** -0.5
         fused = blocked(query.device) and softcap is None and query.dtype in FLASH
+        flash = softcap is None and flash_windows(query)
         end = position + query.shape[2]  # of the keys that are there
-        rows, parts = self._parts(position, query.shape[2], window, layout is not None, fused)
+        call = (position, query.shape[2], window, layout is not None, fused, flash)
+        rows, parts = self._parts(*call)
         query = self._scaled(query, position, window)
         # Heads of keys are folded into the batch, so that queries sharing one share it as a view.
         where, group = (module, key.shape[1]), query.shape[1] // key.shape[1]
         query = query.reshape(-1, group, *query.shape[2:])
-        key, value = (x.flatten(0, 1)[:, None].expand(-1, group, -1, -1) for x in (key, value))
+        key, value = (x.flatten(0, 1)[:, None] for x in (key, value))
         if rows is not None and rows.padded:
             query = query.index_select(2, rows.positions - position)
         merged = Merged.empty(query, value.shape[-1])
@@ -179,23 +190,35 @@ class BandedAttention:
             q, v = query[:, :, part.rows], _present(value, part.keys, dropped)
             if layout is not None:
                 q = self._rotated(where, layout, part.band, part.own, q, query=True)
-            k = self._keys(where, layout, part, key[:, :1], end, dropped, kept)
-            k, place = k.expand(-1, q.shape[1], -1, -1), merged.of(part.rows)
-            if rows is not None:
+            k, place = (
+                self._keys(where, layout, part, key, end, dropped, kept),
+                merged.of(part.rows),
+            )
+            heads = k.shape[1] if flash else group  # the flash operator wants no copies of keys
+            k, v = (x.expand(-1, heads, -1, -1) for x in (k, v))
+            if flash:
+                attend_runs(place, q, k, v, part.cut, scale)
+            elif rows is not None:
                 attend_tiles(place, q, k, v, part.cut, scale)
             else:
                 attend(place, q, k, v, part.cut, scale, softcap)
         return merged.of(rows.kept) if rows is not None and rows.padded else merged
 
     def _parts(
-        self, position: int, rows: int, window: int | None, rotated: bool, fused: bool
+        self,
+        position: int,
+        rows: int,
+        window: int | None,
+        rotated: bool,
+        fused: bool,
+        flash: bool,
     ) -> tuple[Rows | None, list[Part]]:
         """Return the parts of a call, equal in all layers of a kind; and its rows in tiles."""
         if position + rows > self.bands.length:
             raise ValueError(
                 f"the bands are for {self.bands.length} tokens, the context has {position + rows}"
             )
-        call = (position, rows, window, rotated, fused)
+        call = (position, rows, window, rotated, fused, flash)
         if call not in self._calls:
             if len(self._calls) == KEPT_CALLS:
                 del self._calls[next(iter(self._calls))]
@@ -204,7 +227,9 @@ class BandedAttention:
                 tiled = Rows.of(position, rows)
                 self._calls[call] = tiled, parts_in_tiles(bands, tiled, window)
             else:
-                self._calls[call] = None, parts_in_pieces(bands, rows, position + rows, window)
+                keys = position + rows
+                cut = parts_in_pieces(bands, rows, keys, window, windows=flash)
+                self._calls[call] = None, cut
         return self._calls[call]
 
     def _scaled(self, query: Tensor, position: int, window: int | None) -> Tensor:

@@ -1,8 +1,9 @@
 """Compute one softmax over differently rotated query-key pairs, part by part.
 
-Fused kernels take whole rectangles of rows and keys, or squares in which row i attends to keys
-0..i. On a GPU the pairs of a band are cut into such pieces: nothing is masked or computed twice.
-On a CPU the bits of the fused kernel depend on how rows and keys are cut into blocks. There they
+The rows of a band fall into runs in which each bound of their keys is constant or grows by one. A
+GPU's flash operator takes a whole run as a window. Other kernels take whole rectangles of rows and
+keys, or squares in which row i attends to keys 0..i; for them, runs are cut into such pieces. On a
+CPU the bits of the fused kernel depend on how rows and keys are cut into blocks. There they
 are cut into tiles at absolute positions. The rows of a tile get the same keys in every call that
 has some of them, and a mask hides what a row does not attend to. Rows come in whole ``ROWS``: with
 fewer the kernel's products have other bits, and so have functions such as exp. No tensor of queries
@@ -13,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal
+from itertools import groupby, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -67,75 +67,101 @@ def widened(part: Tensor, width: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows and keys, each as (start, stop), and which pairs of them belong to the piece.
+    """Rows and keys, each as (start, stop), and the window of the keys that each row attends to.
 
-    In a ``lower`` square row i attends to keys 0..i, in an ``upper`` one to keys i and after.
+    Row i of R attends to keys i + K - R - ``left`` to i + K - R + ``right`` of K; -1 is no bound.
+    ``fresh`` says that no piece before it has any of its rows.
     """
 
     rows: tuple[int, int]
     keys: tuple[int, int]
-    shape: Literal["all", "lower", "upper"]
+    left: int = -1
+    right: int = -1
+    fresh: bool = False
 
 
-def pieces(first: Tensor, end: Tensor) -> list[Piece]:
+def pieces(first: Tensor, end: Tensor, *, windows: bool) -> list[Piece]:
     """Return pieces that together cover every pair ``first[r] <= key < end[r]`` exactly once.
 
     ``first`` and ``end`` are int64 ``(rows,)``. Where both bounds are constant or grow by one per
-    row, as in every published method, there are few pieces; elsewhere one per row.
+    row, as in every published method, there are few pieces; elsewhere one per row. Without
+    ``windows`` each is a rectangle, or a square in which row i attends to keys 0..i (``right`` is
+    0) or to keys i and after (``left`` is 0).
     """
-    runs = _runs(first.tolist(), end.tolist())
-    return [piece for rows, bounds, moves in runs for piece in _cut(rows, bounds, moves)]
+    cut = _run if windows else _cut
+    return [piece for run in _runs(first, end) for piece in cut(*run)]
 
 
 def _runs(
-    first: list[int], end: list[int]
+    first: Tensor, end: Tensor
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int], tuple[int, int]]]:
     """Yield runs of rows in which each bound is constant or grows by one.
 
     A run is its rows (start, stop), the bounds of its first row, and how much the bounds grow.
     """
-    met = [a < b for a, b in zip(first, end, strict=True)]
-    steps = [
-        (b[0] - a[0], b[1] - a[1]) if met[row] and met[row + 1] else None
-        for row, (a, b) in enumerate(pairwise(zip(first, end, strict=True)))
-    ]
-    row, rows = 0, len(first)
-    while row < rows:
-        if not met[row]:
-            row += 1
-            continue
-        stop, moves = row + 1, (0, 0)
-        if stop < rows and steps[row] in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            moves = steps[row] or moves
-            while stop < rows and steps[stop - 1] == moves:
-                stop += 1
-        yield (row, stop), (first[row], end[row]), moves
-        row = stop
+    met, starts, ends = end > first, first.diff(), end.diff()
+    grows = (starts | ends | 1 == 1) & met[1:] & met[:-1]
+    kinds = [*torch.where(grows, 2 * starts + ends, -1).tolist(), -2]
+    row, stop = 0, 0
+    for kind, same in groupby(kinds):
+        stop += len(list(same))
+        while row < stop:
+            after = row + 1 if kind < 0 else stop + 1
+            if met[row]:
+                yield (row, after), (int(first[row]), int(end[row])), divmod(max(kind, 0), 2)
+            row = after
+
+
+def _run(rows: tuple[int, int], bounds: tuple[int, int], moves: tuple[int, int]) -> Iterator[Piece]:
+    (first, end), grown = bounds, rows[1] - rows[0] - 1
+    left = end - first - 1 - grown * (1 - moves[1]) if moves[0] else -1
+    yield Piece(rows, (first, end + grown * moves[1]), left, 0 if moves[1] else -1)
 
 
 def _cut(rows: tuple[int, int], bounds: tuple[int, int], moves: tuple[int, int]) -> list[Piece]:
     (row, stop), (first, end) = rows, bounds
     size = stop - row
     if size == 1 or moves == (0, 0):
-        return [Piece(rows, bounds, "all")]
+        return [Piece(rows, bounds)]
     if moves == (0, 1):
-        square = Piece(rows, (end - 1, end - 1 + size), "lower")
-        return [square, Piece(rows, (first, end - 1), "all")] if first < end - 1 else [square]
+        square = Piece(rows, (end - 1, end - 1 + size), right=0)
+        return [square, Piece(rows, (first, end - 1))] if first < end - 1 else [square]
     if moves == (1, 0):
-        square = Piece(rows, (first, first + size), "upper")
-        return [square, Piece(rows, (first + size, end), "all")] if first + size < end else [square]
+        square = Piece(rows, (first, first + size), left=0)
+        return [square, Piece(rows, (first + size, end))] if first + size < end else [square]
     cut, width = [], max(1, end - first - 1)  # a sliding window: blocks of its own width
     for at in range(row, stop, width):
         size, left, right = min(width, stop - at), first + at - row, end + at - row
         block = (at, at + size)
         if size == 1:
-            cut.append(Piece(block, (left, right), "all"))
+            cut.append(Piece(block, (left, right)))
             continue
-        cut.append(Piece(block, (right - 1, right - 1 + size), "lower"))
-        cut.append(Piece(block, (left, left + size), "upper"))
+        cut.append(Piece(block, (right - 1, right - 1 + size), right=0))
+        cut.append(Piece(block, (left, left + size), left=0))
         if left + size < right - 1:
-            cut.append(Piece(block, (left + size, right - 1), "all"))
+            cut.append(Piece(block, (left + size, right - 1)))
     return cut
+
+
+def attend_runs(
+    merged: Merged, query: Tensor, key: Tensor, value: Tensor, runs: Iterable[Piece], scale: float
+) -> None:
+    """Merge the pairs of some runs into a softmax, by the flash operator of a GPU.
+
+    ``key`` and ``value`` have a head for each of the query's, or one that all of them share.
+    """
+    wide = max(query.shape[-1], value.shape[-1])
+    width = -(-wide // sdpa.WHOLE_CHANNELS) * sdpa.WHOLE_CHANNELS
+    for run in runs:
+        rows, keys = slice(*run.rows), slice(*run.keys)
+        q, k, v = query[:, :, rows], key[:, :, keys], value[:, :, keys]
+        q, k, v = (widened(part, width) for part in (q, k, v))
+        out, lse = sdpa.flash(q, k, v, scale, run.left, run.right)
+        out = out[..., : value.shape[-1]]
+        if run.fresh:
+            merged.values[:, :, rows], merged.lse[:, :, rows] = out, lse
+        else:
+            merged.add(rows, out, lse)
 
 
 def attend(
@@ -155,7 +181,8 @@ def attend(
     for piece in cut:
         rows, keys = slice(*piece.rows), slice(*piece.keys)
         q, k, v = query[:, :, rows], key[:, :, keys], value[:, :, keys]
-        causal, upper = piece.shape != "all", piece.shape == "upper"
+        upper = piece.left == 0
+        causal = upper or piece.right == 0
         if upper:  # upside down and back to front it is a lower one
             q, k, v = (part.flip(2) for part in (q, k, v))
         if softcap is None and sdpa.on_gpu(query.device):

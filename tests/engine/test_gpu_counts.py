@@ -14,7 +14,7 @@ from tests.cuda_operators import Counted
 @pytest.mark.parametrize("length", [512, 4000])  # one chunk of rows, and several
 def test_a_pass_stays_within_its_estimate_and_does_not_wait_on_its_way(length, monkeypatch):
     monkeypatch.setattr(sdpa, "on_gpu", lambda _: True)
-    monkeypatch.setattr(sdpa, "_flash_takes", lambda *_: True)
+    monkeypatch.setattr(sdpa, "flash_takes", lambda *_: True)
     shaped = LlamaConfig(
         hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, vocab_size=4096,

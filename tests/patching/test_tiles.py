@@ -9,22 +9,41 @@ from ropewalk.harness.patching.tiles import Merged, Piece, attend, pieces
 
 
 def covered(found: list[Piece], rows: int, keys: int) -> torch.Tensor:
-    """Return how often every pair is in the pieces, by a loop over each of them."""
+    """Return how often every pair is in the pieces, by FlashAttention-2's rule, in a loop."""
     counts = torch.zeros(rows, keys, dtype=torch.int64)
     for piece in found:
+        behind = piece.keys[1] - piece.keys[0] - (piece.rows[1] - piece.rows[0])
         for i, row in enumerate(range(*piece.rows)):
             for j, key in enumerate(range(*piece.keys)):
-                counts[row, key] += {"all": True, "lower": j <= i, "upper": j >= i}[piece.shape]
+                seen = piece.left < 0 or j >= i + behind - piece.left
+                counts[row, key] += seen and (piece.right < 0 or j <= i + behind + piece.right)
     return counts
 
 
-@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=24))
-def test_pieces_are_every_pair_once(bounds):
-    first = torch.tensor([min(pair) for pair in bounds])
-    end = torch.tensor([max(pair) for pair in bounds])
-    keys = torch.arange(12)
+# How both bounds of the keys change from row to row: by whatever, but often by 0 or 1, in runs.
+BOUNDS = st.lists(
+    st.tuples(st.integers(-2, 9), st.integers(0, 9), st.integers(0, 1), st.integers(0, 1),
+              st.integers(1, 6)), min_size=1, max_size=6,
+)  # fmt: skip
+
+
+@given(BOUNDS, st.booleans())
+def test_pieces_are_every_pair_once(runs, windows):
+    first, end = (
+        torch.cat([start + moves * torch.arange(rows) for start, moves, rows in bounds])
+        for bounds in (
+            [(low, by, rows) for low, _, by, _, rows in runs],
+            [(low + width, by, rows) for low, width, _, by, rows in runs],
+        )
+    )
+    first = first.clamp(min=0)
+    end = torch.maximum(first, end)
+    keys = torch.arange(32)
     wanted = (keys >= first[:, None]) & (keys < end[:, None])
-    assert torch.equal(covered(pieces(first, end), len(bounds), 12), wanted.long())
+    found = pieces(first, end, windows=windows)
+    assert torch.equal(covered(found, len(first), 32), wanted.long())
+    if windows:
+        assert len(found) <= 4 * len(runs) + 8
 
 
 @pytest.mark.parametrize("width", [4, 16])
@@ -37,7 +56,8 @@ def test_pieces_are_merged_into_one_softmax(window, softcap, width):
     here = torch.arange(50)
     far = (here + 1 - window).clamp(min=0)
     merged = Merged.empty(q, width)
-    cut = pieces(far, here + 1) + pieces(torch.zeros_like(far), far)
+    cut = pieces(far, here + 1, windows=False)
+    cut += pieces(torch.zeros_like(far), far, windows=False)
     attend(merged, q, k, v, cut, 0.3, softcap)
     scores = (q @ k.mT) * 0.3
     if softcap:
