@@ -37,8 +37,8 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.models.config import REFERENCE
 from ropewalk.harness.plugins import call, names
+from ropewalk.harness.reports._sentences import counted
 from ropewalk.harness.reports._write import save_csv
-from ropewalk.harness.reports.writing.sentences import counted
 
 # A fifth of the reference model's parameters, a quarter of its rows, more steps, a higher rate.
 PLAIN = Recipe(steps=3000, rows=8, rate=3e-3, width=128, layers=4, mlp=384)

@@ -8,7 +8,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
 from ropewalk.harness.runs.frame import make_frame
-from ropewalk.harness.stats.cells import CELL, SCORE, cells
+from ropewalk.harness.stats.cells import CELL, SCORE, cell_scores
 from tests.command_line import sweep
 
 COLUMNS = [*CELL, "metric", *SCORE, "status"]
@@ -31,7 +31,7 @@ def test_a_card_reads_back_to_the_table(tiny, docs, tmp_path, ropewalk):
          "score": one.metric_value, **one.metric_args}
         for one in results
     ]  # fmt: skip
-    expected = cells(make_frame([run]))[COLUMNS]
+    expected = cell_scores(make_frame([run]))[COLUMNS]
     assert len(expected) == 8
     pd.testing.assert_frame_equal(
         pd.DataFrame(rows)[COLUMNS], expected, check_dtype=False, check_exact=True

@@ -80,14 +80,15 @@ def calibrate(
     from ropewalk.harness.files import make_folder, replacing
     from ropewalk.harness.models.weights import load_weights
     from ropewalk.harness.patching.heads import measure_heads
+    from ropewalk.harness.reports._sentences import counted
     from ropewalk.harness.sweep.plan import open_model
 
     checkpoint = open_model(sweep)
     texts, entries, length_ = _texts(sweep, checkpoint, documents)
     make_folder(file.absolute().parent, "--out")  # before hours of measuring
     log.info(
-        f"Measuring {checkpoint.config.model_type} heads on {len(texts)} documents of {length_:,}"
-        " tokens."
+        f"Measuring {checkpoint.config.model_type} heads on {counted(len(texts), 'documents')} of"
+        f" {length_:,} tokens."
     )
     tables = measure_heads(load_weights(checkpoint), texts)
     result = Calibration(sweep.model, length_, tuple(entries), tables, file)

@@ -17,7 +17,7 @@ from transformers.trainer_callback import CallbackHandler
 from ropewalk.harness.commands.run import Run, measured, open_loaded, planned
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.reports._trackers import series
-from ropewalk.harness.stats.cells import cells
+from ropewalk.harness.stats.cells import cell_scores
 from ropewalk.harness.sweep.spec import parse_all
 
 log = logging.getLogger("ropewalk")
@@ -124,7 +124,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
 
 def _scores(run: Run) -> dict[str, float]:
     """Return the score of every cell that has one, by the name under which it is logged."""
-    rows = cells(run.frame()).dropna(subset="score").to_dict("records")
+    rows = cell_scores(run.frame()).dropna(subset="score").to_dict("records")
     names = (f"eval_{row['task']}/{row['scaling']}/{row['length']}" for row in rows)
     return {series(name): float(row["score"]) for name, row in zip(names, rows, strict=True)}
 

@@ -11,7 +11,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.sweep.spec import OUT
 
 if TYPE_CHECKING:
-    from ropewalk.harness.reports._comparison import Comparison, PublishedComparison
+    from ropewalk.harness.reports._comparison import Comparison
 
 
 def compare(
@@ -26,7 +26,7 @@ def compare(
     mixed: bool = False,
     task: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     out: Annotated[Path | None, OUT] = None,
-) -> Comparison | PublishedComparison:
+) -> Comparison:
     """Compare two runs cell by cell on the same documents, or a run with a published table.
 
     The runs may be of two models. They may also be of one model before and after a change to it, to

@@ -97,9 +97,9 @@ class Run:
     @property
     def scores(self) -> pd.DataFrame:
         """One row per model, task, scaling and length, with the score and its 95 % interval."""
-        from ropewalk.harness.stats.cells import cells
+        from ropewalk.harness.stats.cells import cell_scores
 
-        return cells(self.frame())
+        return cell_scores(self.frame())
 
     def report(self, name: str, *, figure: bool = False, **options: Any) -> pd.DataFrame | Figure:
         """Return a report by name (``"curves"``, ``"cells"``, …) or by path to a file of your own.

@@ -97,9 +97,10 @@ class Corpus:
             )
         requested = documents.count or min(documents.min_tokens, 1)
         if len(used) < requested:
+            held = f"{len(used)} document" + "s" * (len(used) != 1)
             raise UserError(
-                f"--docs {documents.label} holds {len(used)} documents of {documents.min_tokens} "
-                f"tokens or more, not {requested}; give more, or ask for fewer or shorter ones."
+                f"--docs {documents.label} holds {held} of {documents.min_tokens} tokens or more, "
+                f"not {requested}; give more, or ask for fewer or shorter ones."
             )
         self.left_out.update(documents.left_out())
         return used

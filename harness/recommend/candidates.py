@@ -9,7 +9,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.patching.resolve import as_served, depends_on_length
 from ropewalk.harness.plugins import load, module_of, names, parameters
-from ropewalk.harness.reports.writing.sentences import are, counted
+from ropewalk.harness.reports._sentences import are, counted
 from ropewalk.harness.serve._export import export
 from ropewalk.harness.stats.selection import plainness
 from ropewalk.harness.sweep.plan import Plan, make_plan, open_model

@@ -20,8 +20,8 @@ from ropewalk.harness.recommend.candidates import OWN, candidates_of, plan_race
 from ropewalk.harness.recommend.decision import MARKS, columns, decision, difference, perplexity
 from ropewalk.harness.recommend.losses import CUT, FAR, Losses, read_budget
 from ropewalk.harness.recommend.race import BUDGET, WINNER, Race, Standing
-from ropewalk.harness.reports.writing.sentences import at_most, counted, listed, signed, text
-from ropewalk.harness.reports.writing.tables import csv, folded, page
+from ropewalk.harness.reports._sentences import at_most, counted, listed, signed, text
+from ropewalk.harness.reports._tables import csv, folded, page
 from ropewalk.harness.runs.store import REPORTS
 from ropewalk.harness.serve._export import express
 from ropewalk.harness.stats.cells import records as rows_of

@@ -11,12 +11,12 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import replacing
+from ropewalk.harness.reports._sentences import markdown_sentence
+from ropewalk.harness.reports._tables import markdown, page, wide
 from ropewalk.harness.reports._write import Written
 from ropewalk.harness.reports.verdict import sentences
-from ropewalk.harness.reports.writing.sentences import markdown_sentence
-from ropewalk.harness.reports.writing.tables import markdown, page, wide
 from ropewalk.harness.runs.provenance import Run, command, documents, facts
-from ropewalk.harness.stats.cells import cells, records
+from ropewalk.harness.stats.cells import cell_scores, records
 
 ARGUMENTS = ("scaling", "length", "low", "high", "n", "status")
 
@@ -28,7 +28,7 @@ def write_card(
     names = {run["model"]["name"] for run in runs}
     if len(names) > 1:
         raise UserError(f"--card is about one model; these runs have {', '.join(sorted(names))}.")
-    table = cells(frame)
+    table = cell_scores(frame)
     results = [_result(row, frame, runs) for row in records(table) if row["score"] is not None]
     metadata = ModelCardData(model_name=names.pop(), eval_results=results, tags=["long-context"])
     known = {name: map(markdown_sentence, lines) for name, lines in facts(runs)}

@@ -12,19 +12,18 @@ import pandas as pd
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder
 from ropewalk.harness.reports import _published
+from ropewalk.harness.reports._sentences import counted
+from ropewalk.harness.reports._tables import as_text
 from ropewalk.harness.reports._write import save_table
 from ropewalk.harness.reports.differences import between, notes
 from ropewalk.harness.reports.differences import display as display_differences
-from ropewalk.harness.reports.writing.sentences import counted
-from ropewalk.harness.reports.writing.tables import as_text
 from ropewalk.harness.runs.compatible import MODELS, differing, reasons
 from ropewalk.harness.runs.frame import called, make_frame
 from ropewalk.harness.runs.provenance import machines
 from ropewalk.harness.runs.store import read_run
-from ropewalk.harness.stats.cells import cells
+from ropewalk.harness.stats.cells import cell_scores
 from ropewalk.harness.stats.paired import NO_DIFFERENCE
 
-Place = tuple[str, str, int]
 PLACE = ["task", "scaling", "length"]
 SURROUNDINGS = ("device", "threads", "python", "commit")
 TOLERANCE = 2.0  # percent
@@ -39,21 +38,24 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """The second of two runs less the first.
+    """The second of two runs less the first, or a run beside a published table.
 
     Attributes:
-        table: one row per cell that both have, with its paired difference.
+        table: one row per cell that both have, with its paired difference; one row per value of a
+            published table.
         display: the same for people, by title.
         text: what is only in one run, what else differs, and what the marks mean.
         files: what was written.
+        published: the name of the published table.
     """
 
     table: pd.DataFrame
     display: Mapping[str, pd.DataFrame]
-    text: tuple[str, ...]
-    files: tuple[Path, ...]
+    text: Sequence[str]
+    files: Sequence[Path]
+    published: str | None = None
 
-    JSON: ClassVar[tuple[str, ...]] = ("table", "text", "files")
+    JSON: ClassVar[tuple[str, ...]] = ("published", "table", "text", "files")
 
     def __str__(self) -> str:
         lines = []
@@ -61,18 +63,9 @@ class Comparison:
             lines += [title, as_text(table), ""]
         return "\n".join([*lines, *self.text, *map(str, self.files)])
 
-
-@dataclass(frozen=True)
-class PublishedComparison(Comparison):
-    """A run beside the published table of a name: one row per value, and sentences."""
-
-    published: str
-
-    JSON = ("published", *Comparison.JSON)
-
     @property
     def reproduced(self) -> bool:
-        """Return whether every value is within the tolerance."""
+        """Return whether no value is outside the tolerance."""
         return not (self.table["verdict"] == "outside").any()
 
     @property
@@ -103,12 +96,15 @@ def two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) 
             f"{run} and {other} have no cell in common: no task, scaling and length at which both "
             "have a score of the same requests."
         )
-    text = [_verdicts(table), *_not_compared(parts, names, table)]
+    counts = table["verdict"].value_counts()
+    verdicts = (f"{counts[name]} {text}" for name, text in VERDICTS.items() if name in counts)
+    text = [f"{counted(len(table), 'cells')} in both runs: {', '.join(verdicts)}."]
+    text += _not_compared(parts, names, table)
     text += [f"{one}." for one in reasons(records)]
     text += [f"Differs: {one}." for one in sorted(_surroundings(run, other))]
     text += notes(table)
     display = display_differences(table)
-    return Comparison(table, display, tuple(text), _saved(table, display, text, folder, "compare"))
+    return Comparison(table, display, text, _saved(table, display, text, folder, "compare"))
 
 
 def _surroundings(run: Path, other: Path) -> Iterator[str]:
@@ -125,65 +121,48 @@ def _surroundings(run: Path, other: Path) -> Iterator[str]:
 
 def _saved(
     table: pd.DataFrame, display: Any, text: Sequence[str], folder: Path | None, name: str
-) -> tuple[Path, ...]:
-    """Write a comparison into a folder, where one is named, and return the files."""
+) -> list[Path]:
     if folder is None:
-        return ()
+        return []
     make_folder(folder)
-    return tuple(save_table(table, [(display, text)], folder / name))
-
-
-def _verdicts(table: pd.DataFrame) -> str:
-    """Return how many cells are better and worse."""
-    counts = table["verdict"].value_counts()
-    parts = [f"{counts[verdict]} {text}" for verdict, text in VERDICTS.items() if verdict in counts]
-    return f"{counted(len(table), 'cells')} in both runs: {', '.join(parts)}."
+    return save_table(table, [(display, text)], folder / name)
 
 
 def _not_compared(
     parts: Sequence[pd.DataFrame], names: Sequence[str], table: pd.DataFrame
-) -> list[str]:
-    """Return sentences on the cells of only one run, without a score, or of other requests."""
-    every = [_cells(part) for part in parts]
-    scored = [_cells(part[part["score"].notna()]) for part in parts]
-    frequencies = [part.drop_duplicates(PLACE).set_index(PLACE)["frequencies"] for part in parts]
-    compared = _cells(table)
-    both = [place for place in scored[0] if place in scored[1]]
-    groups = {
-        f"Only in {names[0]}": [place for place in every[0] if place not in every[1]],
-        f"Only in {names[1]}": [place for place in every[1] if place not in every[0]],
-    }
-    for name, own, of in zip(names, every, scored, strict=True):
-        groups[f"Without a score in {name}"] = [
-            place for place in own if place in every[0] and place in every[1] and place not in of
-        ]
-    groups["Not compared, because the requests differ"] = [
-        place for place in both if place not in compared
-    ]
-    groups["Measured with other frequencies under the same name"] = [
-        place for place in compared if frequencies[0][place] != frequencies[1][place]
-    ]
-    return [f"{title}: {_named(places)}." for title, places in groups.items() if places]
-
-
-def _cells(frame: pd.DataFrame) -> dict[Place, None]:
-    """Return the cells of a frame, in their order."""
-    return dict.fromkeys(frame[PLACE].itertuples(index=False, name=None))
-
-
-def _named(places: Sequence[Place]) -> str:
-    """Return "perplexity, yarn at 512 and 1024 tokens; …"."""
-    lengths: dict[tuple[str, str], list[str]] = {}
-    for task, scaling, length in places:
-        lengths.setdefault((task, scaling), []).append(str(length))
-    return "; ".join(
-        f"{task}, {scaling} at {', '.join(own)} tokens" for (task, scaling), own in lengths.items()
+) -> Iterator[str]:
+    """Yield a sentence on the cells of only one run, without a score, or of other requests."""
+    first, second = (
+        {
+            place: (bool(rows["score"].notna().any()), rows["frequencies"].iloc[0])
+            for place, rows in part.groupby(PLACE, sort=False)
+        }
+        for part in parts
     )
+    compared = dict.fromkeys(table[PLACE].itertuples(index=False, name=None))
+    both = [place for place in first if place in second]
+    groups = {
+        f"Only in {names[0]}": [place for place in first if place not in second],
+        f"Only in {names[1]}": [place for place in second if place not in first],
+        f"Without a score in {names[0]}": [place for place in both if not first[place][0]],
+        f"Without a score in {names[1]}": [place for place in both if not second[place][0]],
+        "Not compared, because the requests differ": [
+            p for p in both if first[p][0] and second[p][0] and p not in compared
+        ],
+        "Measured with other frequencies under the same name": [
+            place for place in compared if first[place][1] != second[place][1]
+        ],
+    }
+    for title, places in groups.items():
+        lengths: dict[tuple[str, str], list[str]] = {}
+        for task, scaling, length in places:
+            lengths.setdefault((task, scaling), []).append(str(length))
+        cells = [f"{', '.join(k)} at {', '.join(v)} tokens" for k, v in lengths.items()]
+        if cells:
+            yield f"{title}: {'; '.join(cells)}."
 
 
-def with_table(
-    run: Path, tasks: Sequence[str], folder: Path | None, **options: Any
-) -> PublishedComparison:
+def with_table(run: Path, tasks: Sequence[str], folder: Path | None, **options: Any) -> Comparison:
     tolerance = TOLERANCE if options["tolerance"] is None else options["tolerance"]
     if tolerance < 0:
         raise UserError(f"--tolerance must be 0 or more percent, got {tolerance:g}.")
@@ -201,11 +180,11 @@ def with_table(
             f"{run} is not comparable with {name}: {'; '.join(differs)}. With --mixed it is "
             "compared all the same."
         )
-    scores = cells(make_frame([run], tasks))
+    scores = cell_scores(make_frame([run], tasks))
     scores = scores[scores["task"].isin(labels)]
     table = _published.match_values(rows, scores, tolerance / 100)
     text = _published.summary(table, rows, label)
     text += [f"Not comparable: {reason}." for reason in differs]
     display = {f"{label} beside {name}": _published.display(table)}
     files = _saved(table, display, text, folder, f"compare-{name}")
-    return PublishedComparison(table, display, tuple(text), files, name)
+    return Comparison(table, display, text, files, name)

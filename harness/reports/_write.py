@@ -19,10 +19,9 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.plugins import Plugin, call, load, names
 from ropewalk.harness.reports import differences, verdict
+from ropewalk.harness.reports._sentences import markdown_text
 from ropewalk.harness.reports._style import Paper, drawing
-from ropewalk.harness.reports.cells import cells, scores
-from ropewalk.harness.reports.writing.sentences import markdown_text
-from ropewalk.harness.reports.writing.tables import (
+from ropewalk.harness.reports._tables import (
     Part,
     RenderedTable,
     csv,
@@ -31,6 +30,7 @@ from ropewalk.harness.reports.writing.tables import (
     markdown,
     page,
 )
+from ropewalk.harness.reports.cells import cells, scores
 from ropewalk.harness.stats.cells import records, shared
 
 DOTS_PER_INCH = 200

@@ -14,11 +14,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ropewalk.harness.reports import _style as style
 from ropewalk.harness.reports import cells
+from ropewalk.harness.reports._sentences import change, counted, signed, titles, unit
 from ropewalk.harness.reports.verdict import verdicts
-from ropewalk.harness.reports.writing.sentences import signed, titles
 from ropewalk.harness.stats.cells import records
 from ropewalk.harness.stats.decision import MARGIN
-from ropewalk.harness.stats.measure import SHARES
 
 ROW = 0.17  # inches
 MOST_METHODS = 24
@@ -74,8 +73,11 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> Figure:
     for (model, task), rows in groups:
         length, times = rows[0]["length"], rows[0]["relative_length"]
         title = f"{model}: {named[str(task)]}" if several else named[str(task)]
-        where = f"{title} at {style.length_label(length)} ({times:.3g}×)"
-        lines = where, sentences[model, task, length]
+        sentence = sentences[model, task, length]
+        lines = (
+            f"{title} at {style.length_label(length)} ({times:.3g}×):",
+            f"{sentence[0].upper()}{sentence[1:]}.",
+        )
         heads.append("\n".join(style.folded(str(line), width / columns - 0.1) for line in lines))
     most = max(head.count("\n") + 1 for head in heads), max(len(rows) for _, rows in groups)
     sheet = math.ceil(len(groups) / columns), columns
@@ -87,7 +89,7 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> Figure:
         part.suptitle(head, x=0.02, ha="left", fontsize=style.SIZE)
     if not several:
         figure.suptitle(str(first[0]["model"]), x=0.02 / columns, ha="left")
-    counts = ", ".join(f"{row['compared']} {row['unit']}" for row in first)
+    counts = ", ".join(counted(row["compared"], row["unit"]) for row in first)
     caption = CAPTION.format(margin=margin, counts=counts)
     caption += TRUNCATION * any(row["truncation"] is not None for row in first)
     caption += COSTS * any(map(_costly, (rows for _, rows in groups)))
@@ -130,33 +132,33 @@ def _panel(
 ) -> None:
     """Draw rows with names in at most ``room`` inches."""
     best = rows[0]
-    unit = " %" if best["relative"] else " pp" if best["metric"] in SHARES else ""
-    margin = best["margin"] / 100 * (1 if unit else abs(best["compared_score"]))
-    marks = [_mark(row, known, unit, partial=row["compared"] < best["asked"]) for row in rows]
+    sign = unit(relative=best["relative"], metric=best["metric"])
+    margin = best["margin"] / 100 * (1 if sign else abs(best["compared_score"]))
+    marks = [_mark(row, known) for row in rows]
     matter = [mark.reach for mark in (*marks[:2], *marks) if mark.full or mark.use]
     reach = max(2 * max(*matter, marks[1].reach), 3 * margin)
     if best["truncation"] is not None and best["change"] is not None:
         ends = [best[f"change{end}"] for end in ("", "_high", "_low")]
         value, low, high = (None if end is None else 1 / (1 + end) - 1 for end in ends)
-        cut = Mark(CUT, value or 0.0, low, high, None, style.GREY, "|", full=False, cost=f"0{unit}")
+        cut = Mark(CUT, value or 0.0, low, high, None, style.GREY, "|", full=False, cost=f"0{sign}")
         marks.insert(sum(mark.value <= cut.value for mark in marks), cut)
         if abs(cut.value) <= reach:
             axes.axvline(cut.value, color=style.GREY, linewidth=0.9, linestyle="-.", zorder=1)
     axes.axvline(0, color=style.GREY, linewidth=0.8, linestyle=":", zorder=0)
     axes.axvspan(-margin, margin, color="0.9", linewidth=0, zorder=0)
     for index, mark in enumerate(marks):
-        _draw(axes, mark, index, reach, unit)
+        _draw(axes, mark, index, reach, sign)
     drawn = [mark for mark in marks if abs(mark.value) <= reach]
     ends = [end for mark in drawn for end in (mark.value, mark.low, mark.high, mark.bound) if end]
     low, high = max(-reach, min([0.0, *ends])), min(reach, max([0.0, *ends]))
     pad = 0.06 * (high - low) or 0.05
     axes.set_xlim(min(low - pad, -1.5 * margin), max(high + pad, 1.5 * margin))
     axes.set_ylim(len(marks) - 0.4, -0.6)
-    scale = 100 if unit else 1
+    scale = 100 if sign else 1
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], min_n_ticks=2))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{scale * x:.6g}".replace("-", "−")))
-    what = "%" if best["relative"] else "percentage points" if unit else best["metric"]
-    code = "; *: needs its own code" * any(row["needs_code"] for row in rows)
+    what = "%" if best["relative"] else "percentage points" if sign else best["metric"]
+    code = "\n*: needs its own code" * any(row["needs_code"] for row in rows)
     axes.set_xlabel(f"Worse than the best ({what}){code}", fontsize=style.SIZE - 1)
     axes.set_yticks(range(len(marks)), [style.folded(mark.label, room) for mark in marks])
     for label, mark in zip(axes.get_yticklabels(), marks, strict=True):
@@ -175,7 +177,7 @@ def _costly(rows: Sequence[Mapping[str, Any]]) -> bool:
     return any(row["scaling"] != "none" and row["cost"] is not None for row in rows)
 
 
-def _mark(row: Mapping[str, Any], known: style.Methods, unit: str, *, partial: bool) -> Mark:
+def _mark(row: Mapping[str, Any], known: style.Methods) -> Mark:
     look = known.look[known.names[row["scaling"]]]
     value, *ends = (row[f"above{end}"] or 0.0 for end in ("", "_low", "_high"))
     if not row["lower"]:
@@ -186,22 +188,19 @@ def _mark(row: Mapping[str, Any], known: style.Methods, unit: str, *, partial: b
         value, low, high, row["regret"],
         style.GREY if look == style.REST else look.color, look.marker or "o",
         full=row["possible"] is not False, use=bool(row["use"]),
-        cost="–" if row["cost"] is None else signed(row["cost"], unit=unit),
-        note=f"{row['compared']} of {row['asked']}" if partial else "",
+        cost=change({**row, "cost_low": None}, "cost") or "–",
+        note=f"{row['compared']} of {row['asked']}" if row["compared"] < row["asked"] else "",
     )  # fmt: skip
 
 
-def _draw(axes: Axes, mark: Mark, index: int, reach: float, unit: str) -> None:
+def _draw(axes: Axes, mark: Mark, index: int, reach: float, sign: str) -> None:
     """Draw a row; one that is off the scale is text at the edge."""
     across = axes.get_yaxis_transform()
     text: dict[str, Any] = {"color": mark.color, "fontsize": style.SIZE - 1, "va": "center"}
     if abs(mark.value) > reach:
-        far = signed(mark.value, unit=unit)
-        white = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-        if mark.value > 0:
-            axes.text(0.99, index, f"{far} ▸", transform=across, ha="right", bbox=white, **text)
-        else:
-            axes.text(0.01, index, f"◂ {far}", transform=across, ha="left", bbox=white, **text)
+        far, white = signed(mark.value, unit=sign), {"fc": "white", "ec": "none", "pad": 0.8}
+        end = (0.99, f"{far} ▸", "right") if mark.value > 0 else (0.01, f"◂ {far}", "left")
+        axes.text(end[0], index, end[1], ha=end[2], transform=across, bbox=white, **text)
         return
     if mark.low is not None and mark.high is not None:
         axes.hlines(index, mark.low, mark.high, color=mark.color, linewidth=2.2, alpha=0.55)

@@ -8,10 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from ropewalk.harness.reports.writing.sentences import text
-from ropewalk.harness.reports.writing.tables import across
-from ropewalk.harness.stats.cells import CELL, in_option, once, records
-from ropewalk.harness.stats.cells import cells as scored
+from ropewalk.harness.reports._sentences import text
+from ropewalk.harness.reports._tables import across
+from ropewalk.harness.stats.cells import CELL, cell_scores, in_option, once, records
 from ropewalk.harness.stats.checkpoints import separated
 from ropewalk.harness.stats.decision import MARGIN, Family, decide, overall
 from ropewalk.harness.stats.differences import against
@@ -77,7 +76,7 @@ def make(
 
     Differences, regrets and costs are relative for perplexity (0.05 is 5 % higher).
     """
-    rows = {_key(row): row for row in records(scored(frame))}
+    rows = {_key(row): row for row in records(cell_scores(frame))}
     lengths: dict[tuple[str, int], list[Family]] = {}
     for (model, task, length), (of, known) in decide(frame, margin).items():
         lengths.setdefault((model, length), []).append(of)
@@ -129,9 +128,7 @@ def scores(
     return across(rows, written)
 
 
-def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the scores for people."""
-    return scores(table)
+display = scores  # for people
 
 
 def _key(row: Mapping[str, Any]) -> Key:

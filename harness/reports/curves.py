@@ -14,10 +14,10 @@ from matplotlib.ticker import NullLocator, PercentFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from ropewalk.harness.reports import _style as style
+from ropewalk.harness.reports._sentences import titles
 from ropewalk.harness.reports.seeds import ENDING, over_seeds
 from ropewalk.harness.reports.seeds import make as of_seeds
-from ropewalk.harness.reports.writing.sentences import titles
-from ropewalk.harness.stats.cells import cells, records
+from ropewalk.harness.stats.cells import cell_scores, records
 from ropewalk.harness.stats.checkpoints import labels
 from ropewalk.harness.stats.decision import truncations
 from ropewalk.harness.stats.measure import LOWER, SHARES
@@ -53,7 +53,7 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
         known = style.methods(table)
         about += SEEDS.format(" or ".join(map(str, sorted(set(table["seeds"])))))
     else:
-        table, known, cuts = cells(frame), style.methods(frame), truncations(frame)
+        table, known, cuts = cell_scores(frame), style.methods(frame), truncations(frame)
     table = known.drawn(table)
     scored = table.groupby(["model", "task"])["score"].transform("max") > 0
     if table["score"].isna().all():

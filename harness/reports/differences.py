@@ -7,12 +7,11 @@ from typing import Any
 import pandas as pd
 
 from ropewalk.harness.reports import cells
-from ropewalk.harness.reports.writing.sentences import signed
-from ropewalk.harness.reports.writing.tables import across
+from ropewalk.harness.reports._sentences import change
+from ropewalk.harness.reports._tables import across
 from ropewalk.harness.stats.cells import CELL
 from ropewalk.harness.stats.differences import NOT_COMPARED, SAME
 from ropewalk.harness.stats.differences import between as between
-from ropewalk.harness.stats.measure import SHARES
 from ropewalk.harness.stats.paired import NO_DIFFERENCE
 
 COLUMNS = [
@@ -69,7 +68,6 @@ def _text(row: dict[str, Any]) -> str:
     failed = " †" * bool(row["failed"])
     if row["verdict"] == NOT_COMPARED:
         return f"not compared{failed}"
-    unit = " %" if row["relative"] else " pp" if row["metric"] in SHARES else ""
-    text = signed(row["difference"], row["difference_low"], row["difference_high"], unit)
+    text = change(row, "difference")
     lacking = f" ({row['paired']} of {row['asked']})" * bool(row["paired"] < row["asked"])
     return f"{text}{lacking}{' ?' if row['verdict'] == NO_DIFFERENCE else ''}{failed}"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ropewalk.harness.reports.writing.sentences import text
-from ropewalk.harness.reports.writing.tables import across
-from ropewalk.harness.stats.cells import CELL, cells, in_option
+from ropewalk.harness.reports._sentences import text
+from ropewalk.harness.reports._tables import across
+from ropewalk.harness.stats.cells import CELL, cell_scores, in_option
 from ropewalk.tasks._intervals import Ratio, ratio
 
 DROP, MOST = 2.0, 2.0  # nats, of the rule as its authors have it
@@ -69,7 +69,7 @@ def make(
             rows.append({**dict(zip(CELL, (model, task, scaling, length), strict=True)), **row})
     if not rows:
         raise ValueError(NONE.format(evaluator))
-    facts = cells(frame)[[*CELL, "relative_length", "status"]]
+    facts = cell_scores(frame)[[*CELL, "relative_length", "status"]]
     table = facts.merge(pd.DataFrame(rows), on=CELL).assign(metric="key perplexity")
     return table.reindex(
         columns=[*CELL, "relative_length", "metric", *COLUMNS, "status", "evaluator"]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.reports.writing.sentences import titles
+from ropewalk.harness.reports._sentences import titles
 
 MOST_PANELS = 4
 WINDOW = ["trained_length", "unit", "start", "bucket", "tokens", "losses"]

@@ -16,8 +16,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.reports.writing.sentences import percent, text, titles
-from ropewalk.harness.reports.writing.tables import across, heading
+from ropewalk.harness.reports._sentences import percent, text, titles
+from ropewalk.harness.reports._tables import across, heading
 from ropewalk.harness.stats.cells import CELL, records
 from ropewalk.harness.stats.measure import SHARES
 from ropewalk.tasks._intervals import draws, macro_average, proportion

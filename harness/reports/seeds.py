@@ -12,23 +12,14 @@ from typing import Any
 import pandas as pd
 from scipy.special import stdtrit
 
-from ropewalk.harness.reports.writing.sentences import signed, text
-from ropewalk.harness.reports.writing.tables import across
+from ropewalk.harness.reports._sentences import change, text
+from ropewalk.harness.reports._tables import across
 from ropewalk.harness.stats.cells import CELL
 from ropewalk.harness.stats.checkpoints import labels, separated
 from ropewalk.harness.stats.decision import requested_units
-from ropewalk.harness.stats.measure import (
-    SHARES,
-    Measure,
-    Units,
-    differences,
-    measure,
-    scored,
-    units,
-)
+from ropewalk.harness.stats.measure import Measure, Units, differences, measure, scored, units
 from ropewalk.tasks._intervals import CONFIDENCE
 
-Interval = tuple[float | None, float | None]  # lower and upper end; None where there is none
 COPIED = ("metric", "trained_length", "protocol")
 ENDING = r"-seed\d+$"  # of the name of a model that is one seed
 ROUNDING = 1e-12  # numbers that are nearer than this are equal
@@ -72,10 +63,10 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
     for (model, task, scaling, length), cell in cells.items():
         measured, trained = how[model, task], cell["trained_length"].iloc[0]
         every = known[model, task, scaling, length]
-        window = known.get((model, task, scaling, trained), [])
         row = {name: cell[name].iloc[0] for name in COPIED if name in cell}
         row |= {"seeds": counts[model], **_averaged(cell, every, measured, counts[model])}
         if "score" in row and measured.across and length != trained:
+            window = known.get((model, task, scaling, trained), [])
             row |= _change(every, window, measured)
         rows.append(dict(zip(CELL, (model, task, scaling, length), strict=True)) | row)
     table = pd.DataFrame(rows)
@@ -131,13 +122,14 @@ def _change(every: Sequence[Units], window: Sequence[Units], how: Measure) -> di
     shared = _in_all([*every, *window])
     if len(every) != len(window) or any(of.keys() != shared.keys() for of in (*every, *window)):
         return {}
-    pairs = zip(*(_scores(part, shared, how) for part in (every, window)), strict=True)
+    now, before = (_scores(part, shared, how) for part in (every, window))
+    pairs = zip(now, before, strict=True)
     logs = how.form == "exp"
-    changes = [math.log(now) - math.log(before) if logs else now - before for now, before in pairs]
+    changes = [math.log(a) - math.log(b) if logs else a - b for a, b in pairs]
     (documents,) = differences([_means(every, shared)], _means(window, shared), _linear(how))
     mean = fmean(changes)
-    ends = combined(mean, (documents.low, documents.high), _student(changes))
-    values = [None if end is None else how.shown(end) for end in (mean, *ends)]
+    ends = mean, *combined(mean, documents.low, documents.high, changes)
+    values = [None if end is None else how.shown(end) for end in ends]
     if how.share:
         values = [None if end is None else max(-1.0, min(1.0, end)) for end in values]
     names = "change", "low_change", "high_change"
@@ -149,15 +141,13 @@ def mean_over_seeds(
 ) -> tuple[float, float | None, float | None]:
     """Return the mean score of seeds with its interval for random seeds and random units.
 
-    Args:
-        every: the units of each seed.
-        shared: the weights of the units that count; all seeds have them with these weights.
-        how: how the task measures. The mean of perplexities is geometric.
+    The mean of perplexities is geometric. ``shared`` are the weights of the units that count; all
+    seeds have them with these weights.
     """
     linear, mean = _linear(how), _means(every, shared)
     result, score = scored(mean, linear), scored(mean, how).score
     single = _scores(every, shared, linear)
-    low, high = combined(result.score, (result.low, result.high), _student(single))
+    low, high = combined(result.score, result.low, result.high, single)
     if low is None or high is None:
         return score, None, None
     if how.form == "exp":
@@ -165,42 +155,33 @@ def mean_over_seeds(
     return score, *((max(low, 0.0), min(high, 1.0)) if how.share else (low, high))
 
 
-def combined(mean: float, documents: Interval, seeds: Interval) -> Interval:
+def combined(
+    mean: float, low: float | None, high: float | None, seeds: Sequence[float]
+) -> tuple[float | None, float | None]:
     """Return the 95 % interval of a mean for random seeds and random documents or trials.
 
-    The distances from the mean to the ends add up as squares do, each side by itself (MOVER; Zou
-    and Donner, Statistics in Medicine 27, 2008, doi:10.1002/sim.3095), as for the sum of two
-    independent effects. Variance that one seed shows on one document alone is part of both
-    intervals and counts twice, so the result is conservative and never narrower than either.
+    The distances from the mean to the ends of both intervals add up as squares do, each side by
+    itself (MOVER; Zou and Donner, Statistics in Medicine 27, 2008, doi:10.1002/sim.3095), as for
+    the sum of two independent effects. Variance that one seed shows on one document alone is part
+    of both and counts twice, so the result is conservative and never narrower than either.
 
-    Args:
-        mean: in a unit in which effects add up: nats for perplexity, else that of the score.
-        documents: its interval over documents or trials, with these seeds, in the same unit.
-        seeds: its interval over seeds, with these documents. Seeds that show no spread have none;
-            then the result is ``documents``.
+    The mean is in a unit in which effects add up: nats for perplexity, else that of the score.
+    ``low`` and ``high`` are its interval over documents or trials with these seeds; ``seeds`` are
+    their own values, for Student's interval. Seeds without a spread add nothing.
     """
-    (low, high), (least, most) = documents, seeds
-    if low is None or high is None or least is None or most is None:
-        return documents
+    alike = math.isclose(min(seeds), max(seeds), rel_tol=ROUNDING, abs_tol=ROUNDING)
+    if low is None or high is None or alike:
+        return low, high
+    half = float(stdtrit(len(seeds) - 1, (1 + CONFIDENCE) / 2)) * stdev(seeds) / len(seeds) ** 0.5
+    least, most = fmean(seeds) - half, fmean(seeds) + half
     return mean - math.hypot(mean - low, mean - least), mean + math.hypot(high - mean, most - mean)
-
-
-def _student(values: Sequence[float]) -> Interval:
-    """Return Student's 95 % interval of a mean; None for values that are equal up to rounding."""
-    least, most = min(values), max(values)
-    if len(values) < 2 or math.isclose(least, most, rel_tol=ROUNDING, abs_tol=ROUNDING):
-        return None, None
-    error = stdev(values) / math.sqrt(len(values))
-    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error
-    return fmean(values) - half, fmean(values) + half
 
 
 def _in_all(every: Sequence[Units]) -> dict[str, float]:
     """Return the weights of the units that all have with the same weight."""
-    first = every[0] if every else {}
     return {
         name: weight
-        for name, (_, weight) in first.items()
+        for name, (_, weight) in (every[0] if every else {}).items()
         if all(of.get(name, (0, None))[1] == weight for of in every)
     }
 
@@ -226,15 +207,11 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     past = shown[shown["length"] > shown["trained_length"]].assign(model="change from the window")
     tables = across(shown, text)
     if "change" in past:
-        tables |= across(past[past["change"].notna()], _text)
+        ends = {"low_change": "change_low", "high_change": "change_high"}
+        tables |= across(past[past["change"].notna()].rename(columns=ends), change)
     return {title: tables[title].rename(columns={"scaling": "model"}) for title in sorted(tables)}
 
 
 def notes(table: pd.DataFrame) -> list[str]:
     """Return what the intervals hold for."""
     return [*NOTES[: 1 + ("change" in table)]]
-
-
-def _text(row: dict[str, Any]) -> str:
-    unit = " %" if row["relative"] else " pp" if row["metric"] in SHARES else ""
-    return signed(row["change"], row["low_change"], row["high_change"], unit)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from ropewalk.harness.reports._sentences import bound, change, counted, signed, text
+from ropewalk.harness.reports._tables import as_text, folded
 from ropewalk.harness.reports.cells import make as cells_of
 from ropewalk.harness.reports.cells import scores
-from ropewalk.harness.reports.writing.sentences import bound, counted, signed, text
-from ropewalk.harness.reports.writing.tables import as_text, folded
 from ropewalk.harness.stats.cells import records
 from ropewalk.harness.stats.decision import MARGIN
 from ropewalk.harness.stats.measure import SHARES
@@ -94,14 +94,6 @@ def screen(cells: pd.DataFrame, width: int = 80) -> str:
     tables, lines = summary(cells)
     shown = [f"{title}\n\n{as_text(table, width)}" for title, table in tables.items()]
     return "\n\n".join([*shown, "\n".join(folded(line, width) for line in lines)])
-
-
-def method(cells: pd.DataFrame) -> str:
-    """Return the one method for all tasks of one model at its longest length, "" where none is."""
-    last = cells[cells["length"] == cells["length"].max()]
-    known = last["overall_regret"].notna() if last["task"].nunique() > 1 else last["use"]
-    names = last.loc[known.fillna(False).astype(bool) & last["same_as"].isna(), "scaling"]
-    return str(names.iloc[0]) if len(names) else ""
 
 
 def _groups(cells: pd.DataFrame) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
@@ -201,8 +193,7 @@ def sentence(rows: Sequence[Row], gains: Sequence[str] = ()) -> str:
         sure = "the best is" if best["winner"] else "lowest" if best["lower"] else "highest"
         parts.append(f"{sure} {best['scaling']}{code} {_score(best)}")
     if _dearer(use):
-        cost = signed(use["cost"], use["cost_low"], use["cost_high"], _unit(use))
-        parts.append(f"{cost} inside the window")
+        parts.append(f"{change(use, 'cost')} inside the window")
     failed = [f"{row['scaling']} {row['failed']}" for row in rows if row["failed"]]
     few = [f"{row['scaling']} {row['n']}" for row in left_out]
     for names, why in ((failed, "failed on"), (few, "left out, with too few")):
@@ -211,9 +202,9 @@ def sentence(rows: Sequence[Row], gains: Sequence[str] = ()) -> str:
             parts.append(f"{why} {use['unit']} of {use['asked']}: {named}")
     cut = _truncation(use)
     if cut and _truncate(use) and not gains:
-        change = signed(use["change"], use["change_low"], use["change_high"])
+        less = signed(use["change"], use["change_low"], use["change_high"])
         window = f"{use['trained_length']:,} tokens"
-        return f"truncate to {window}, {cut} ({use['scaling']} {change}); else " + "; ".join(parts)
+        return f"truncate to {window}, {cut} ({use['scaling']} {less}); else " + "; ".join(parts)
     if cut:
         high = use["change_high"]
         worse = "worse" if high is not None and high < 0 else "no significant difference"
@@ -249,8 +240,7 @@ def _score(row: Row, name: str = "compared") -> str:
 def _beside(row: Row) -> str:
     """Return a method, its score without its interval, and its difference from the best mean."""
     score = text({**row, "score": row["compared_score"], "low": None, "status": "ok"})
-    above = signed(row["above"], row["above_low"], row["above_high"], _unit(row))
-    return f"{row['scaling']} {score}, {above}" if above else f"{row['scaling']} {score}"
+    return ", ".join(filter(None, [f"{row['scaling']} {score}", change(row, "above")]))
 
 
 def _truncation(row: Row) -> str:
@@ -270,7 +260,3 @@ def _dearer(row: Row) -> bool:
     """Return whether a method is significantly worse inside the window than the plain model."""
     low, high = row["cost_low"], row["cost_high"]
     return low is not None and high is not None and bool(low > 0 if row["lower"] else high < 0)
-
-
-def _unit(row: Row) -> str:
-    return " %" if row["relative"] else " pp" if row["metric"] in SHARES else ""

@@ -50,7 +50,7 @@ def once(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]:
 
 
 @once
-def cells(frame: pd.DataFrame) -> pd.DataFrame:
+def cell_scores(frame: pd.DataFrame) -> pd.DataFrame:
     """Reduce samples to one row per cell.
 
     Models, tasks and scalings keep their order of appearance, lengths rise. Raises ValueError

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+
 import pandas as pd
 
-Key = tuple[str, int]  # task and length
+Questions = Mapping[Hashable, frozenset[str]]  # by task and length
 MOST_NAMED = 3  # models, in the name of all of them
 
 
@@ -16,22 +18,21 @@ def alike(frame: pd.DataFrame) -> list[list[str]]:
     """
     if "question" not in frame or frame["model"].nunique() < 2:
         return []
-    questions: dict[str, dict[Key, frozenset[str]]] = {}
-    for (model, task, length), rows in frame.groupby(["model", "task", "length"], sort=False):
-        questions.setdefault(str(model), {})[str(task), int(str(length))] = frozenset(
-            rows["question"]
-        )
+    asked = frame.groupby(["model", "task", "length"], sort=False)["question"].agg(frozenset)
+    questions = {
+        str(model): own.droplevel("model").to_dict()
+        for model, own in asked.groupby(level="model", sort=False)
+    }
     groups: list[list[str]] = []
     for model, own in questions.items():
-        known = [group for group in groups if all(_same(own, questions[other]) for other in group)]
-        if known:
-            known[0].append(model)
-        else:
-            groups.append([model])
+        same = (group for group in groups if all(_same(own, questions[other]) for other in group))
+        if (group := next(same, None)) is None:
+            groups.append(group := [])
+        group.append(model)
     return [group for group in groups if len(group) > 1]
 
 
-def _same(one: dict[Key, frozenset[str]], other: dict[Key, frozenset[str]]) -> bool:
+def _same(one: Questions, other: Questions) -> bool:
     both = one.keys() & other.keys()
     return bool(both) and all(one[key] == other[key] for key in both)
 

@@ -52,7 +52,6 @@ class Family:
         shared: the documents or trials of each method, the same for all.
         own: how many documents or trials each method has by itself.
         requested: how many there are.
-        excluded: methods that have too few in common with the others.
         lost: documents or trials on which a method itself failed, which others may have.
         code: methods that only a modelling file can serve.
         signs: the fingerprints of their frequencies.
@@ -64,7 +63,6 @@ class Family:
     shared: dict[str, Units]
     own: dict[str, int]
     requested: int
-    excluded: list[str]
     lost: dict[str, set[str]]
     code: set[str]
     signs: dict[str, str | None]
@@ -74,11 +72,6 @@ class Family:
     def n(self) -> int:
         """Return how many units are compared."""
         return len(next(iter(self.shared.values()), {}))
-
-    @property
-    def names(self) -> list[str]:
-        """Return the methods that are compared, in the order of ``selection``."""
-        return list(self.shared)
 
     @cached_property
     def selection(self) -> Selection | None:
@@ -95,7 +88,7 @@ class Family:
         """Return how much worse than the best of all a method is at most (95 %), as shown."""
         if self.selection is None:
             return None
-        return self.how.shown(float(self.selection.regret[self.names.index(name)]))
+        return self.how.shown(float(self.selection.regret[list(self.shared).index(name)]))
 
     def first(self, name: str) -> str:
         """Return the method under whose name this one is measured."""
@@ -105,15 +98,6 @@ class Family:
         """Return the method under whose name this one is compared; None where it is not."""
         first = self.first(name) if name in self.own else None
         return first if first in self.shared else None
-
-    def everyone(self, name: str) -> list[str]:
-        """Return a method and those that are the same measurement."""
-        return [name, *self.groups[name]]
-
-    def status(self, name: str) -> str:
-        """Return "ok", or how many units a method's score is of: "20 of 23 ok"."""
-        n = self.n if name in self.shared else self.own[name]
-        return "ok" if n == self.requested else f"{n} of {self.requested} ok"
 
 
 @once
@@ -148,20 +132,14 @@ def family(samples: pd.DataFrame, how: Measure) -> Family:
         fewer = name in of and len(of[name]) < len(every[name])
         return scored(of[name], how) if fewer else scores[name]
 
-    excluded = [name for name in every if name not in of]
     own = {one: len(every[name]) for name, same in groups.items() for one in (name, *same)}
     every_unit = max(requested_units(samples), *own.values())
     first = records(samples.drop_duplicates("scaling"))
     code = {row["scaling"] for row in first if row.get("needs_code")}
     signs = {row["scaling"]: row["frequencies"] for row in first}
-    return Family(how, groups, of, own, every_unit, excluded, failures(samples), code, signs, score)
-
-
-def failures(samples: pd.DataFrame) -> dict[str, set[str]]:
-    """Return the units on which every method itself failed; what was not measured is none."""
     failed = samples[samples["status"].isin(FAILED)]
-    by_name = {str(name): set(rows.astype(str)) for name, rows in failed.groupby("scaling")["unit"]}
-    return {name: by_name.get(name, set()) for name in samples["scaling"].unique()}
+    lost = {name: set(failed["unit"][failed["scaling"] == name].astype(str)) for name in signs}
+    return Family(how, groups, of, own, every_unit, lost, code, signs, score)
 
 
 def requested_units(samples: pd.DataFrame) -> int:
@@ -206,16 +184,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Inside:
-    """A method at the longest length inside the window at which the plain model was measured.
+    """A method at the longest length inside the window at which the plain model was measured."""
 
-    ``truncation``: it is the whole trained window, and its targets are those of longer lengths.
-    """
-
-    length: int
     frequencies: str | None
     of: Units
     score: Score
-    truncation: bool
 
 
 def decide(
@@ -228,28 +201,30 @@ def decide(
     """
     if margin < 0:
         raise ValueError(f"margin={margin:g} is invalid: a margin is 0 percent or more")
-    inside = _inside(needed_of(frame))
+    inside, cuts = _inside(needed_of(frame)), truncations(frame)
     windows = frame.groupby("model")["trained_length"].first()
-    return {
-        place: (of, _decided(of, inside.get(place[:2], {}), place[2] > windows[place[0]], margin))
-        for place, of in families(frame).items()
-    }
+    result = {}
+    for (model, task, length), of in families(frame).items():
+        near, beyond = inside.get((model, task), {}), length > windows[model]
+        plain = near.get("none") if (model, task) in cuts else None
+        result[model, task, length] = of, _decided(of, near, plain, beyond, margin)
+    return result
 
 
 def _decided(
-    of: Family, inside: Mapping[str, Inside], beyond: bool, margin: float
+    of: Family, inside: Mapping[str, Inside], cut_off: Inside | None, beyond: bool, margin: float
 ) -> dict[str, Row]:
     """Choose among the methods of one length; ``inside`` are the methods inside the window.
 
-    The one to use is the best that a server can run; of several as good as the best it is the one
-    that costs least inside the window.
+    ``cut_off`` is the plain model at the trained window on the targets of longer lengths. The one
+    to use is the best that a server can run; of several as good as the best it is the one that
+    costs least inside the window.
     """
     how, selection, sign = of.how, of.selection, 1 if of.how.lower else -1
     order = sorted(of.shared, key=lambda name: sign * of.score(name).score)
-    best, plain = order[0], inside.get("none")
-    several = len(order) > 1
-    regret = dict(zip(of.names, selection.regret.tolist(), strict=True)) if selection else {}
-    possible = dict(zip(of.names, selection.possible.tolist(), strict=True)) if selection else {}
+    best, several = order[0], len(order) > 1
+    regret = dict(zip(of.shared, selection.regret.tolist(), strict=True)) if selection else {}
+    possible = dict(zip(of.shared, selection.possible.tolist(), strict=True)) if selection else {}
     room = how.margin(margin, of.score(best).score)
     good = {name for name in regret if regret[name] <= room}
     # A method that failed on what another could do is never the winner.
@@ -257,23 +232,21 @@ def _decided(
         of.lost[best] - of.lost[name] for name in order if name != best
     )
     costs = {name: _cost(of, name, inside) for name in order}
-    usable = [name for name in order if not of.code.issuperset(of.everyone(name))] or order
+    usable = [name for name in order if not of.code.issuperset([name, *of.groups[name]])] or order
     level = [n for n in usable if of.score(n).score == of.score(usable[0]).score]
 
-    def inside_cost(name: str) -> float:
-        cost = costs[name]
-        return sign * cost.value if cost else math.inf
-
+    dear = {name: sign * cost.value if cost else math.inf for name, cost in costs.items()}
     alike = [name for name in usable if name in good] or level
-    use = best if winner and best == usable[0] else preferred(alike, inside_cost)
-    window = plain.of if plain and plain.truncation else {}
-    cut = _truncation(of, plain, best) if plain and window and beyond else None
+    use = best if winner and best == usable[0] else preferred(alike, dear.__getitem__)
+    cut = _truncation(of, cut_off, best) if cut_off and beyond else None
+    window = cut_off.of if cut_off else {}
     rows = {}
     for name in order:
         less = next(iter(differences([of.shared[best]], of.shared[name], how)), None)
         rows[name] = {
             "compared": of.n, "best": name == best, "winner": name == best and winner,
-            "use": name == use, "margin": margin, **_ends("compared", of.score(name)),
+            "use": name == use, "margin": margin,
+            **{f"compared_{end}": getattr(of.score(name), end) for end in ("score", "low", "high")},
             "truncation": cut and cut.score, "truncation_low": cut and cut.low,
             "truncation_high": cut and cut.high,
             **difference_columns("change", difference(of.shared[name], window, how)),
@@ -288,10 +261,6 @@ def _decided(
                 "needed": selection.needed(room) if selection and name == best else None,
             }  # fmt: skip
     return rows
-
-
-def _ends(name: str, score: Score) -> Row:
-    return {f"{name}_score": score.score, f"{name}_low": score.low, f"{name}_high": score.high}
 
 
 def _truncation(of: Family, plain: Inside, best: str) -> Score | None:
@@ -317,14 +286,8 @@ def _inside(frame: pd.DataFrame) -> dict[tuple[str, str], dict[str, Inside]]:
             cells = result[str(model), str(task)] = dict[str, Inside]()
             for name, samples in here.groupby("scaling", sort=False):
                 first = records(samples.head(1))[0]
-                tail = first.get("protocol") == "tail" and first["metric"] == "perplexity"
-                cells[str(name)] = Inside(
-                    int(first["length"]),
-                    first["frequencies"],
-                    units(samples),
-                    Score(first["score"], first["low"], first["high"]),
-                    truncation=tail and first["length"] == first["trained_length"],
-                )
+                score = Score(first["score"], first["low"], first["high"])
+                cells[str(name)] = Inside(first["frequencies"], units(samples), score)
     return result
 
 
@@ -359,7 +322,7 @@ def overall(tasks: Sequence[Family]) -> tuple[str, float] | None:
     percentage points count alike. None where no method has a bound on every task, or no method
     scores above 0 on any.
     """
-    if not any(not of.how.share or of.score(name).score for of in tasks for name in of.names):
+    if not any(not of.how.share or of.score(name).score for of in tasks for name in of.shared):
         return None
     if len(measured := {name for of in tasks for name in of.own}) == 1:
         return measured.pop(), 0.0

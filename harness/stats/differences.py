@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ropewalk.harness.stats.cells import cells, records
+from ropewalk.harness.stats.cells import cell_scores, records
 from ropewalk.harness.stats.decision import Family, family
 from ropewalk.harness.stats.measure import differences, measure, values_of, weights_of
 from ropewalk.harness.stats.paired import (
@@ -69,7 +69,7 @@ def between(frame: pd.DataFrame) -> pd.DataFrame:
                 of_both, pairs, compared, corrected, strict=True
             ):
                 known = {second: (difference, p)} if difference else {}
-                row = records(cells(cell[cell["model"] == second]))[0]
+                row = records(cell_scores(cell[cell["model"] == second]))[0]
                 row |= {"unit": how.units, "asked": pair.requested, "relative": how.relative}
                 row |= {"failed": len(pair.lost[second]), "baseline_score": pair.score(first).score}
                 row |= _facts(pair, second, first, known)
@@ -80,7 +80,7 @@ def between(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _compared(here: Family, other: str) -> Compared:
-    names = [name for name in here.names if name != other]
+    names = [name for name in here.shared if name != other]
     if other not in here.shared:
         return {}
     shared = [here.shared[name] for name in names]

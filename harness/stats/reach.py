@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ropewalk.harness.stats.cells import cells, records
+from ropewalk.harness.stats.cells import cell_scores, records
 from ropewalk.harness.stats.decision import FAILED, needed_of
 from ropewalk.harness.stats.decision import KEPT as KEPT_UNITS
 from ropewalk.harness.stats.measure import Measure, Units, difference, measure, units
@@ -35,7 +35,7 @@ def effective_lengths(frame: pd.DataFrame, kept: float = KEPT) -> dict[tuple[str
     if not 0 < kept <= 1:
         raise ValueError(f"kept={kept:g} is invalid: it is a share above 0 and at most 1, as 0.85")
     result: dict[tuple[str, str, str], Reach] = {}
-    table = cells(frame)
+    table = cell_scores(frame)
     for (model, task), samples in needed_of(frame).groupby(["model", "task"], sort=False):
         how = measure(samples)
         here = table[(table["model"] == model) & (table["task"] == task)]

@@ -360,7 +360,7 @@ def test_a_task_without_a_winner_leaves_the_choice_to_the_others():
     for share in (0, 20):
         keys = [trials(name, 1024, share) for name in losses]
         table = cells.make(frame(*texts, *keys))
-        assert verdict.method(table) == "near"
+        assert set(table["scaling"][table["overall_regret"].notna()]) == {"near"}
     assert "4x, passkey: every method scores 0" in " ".join(
         verdict.sentences(cells.make(frame(*texts, *(trials(name, 1024, 0) for name in losses))))
     )

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from ropewalk.harness.reports import _write as write
 from ropewalk.harness.reports import answer, curves
 from ropewalk.harness.reports._style import COLUMN, Paper, drawing, methods
+from ropewalk.harness.reports._tables import latex
 from ropewalk.harness.reports.curves import spread
-from ropewalk.harness.reports.writing.tables import latex
 from tests.frames import PERPLEXITY, TWELVE, sweep
 
 FRAME = sweep(lengths=(256, 2048))

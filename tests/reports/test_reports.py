@@ -16,9 +16,9 @@ from matplotlib.lines import Line2D
 import ropewalk.harness.reports
 from ropewalk.harness.plugins import load, names
 from ropewalk.harness.reports import curves, retrieval
-from ropewalk.harness.reports.writing.sentences import titles
-from ropewalk.harness.reports.writing.tables import markdown, wide
-from ropewalk.harness.stats.cells import cells, shared
+from ropewalk.harness.reports._sentences import titles
+from ropewalk.harness.reports._tables import markdown, wide
+from ropewalk.harness.stats.cells import cell_scores, shared
 from tests.frames import PASSKEY, PERPLEXITY, TWELVE, Row, sweep
 
 FOLDER = Path(ropewalk.harness.reports.__path__[0])
@@ -110,17 +110,17 @@ def small() -> pd.DataFrame:
 
 
 def test_scores_are_one_row_a_cell():
-    assert cells(small()).to_csv(index=False) == GOLDEN
+    assert cell_scores(small()).to_csv(index=False) == GOLDEN
 
 
 def test_two_scores_for_one_cell_are_refused():
     other = small().assign(run="b", score=1.0)
     with pytest.raises(ValueError, match=r"length 512 has several scores \(40.5, 1\) in a, b"):
-        cells(pd.concat([small(), other]))
+        cell_scores(pd.concat([small(), other]))
 
 
 def test_wide_puts_score_and_interval_in_one_text():
-    perplexity, passkey = (wide(cells(small()))[title] for title in TITLES)
+    perplexity, passkey = (wide(cell_scores(small()))[title] for title in TITLES)
     assert markdown(perplexity) == (
         "| scaling   | 128 (0.5×)        | 512 (2×)      |\n"
         "|:----------|:------------------|:--------------|\n"
@@ -135,7 +135,7 @@ def test_wide_puts_score_and_interval_in_one_text():
 
 @pytest.mark.slow
 def test_curves_draw_the_scores(drawn):
-    table = cells(FRAME)
+    table = cell_scores(FRAME)
     for axes, task in zip(drawn.axes, (PERPLEXITY, PASSKEY), strict=True):
         for name in ("none", "pi", "yarn"):
             rows = table[(table["task"] == task) & (table["scaling"] == name)]

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import t
 
 from ropewalk.harness.reports import curves, seeds
-from ropewalk.harness.reports.seeds import combined, mean_over_seeds
+from ropewalk.harness.reports.seeds import mean_over_seeds
 from ropewalk.harness.stats.measure import Measure
 from ropewalk.tasks._intervals import ratio
 from tests.frames import PERPLEXITY, sweep
@@ -46,14 +46,6 @@ def test_the_interval_is_for_random_seeds_and_random_documents(frame, table):
         )
     )
     assert row.single == pytest.approx(tuple(np.exp(logs)))
-
-
-def test_combined_limits_are_distances_added_as_squares():
-    """Each side by itself; without an interval over seeds, the documents' alone."""
-    assert combined(10, (7, 16), (6, 18)) == (5, 20)
-    assert combined(10, (10, 16), (6, 10)) == (6, 16)
-    assert combined(10, (7, 16), (None, None)) == (7, 16)
-    assert combined(10, (None, None), (6, 18)) == (None, None)
 
 
 @pytest.mark.parametrize("seeds", [3, 5])

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from ropewalk.harness.reports import _write
+from ropewalk.harness.reports._sentences import text
 from ropewalk.harness.reports._write import write_reports
-from ropewalk.harness.reports.writing.sentences import text
 from tests import small_runs
 from tests.frames import PASSKEY, sweep
 

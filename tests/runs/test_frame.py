@@ -10,7 +10,7 @@ import pytest
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.runs.frame import SAMPLE, make_frame
 from ropewalk.harness.runs.store import RUN, SAMPLES
-from ropewalk.harness.stats.cells import cells
+from ropewalk.harness.stats.cells import cell_scores
 from tests import ROOT
 from tests.command_line import lines_of, put_lines
 from tests.small_runs import changed, sweep
@@ -21,7 +21,7 @@ REFERENCE = ROOT / "results" / "reference"
 def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run):
     lines = (run / SAMPLES).read_text().splitlines(keepends=True)
     (run / SAMPLES).write_text("".join(lines[:2]))
-    table = cells(make_frame([run]))
+    table = cell_scores(make_frame([run]))
     assert table["status"].tolist() == ["2 of 3 ok, 1 not_measured"]
     assert table["n"].tolist() == [2]
 
@@ -64,7 +64,7 @@ def test_a_run_beside_itself_counts_its_samples_once(run, tmp_path):
     (other / SAMPLES).write_text("".join(lines[1:]))
     joined = make_frame([run, other])
     assert joined["unit"].is_unique
-    assert cells(joined)[["n", "status"]].to_numpy().tolist() == [[3, "ok"]]
+    assert cell_scores(joined)[["n", "status"]].to_numpy().tolist() == [[3, "ok"]]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ def make(frame: pd.DataFrame, *, digits: int = 1) -> pd.DataFrame:
     return table.round({"seconds": digits})
 
 
-def summary(table: pd.DataFrame) -> list[str]:
-    """Return sentences on the table, to be printed above it."""
+def notes(table: pd.DataFrame) -> list[str]:
+    """Return sentences on the table, to be printed below it."""
     slowest = table.sort_values("seconds").iloc[-1]
     return [f"{slowest['scaling']} at {slowest['length']} tokens took the longest."]

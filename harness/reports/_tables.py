@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from tabulate import LATEX_ESCAPE_RULES, MIN_PADDING, tabulate
 
-from ropewalk.harness.reports.writing.sentences import (
+from ropewalk.harness.reports._sentences import (
     markdown_sentence,
     markdown_text,
     text,

@@ -36,23 +36,17 @@ def text(cell: Mapping[Any, Any], digits: int | None = None) -> str:
     return value if status == "ok" else f"{value} ({status.split(' ok')[0]})"
 
 
-def size(value: float, *, relative: bool, metric: str) -> str:
-    """Return the size of a difference without its sign: "12.3 %", "8 percentage points"."""
-    if relative:
-        times = 1 + value
-        return f"{times:.3g} times" if times >= 3 else f"{abs(100 * value):.3g} %"
-    if metric in SHARES:
-        points = f"{abs(100 * value):.0f}" if abs(value) >= 0.01 else f"{abs(100 * value):.2g}"
-        return f"{points} percentage point{'' if points == '1' else 's'}"
-    return f"{abs(value):.3g}"
-
-
 def bound(regret: float | None, *, relative: bool, metric: str) -> str:
     """Return a regret rounded up: "2.2 %", "13 pp" (percentage points), or "" without a bound."""
     if regret is None:
         return ""
-    unit = " %" if relative else " pp" if metric in SHARES else ""
-    return f"{rounded_up(100 * regret if unit else regret)}{unit}"
+    shown = unit(relative=relative, metric=metric)
+    return f"{rounded_up(100 * regret if shown else regret)}{shown}"
+
+
+def unit(*, relative: bool, metric: str) -> str:
+    """Return the unit of a difference: percent, percentage points, or that of the score itself."""
+    return " %" if relative else " pp" if metric in SHARES else ""
 
 
 def percent(share: float) -> str:
@@ -83,25 +77,20 @@ def signed(
 
     With a ``unit``, % or percentage points, the numbers are shares.
     """
-    known = [end for end in (value, low, high) if end is not None and not pd.isna(end)]
-    texts = [_signed(end, percent=bool(unit)) for end in known]
+    texts = []
+    for end in (value, low, high):
+        if end is not None and not pd.isna(end):
+            share = f"{100 * end:+.1f}" if abs(end) < 0.1 else f"{100 * end:+,.0f}"
+            written = share if unit else f"{end:+.3g}"
+            texts.append("0" if end == 0 else written.replace("-", "−"))
     around = f" [{texts[1]}, {texts[2]}]" if len(texts) == 3 else ""
     return f"{texts[0]}{unit}{around}" if texts else ""
 
 
-def _signed(value: float, *, percent: bool) -> str:
-    if value == 0:
-        return "0"
-    if not percent:
-        text = f"{value:+.3g}"
-    else:
-        text = f"{100 * value:+.1f}" if abs(value) < 0.1 else f"{100 * value:+,.0f}"
-    return text.replace("-", "−")
-
-
-def times(row: Mapping[Any, Any]) -> str:
-    """Return "4×", the length in windows; "" for several models of other windows."""
-    return "" if row["relative_length"] is None else f"{row['relative_length']:.3g}×"
+def change(row: Mapping[Any, Any], name: str = "change") -> str:
+    """Return the difference of this name in a row, with its interval."""
+    shown = unit(relative=row["relative"], metric=row["metric"])
+    return signed(row[name], row[f"{name}_low"], row[f"{name}_high"], shown)
 
 
 def listed(names: Sequence[str]) -> str:

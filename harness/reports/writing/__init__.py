@@ -1,1 +1,0 @@
-"""How tables and sentences are written."""
