@@ -133,13 +133,14 @@ class Forward:
         needed[rows] = True
         kernel = kernel_of(self.model, max(nodes[node].end for node in pack))
         shape = Shape.of(self.model.config.get_text_config(), self.model.dtype.itemsize)
+        plain, gpu = isinstance(kernel, Causal), on_gpu(self.model.device)
         with installed(self.model):
             hidden, run = run_pack(
                 self.model,
                 self.tree,
                 pack,
                 needed,
-                chunk=self.sizes.layer_rows(layer(shape, 1), causal=isinstance(kernel, Causal)),
+                chunk=self.sizes.layer_rows(layer(shape, 1), causal=plain, gpu=gpu),
                 overlap=self.sizes.overlap,
                 kernel=kernel,
                 above=self.held,

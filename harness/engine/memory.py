@@ -72,11 +72,11 @@ class Shape:
 class Moved:
     """What an attention in bands has in memory; zero of each for one without moved positions.
 
-    ``tables`` are cos and sin of queries and of keys, ``bands`` those whose rotated keys a text
+    ``tables`` are cos and sin of all queries and keys, ``bands`` those whose rotated keys a text
     keeps, and ``by_head`` says that each head rotates a key of its own.
     """
 
-    tables: int = 0
+    tables: float = 0
     bands: int = 0
     by_head: bool = False
 
@@ -90,7 +90,7 @@ def shared(
     moved: Moved = Moved(),
 ) -> int:
     """Return the peak of a tree computed in packs, head and texts included, in bytes."""
-    rows = sizes.layer_rows(layer(shape, 1), causal=not moved.tables)
+    rows = sizes.layer_rows(layer(shape, 1), causal=not moved.tables, gpu=shape.gpu)
     cut = packs(tree, sizes.pack)
     overlap = sizes.overlap and shape.gpus != 1
     peak = max((_pack(shape, tree, pack, rows, moved, overlap) for pack in cut), default=0)
@@ -140,7 +140,7 @@ def sharing(shape: Shape, moved: Moved) -> int:
 
 def tables(shape: Shape, length: int, moved: Moved) -> int:
     """Return the cos and sin of queries and of keys that are kept, on every GPU."""
-    return 4 * moved.tables * length * shape.head_dim * FLOAT32 * max(shape.gpus, 1)
+    return int(4 * moved.tables * length) * shape.head_dim * FLOAT32 * max(shape.gpus, 1)
 
 
 def rotated(shape: Shape, length: int, moved: Moved) -> int:
@@ -206,7 +206,7 @@ def whole(shape: Shape, length: int, attention: int, targets: int, sizes: Sizes)
 
 HALVINGS, LEAST_CHUNK = 4, 256
 ROWS = 32  # a chunk is a multiple of this on a CPU: odd ends have other bits
-OTHER = 2048  # most rows of a chunk where attention is not plain
+OTHER, OTHER_GPU = 2048, 8192  # most rows of a chunk where attention is not plain
 LEAST_HEAD_ROWS = 64  # fewer rows read the whole head's weights for too little work
 MOST_HEAD_ROWS = 2048  # on a GPU more rows make no product faster
 
@@ -248,13 +248,14 @@ class Sizes:
         """The smallest sizes, for a question that ran out of memory with these."""
         return self.smaller[-1]
 
-    def layer_rows(self, each: int, *, causal: bool) -> int:
+    def layer_rows(self, each: int, *, causal: bool, gpu: bool) -> int:
         """Return how many rows a layer computes at once if a row takes ``each`` bytes.
 
-        ``causal`` says that attention is plain: other kernels gain nothing from long chunks.
+        ``causal`` says that attention is plain: on a CPU, other kernels gain nothing from long
+        chunks. On a GPU, every chunk is one more launch of each kernel.
         """
-        most, least = self.chunk if causal else min(self.chunk, OTHER), LEAST_CHUNK
-        return min(most, max(least, self.layer // each // ROWS * ROWS))
+        most = self.chunk if causal else min(self.chunk, OTHER_GPU if gpu else OTHER)
+        return min(most, max(LEAST_CHUNK, self.layer // each // ROWS * ROWS))
 
     def head_rows(self, vocabulary: int, *, gpu: bool) -> int:
         """Return how many rows the head computes at once.

@@ -26,7 +26,8 @@ from ropewalk.harness.patching.tiles import (
 from ropewalk.scaling.types import Band, Bands, by_distance
 
 KEPT_BANDS = 8  # rotated keys of a text are kept up to so many bands
-KEPT_TABLES = 16  # cos and sin are kept from layer to layer up to so many bands and maps of heads
+KEPT_TABLES = 16  # cos and sin are kept from layer to layer up to so many, each of the whole length
+SLAB = 8192  # rows that heads with positions of their own rotate at once
 KEPT_CALLS = 8192  # the parts of so many calls are kept; a layer of two million tokens has as many
 
 
@@ -43,14 +44,21 @@ class Part:
 
 def kept_of(bands: Bands) -> Moved:
     """Return what the attention of these bands keeps; without kept tables one is made at a time."""
-    tables, count = _table_count(bands), len(bands.bands)
+    tables = _table_count(bands)
     kept = tables if tables <= KEPT_TABLES else 1
-    return Moved(kept, min(count, KEPT_BANDS), bands.by_head)
+    return Moved(kept, min(len(bands.bands), KEPT_BANDS), bands.by_head)
 
 
-def _table_count(bands: Bands) -> int:
-    """Return how many tables of cos and sin there are: one per band and map of its heads."""
-    return sum(len(band.maps) for band in bands.bands)
+def _table_count(bands: Bands) -> float:
+    """Return how many tables of cos and sin there are, each of all queries and keys.
+
+    A band has one, or one for each column of positions that heads differ in.
+    """
+    rows = sum(
+        (len(band.query) + len(band.key)) * (band.query.shape[1] if band.by_head else 1)
+        for band in bands.bands
+    )
+    return rows / (2 * bands.length)
 
 
 def parts_in_pieces(
@@ -109,6 +117,7 @@ class BandedAttention:
         self._calls: dict[Any, tuple[Rows | None, list[Part]]] = {}
         self._tables: dict[Any, tuple[Tensor, Tensor]] = {}
         self._keeps_tables = _table_count(bands) <= KEPT_TABLES
+        self._copies: dict[Any, Any] = {}
         self._scales: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._dropped = 0  # keys that the caches of sliding layers no longer have
 
@@ -291,43 +300,82 @@ class BandedAttention:
         ``where`` is the layer and its number of groups, heads that share a key. Where positions
         differ between heads, each head gets a key of its own.
         """
+        rotate = self._there(layout, x.device).rotate
         if not band.by_head:
-            return layout.rotate(x, *self._table(layout, band, band.column, rows, x.device, query))
-        columns: Any = band.column
+            rotated: Tensor = rotate(x, *self._table(layout, band, rows, x.device, query))
+            return rotated
         module, groups = where
-        heads = columns[module.layer_idx]
-        sharing = len(heads) // groups
-        out = x.new_empty((x.shape[0], sharing, *x.shape[2:]))
-        for head, column in enumerate(heads):
-            group, place = divmod(head, sharing)
-            own = x[group::groups, place if query else 0]
-            table = self._table(layout, band, column, rows, x.device, query)
-            out[group::groups, place] = layout.rotate(own, *table)
-        return out
+        index = self._index(layout, band, module.layer_idx, x.device)
+        sharing, width = len(index) // x.shape[-1] // groups, x.shape[-1]
+        x = x.reshape(-1, groups, *x.shape[1:])
+        out = x.new_empty((*x.shape[:2], sharing, *x.shape[3:]))
+        for at in range(0, x.shape[3], SLAB):
+            slab = slice(at, min(at + SLAB, x.shape[3]))
+            tables = self._table(layout, band, _some(rows, slab), x.device, query)
+            by_head = (t.flatten(1).index_select(1, index) for t in tables)
+            cos, sin = (t.view(-1, groups, sharing, width).movedim(0, 2) for t in by_head)
+            out[..., slab, :] = rotate(x[..., slab, :], cos, sin)
+        return out.flatten(0, 1)
+
+    def _index(self, layout: Layout, band: Band, layer: int, device: torch.device) -> Tensor:
+        """Return the columns of a table, flattened, that rotate the channels of a layer's heads."""
+        name = (layout, band, layer, device)
+        if name not in self._copies:
+            assert band.column is not None
+            channels = torch.arange(len(layout.pair))
+            columns = band.column[layer][:, layout.pair.clamp(min=0)]
+            self._copies[name] = (columns * len(channels) + channels).flatten().to(device)
+        index: Tensor = self._copies[name]
+        return index
+
+    def _there(self, what: Any, device: torch.device) -> Any:
+        """Return a tensor, a layout or frequencies on a device: a copy to it waits for its work."""
+        if (what, device) not in self._copies:
+            if isinstance(what, Tensor):
+                copy: Any = what.to(device)
+            else:
+                tensors = {n: x.to(device) for n, x in vars(what).items() if isinstance(x, Tensor)}
+                copy = replace(what, **tensors)
+            self._copies[what, device] = copy
+        return self._copies[what, device]
 
     def _table(
         self,
         layout: Layout,
         band: Band,
-        column: Tensor | None,
         rows: slice | Tensor,
         device: torch.device,
         query: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Return cos and sin of some rows; few tables are kept for layers and calls."""
-        positions, phase = (band.query, band.phase) if query else (band.key, None)
-        name = (layout, band, None if column is None else tuple(column.tolist()), device, query)
+        """Return cos and sin of some rows; few tables are kept for layers and calls.
+
+        They are ``(rows, head_dim)``, or ``(rows, columns, head_dim)`` where heads differ.
+        """
+        name = (layout, band, device, query)
         kept = self._tables.get(name)
         if kept is None:
-            at = positions if self._keeps_tables else positions[rows]
-            at = at if column is None else at[:, column]
-            blended = band.blended and not query
-            kept = layout.tables(at, band.frequencies, device, phase, blended=blended)
+            exact = device if device.type == "cuda" else torch.device("cpu")
+            at = self._there(band.query if query else band.key, exact)
+            at = at if self._keeps_tables else at[rows]
+            if band.column is not None:
+                at = at[..., None] if band.by_head else at[:, band.column.to(exact)]
+            there: Layout = self._there(layout, device)
+            kept = there.tables(
+                at, self._there(band.frequencies, exact), device,
+                band.phase if query else None, blended=band.blended and not query,
+            )  # fmt: skip
             if not self._keeps_tables:
                 return kept
             self._tables[name] = kept
         cos, sin = kept
         return cos[rows], sin[rows]
+
+
+def _some(rows: slice | Tensor, part: slice) -> slice | Tensor:
+    """Return a part of some rows."""
+    if isinstance(rows, Tensor):
+        return rows[part]
+    return slice(rows.start + part.start, rows.start + part.stop)
 
 
 def _present(states: Tensor, keys: slice, dropped: int) -> Tensor:

@@ -48,7 +48,8 @@ class Layout:
     ) -> tuple[Tensor, Tensor]:
         """Return cos and sin ``(tokens, head_dim)`` as ``rotate`` takes them, float32.
 
-        ``positions`` are ``(tokens,)``, or ``(tokens, pairs)`` where channel pairs differ; where
+        ``positions`` are ``(tokens,)``, or ``(tokens, pairs)`` where channel pairs differ. Several
+        columns of positions, ``(tokens, columns, 1)``, give ``(tokens, columns, head_dim)``. Where
         ``blended``, a fractional one gives the blend of the two whole positions around it.
         ``phase`` is added to the angles, in radians, one value per channel pair. The angles are
         float64 products: two rotations then give the relative position up to the float32 rounding
@@ -66,7 +67,7 @@ class Layout:
             whole = zip(turned(at.floor()), turned(at.ceil()), strict=True)
             tables = tuple((1 - part) * low + part * high for low, high in whole)
         pair, sign = self.pair.to(device), self.sign.to(device)
-        cos, sin = (x.float().to(device)[:, pair.clamp(min=0)] for x in tables)
+        cos, sin = (x.float().to(device)[..., pair.clamp(min=0)] for x in tables)
         factor, at_rest = frequencies.attention_factor, pair < 0
         return (cos * factor).masked_fill_(at_rest, 1.0), (sin * sign * factor).masked_fill_(
             at_rest, 0.0
@@ -74,13 +75,12 @@ class Layout:
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotate ``(batch, heads, tokens, head_dim)``, in float32 whatever the dtype."""
-        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
         if self.halves:
             half = x.shape[-1] // 2
-            partners = torch.cat((wide[..., half:], wide[..., :half]), -1)
+            partners = torch.cat((x[..., half:], x[..., :half]), -1)
         else:
-            partners = wide[..., self.partner.to(x.device)]
-        return torch.addcmul(wide * cos, partners, sin).to(x.dtype)
+            partners = x[..., self.partner.to(x.device)]
+        return torch.addcmul(x * cos, partners, sin).to(x.dtype)
 
 
 def _turned(positions: Tensor, inv_freq: Tensor, phase: Tensor | None) -> tuple[Tensor, ...]:

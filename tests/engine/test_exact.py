@@ -82,7 +82,7 @@ def test_a_chunk_without_a_mask_has_the_bits_of_many_with_one():
     model = build(tiny("llama"))
     tokens = tuple(Random(2).choices(range(64), k=2611))
     question = Loglikelihood(tokens, 1, doc_id="q")
-    whole, cut = Sizes().layer_rows(1, causal=True), Sizes(chunk=2048)
+    whole, cut = Sizes().layer_rows(1, causal=True, gpu=False), Sizes(chunk=2048)
     assert whole > len(tokens)
     assert together(model, [question], Sizes()) == together(model, [question], cut)
 
