@@ -1,10 +1,10 @@
-"""Tiny models of many families, what the patch does to each, and the table made of it.
+"""Tiny models of every causal and image-text class, what the patch does to each, and their table.
 
 ``python -m tests.families > results/families.md`` writes the table anew.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -13,14 +13,25 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from ropewalk.harness.engine import DEFAULT, answers, shareable
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.models.structure import Layers, layers_of, position_limit
-from ropewalk.harness.patching.config import FULL, geometry_of, is_rotary, rope_of
+from ropewalk.harness.errors import UserError, foreign
+from ropewalk.harness.models.structure import (
+    Layers,
+    auto_model,
+    layers_of,
+    position_limit,
+    without_weights,
+)
+from ropewalk.harness.patching.config import geometry_of, is_rotary, rescaled
 from ropewalk.harness.patching.frequencies import check_geometry
 from ropewalk.harness.patching.patch import answering, patched
+from ropewalk.harness.plugins import call
 from ropewalk.scaling import native, none, ntk, pi, self_extend, yarn
 from ropewalk.scaling.types import Band, Bands, Frequencies, Rope, by_distance
 from ropewalk.tasks.types import Loglikelihood
@@ -30,75 +41,74 @@ from tests.tiny import SHAPE, WINDOW
 LENGTH = 3 * WINDOW
 TOKENS = (torch.arange(LENGTH)[None] * 7919) % 256 + 1
 FACTOR = 4.0
-EXPERTS = {
+LARGEST = 20_000_000  # parameters of a tiny model; more are sizes that the names below do not cover
+TEXT = {  # the sizes of a tiny language model, by all names that configs have for them
+    **SHAPE, "vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0,
+    "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 16, "sliding_window": 32,
+    "num_global_key_value_heads": 2, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 300, "shared_intermediate_size": 32, "seq_length": WINDOW,
+    "original_max_position_embeddings": WINDOW, "is_decoder": True,
+    # other words
+    "ffn_hidden_size": 48, "num_layers": 2, "d_model": 32, "n_layer": 2, "n_embd": 32, "n_head": 2,
+    "dim": 32, "n_layers": 2, "n_heads": 2, "ffn_dim": 48, "attention_hidden_size": 32,
+    "attention_heads": 2, "word_embed_proj_dim": 32, "decoder_attention_heads": 2,
+    "decoder_ffn_dim": 48, "decoder_layers": 2,
+    # mixtures of experts
     "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16, "shared_expert_intermediate_size": 48,
+    "num_experts_per_token": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 48,
+    "moe_num_experts": 4, "moe_k": 2, "n_group": 1, "topk_group": 1, "num_expert_group": 1,
+    "n_shared_experts": 1, "expert_ffn_hidden_size": 16, "moe_topk": 2,
+    # latent attention, and keys chosen by an index
+    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16,
+    "v_head_dim": 16, "index_topk": 48, "index_n_heads": 2, "index_head_dim": 32,
+    # state spaces and linear attention
+    "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16, "mamba_n_groups": 1,
+    "mamba_d_ssm": 64, "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 16,
+    "use_mamba_kernels": False, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16,
 }  # fmt: skip
-TWO = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32}
-LATENT = {
-    "head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 16,
-    "qk_nope_head_dim": 16, "v_head_dim": 16, "n_group": 1, "topk_group": 1,
+VISION = {
+    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "depth": 1, "num_heads": 2,
+    "num_attention_heads": 2, "image_size": 28, "patch_size": 14, "out_hidden_size": 32,
+    "embed_dim": 32, "num_layers": 1, "deepstack_visual_indexes": [0], "num_key_value_heads": 2,
+    "fullatt_block_indexes": [0], "head_dim": 16,
 }  # fmt: skip
-INDEXED = {**LATENT, "index_topk": 48, "index_n_heads": 2, "index_head_dim": 32}
+MORE: dict[str, dict[str, Any]] = {  # what a family needs besides
+    "falcon": {"alibi": False}, "falcon_h1": {"lm_head_multiplier": 3.0},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]}, "gptj": {"rotary_dim": 8},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"], "num_local_experts": 0},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {"head_dim": 8, "num_heads": 8, "n_groups": 1, "state_size": 16},
+    "smollm3": {"no_rope_layers": [1, 0]},
+}  # fmt: skip
 INDEXING = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")  # choose their keys by an index
-TOKENS_OF = {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
-PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
-SUPPORTED: dict[str, dict[str, Any]] = {
-    "afmoe": TWO, "apertus": PLAIN, "arcee": {}, "aria_text": {}, "axk2": INDEXED, "bitnet": {},
-    "cohere": {},
-    "cohere2": TWO, "cwm": PLAIN, "deepseek_v3": LATENT, "deepseek_v32": INDEXED, "diffllama": {},
-    "doge": {},
-    "ernie4_5": {}, "ernie4_5_moe": {}, "exaone4": TWO, "falcon": {"alibi": False},
-    "falcon_h1": {
-        "mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16,
-        "lm_head_multiplier": 3.0,
-    },
-    "flex_olmo": {}, "gemma": {}, "gemma2": TWO, "gemma3_text": TWO, "glm": {}, "glm4": {},
-    "glm4_moe": {}, "glm_moe_dsa": INDEXED,
-    "gpt_neox": {}, "gpt_oss": {**TWO, **PLAIN}, "granite": {}, "granitemoe": {},
-    "helium": {}, "hunyuan_v1_dense": {}, "hunyuan_v1_moe": {}, "hy_v3": {}, "hy_v4": INDEXED,
-    "hyperclovax": {},
-    "jais2": {}, "laguna": TWO, "lfm2": {"layer_types": ["conv", "full_attention"]}, "llama": {},
-    "mellum": TWO, "minimax": {}, "minimax_m2": {}, "ministral": TWO,
-    "mistral": {}, "mixtral": {}, "modernbert-decoder": {**TWO, "pad_token_id": 0},
-    "nanochat": {}, "nemotron": {}, "olmo": {}, "olmo2": {}, "olmo3": TWO, "olmoe": {},
-    "persimmon": {}, "phi": {}, "phi3": {"original_max_position_embeddings": WINDOW},
-    "qwen2": {}, "qwen2_moe": {}, "qwen3": {},
-    "qwen3_moe": {},
-    "qwen3_next": {
-        "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
-    },
-    "seed_oss": {}, "smollm3": {"no_rope_layers": [1, 0]}, "solar_open": {}, "stablelm": {},
-    "starcoder2": {}, "vaultgemma": TWO,
-}  # fmt: skip
+# The families that tests measure; the table has all.
+SUPPORTED = (
+    "afmoe", "apertus", "axk2", "bitnet", "cohere", "cohere2", "cwm", "deepseek_v3",
+    "deepseek_v32", "diffllama", "doge", "ernie4_5", "exaone4", "falcon", "falcon_h1", "gemma",
+    "gemma2", "gemma3", "gemma3_text", "glm", "glm4_moe", "glm_moe_dsa", "gpt_neox", "gpt_oss",
+    "granite", "helium", "hunyuan_v1_dense", "hy_v4", "hyperclovax", "kimi_k25", "laguna", "lfm2",
+    "llama", "llava", "mellum", "minimax", "ministral", "mistral", "mistral3", "mixtral",
+    "modernbert-decoder", "nanochat", "nemotron", "olmo3", "olmoe", "persimmon", "phi", "phi3",
+    "qwen2", "qwen3", "qwen3_5", "qwen3_moe", "qwen3_next", "qwen3_vl", "smollm3", "stablelm",
+    "vaultgemma",
+)  # fmt: skip
 # Without a rotary embedding: measured as they are.
-PLAINLY: dict[str, dict[str, Any]] = {
-    "biogpt": {}, "bloom": {"seq_length": WINDOW},
-    "falcon": {"alibi": True}, "falcon_mamba": {}, "gpt2": {}, "gpt_bigcode": {},
-    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
-    "gptj": {"rotary_dim": 8}, "inkling_text": {},
-    "granitemoehybrid": {
-        "layer_types": ["mamba", "attention"], "position_embedding_type": "nope",
-        "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16, "shared_intermediate_size": 32,
-        "num_local_experts": 0,
-    },
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
-    "mamba": {}, "mamba2": {"head_dim": 8, "num_heads": 8, "n_groups": 1, "state_size": 16},
-    "mpt": {}, "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": 1},
-    "rwkv": {"attention_hidden_size": 32}, "xglm": {"attention_heads": 2, "ffn_dim": 48},
-}  # fmt: skip
+PLAINLY = (
+    "biogpt", "bloom", "falcon_mamba", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "inkling_text",
+    "jamba", "mamba", "mamba2", "mpt", "nemotron_h", "opt", "rwkv", "xglm",
+)  # fmt: skip
 # The sentence each is refused with, before its weights are read or on its own output.
-REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
-    "beam": ("beam: it has a rotary embedding for sliding_attention, but none for", {}),
-    "deepseek_v2": (
-        "DeepseekV2ForCausalLM: its rotary module does not return the given angles.", {},
-    ),
-    "deepseek_v4": ("deepseek_v4: it has a rotary embedding for main, compress, but none for", {}),
-    "granite_swa": ("GraniteSWAForCausalLM has 2 rotary modules", {}),
-    "llama4_text": ("Llama4ForCausalLM: its rotary module does not return the given angles.", {}),
-    "phimoe": ("PhimoeForCausalLM: its output does not depend on its rotary", {}),
-    "recurrent_gemma": ("RecurrentGemmaForCausalLM has 0 rotary modules", {}),
+REFUSED = {
+    "beam": "beam: it has a rotary embedding for sliding_attention, but none for",
+    "deepseek_v2": "DeepseekV2ForCausalLM: its rotary module does not return the given angles.",
+    "deepseek_v4": "deepseek_v4: it has a rotary embedding for main, compress, but none for",
+    "granite_swa": "GraniteSWAForCausalLM has 2 rotary modules",
+    "llama4_text": "Llama4ForCausalLM: its rotary module does not return the given angles.",
+    "phimoe": "PhimoeForCausalLM: its output does not depend on its rotary",
+    "recurrent_gemma": "recurrent_gemma: the config has no max_position_embeddings.",
 }  # fmt: skip
 
 
@@ -114,63 +124,73 @@ class Findings:
 
     family: str
     refusal: str = ""
-    rotary: str = ""
+    rotary: str = ""  # "" of a model without a rotary embedding
     layers: str = ""
-    identity: bool = False
-    restored: bool = False
-    effect: float = 0.0
+    identity: bool = True
+    restored: bool = True
+    effect: float = 1.0
     linear: float = 0.0
     yarn: float = 0.0
-    losses: tuple[float, float] = (0.0, 0.0)
+    losses: tuple[float, float] = (0.0, 0.0)  # the mean of the engine's, and the model's own
     moved: float | None = None  # None where positions cannot be moved
     unmoved: float = 0.0  # what its own frequencies in two bands change
+    positions: int | None = None  # of a model without a rotary embedding: how many it has
+    shared: bool = False  # whether it computes common beginnings once
+
+    @property
+    def wrong(self) -> str:
+        """What makes it unfit to be measured, "" for nothing."""
+        checks = {
+            "its own frequencies through the patch change its logits": not self.identity,
+            "it is not restored bit for bit": not self.restored,
+            "other frequencies hardly change its logits": self.effect < 1e-2,
+            "another yarn or linear type than transformers'": max(self.linear, self.yarn) > 1e-5,
+            "bands of its own frequencies change its logits": self.unmoved > 2e-3,
+            "its losses are not those of its labels": abs(self.losses[0] - self.losses[1])
+            > 2e-6 * self.losses[1],
+        }
+        return "; ".join(text for text, bad in checks.items() if bad)
 
 
-def tiny(family: str) -> Any:
-    """Return the config of a family in a tiny shape."""
-    given = SUPPORTED.get(family) or REFUSED.get(family, ("", {}))[1]
-    shape = {**SHAPE, "num_key_value_heads": 2, "head_dim": 16, **EXPERTS, **TOKENS_OF, **given}
-    if family == "falcon":
-        del shape["head_dim"]  # a property without a setter
-    return AutoConfig.for_model(family, **shape)
+def tiny(family: str, **given: Any) -> Any:
+    """Return the config of a family in a tiny shape, without a scaling; ``given`` go over it."""
+    kind = CONFIG_MAPPING[family]
+    base = kind()
+    text = base.get_text_config()
+    sizes = _sizes(base, TEXT) if text is base else {}
+    for name in base.sub_configs if text is not base else ():
+        if (part := getattr(base, name)) is not None:
+            own = _sizes(part, TEXT if part is text else VISION)
+            sizes[name] = {**own, "model_type": part.model_type}
+    config = kind(**sizes | MORE.get(family, {}) | given)
+    if not is_rotary(config):
+        return config
+    config = rescaled(config, {"rope_type": "default"})
+    flat = config.get_text_config().rope_parameters
+    if text is not base and "rope_theta" in flat:  # each third of the pairs has its own positions
+        pairs = geometry_of(config).rotary_dim // 2
+        flat["mrope_section"] = [pairs - 2 * (pairs // 3), pairs // 3, pairs // 3]
+    return config
 
 
-@dataclass(frozen=True)
-class Plainly:
-    """What was found of a family without a rotary embedding."""
-
-    family: str
-    positions: int | None  # for how many tokens it has some
-    shared: bool
-    losses: tuple[float, float]  # the mean of the engine's, and of the model's own logits
-
-
-def plainly(family: str) -> Any:
-    """Return the config of a family without a rotary embedding in a tiny shape."""
-    given = {**SHAPE, **TOKENS_OF, **EXPERTS, "num_key_value_heads": 2, **PLAINLY[family]}
-    return AutoConfig.for_model(family, **given)
-
-
-@cache
-def find_plainly(family: str) -> Plainly:
-    """Measure a family as it is, as far as it reads, up to twice its window."""
-    config = plainly(family)
-    model = build(config)
-    positions = None if is_rotary(config) else position_limit(model)
-    tokens = TOKENS[:, : positions or 2 * WINDOW]
-    rope = geometry_of(config)
-    question = Loglikelihood(tuple(tokens[0].tolist()), 1, doc_id="q")
-    with answering(model, none.frequencies(rope, question.length), DEFAULT) as answer:
-        ((_, found),) = answer([question])
-    wanted = float(own_losses(model, question.tokens).mean())
-    return Plainly(family, positions, shareable(model), (sum(found.nll) / len(found.nll), wanted))
+def _sizes(config: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tiny sizes that a config has a name for, and layers of the last of its kinds."""
+    has = config.to_dict()
+    kept = {"sliding_window", "pad_token_id"}  # not set where the family has none
+    given = {
+        name: size
+        for name, size in sizes.items()
+        if name in has and not (name in kept and has[name] is None)
+    }
+    kinds = list(dict.fromkeys(has.get("layer_types") or ()))
+    return given | ({"layer_types": (kinds * 2)[-2:]} if kinds else {})
 
 
 def build(config: Any) -> Any:
     """Return a model of seeded random weights."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(deepcopy(config)).eval()
+        return auto_model(config).from_config(deepcopy(config)).eval()
 
 
 @torch.inference_mode()
@@ -184,19 +204,10 @@ def inside(model: Any, frequencies: Frequencies) -> torch.Tensor:
         return logits(model)
 
 
-def scaled(config: Any, kind: str) -> Any:
-    """Return a config with the library's own scaling, in the slot that is patched."""
-    changed = deepcopy(config)
-    parameters = changed.rope_parameters
-    slot = parameters if "rope_theta" in parameters else parameters[FULL]
-    extra = {"original_max_position_embeddings": WINDOW} if kind == "yarn" else {}
-    slot.update(rope_type=kind, factor=FACTOR, **extra)
-    return changed
-
-
 def difference(model: Any, config: Any, kind: str, frequencies: Frequencies) -> float:
     """Return how far the patch is from the library's own type, in units of the logits' spread."""
-    own = build(scaled(config, kind))
+    extra = {"original_max_position_embeddings": WINDOW} if kind == "yarn" else {}
+    own = build(rescaled(config, {"rope_type": kind, "factor": FACTOR, **extra}))
     own.load_state_dict(model.state_dict())
     wanted = logits(own)
     return float((inside(model, frequencies) - wanted).abs().max() / wanted.std())
@@ -205,14 +216,31 @@ def difference(model: Any, config: Any, kind: str, frequencies: Frequencies) -> 
 @cache
 def find(family: str) -> Findings:
     """Measure one family; a refusal is a finding."""
-    config = tiny(family)
     try:
-        rope = rope_of(config)
-        model = build(config)
+        with foreign("not built"):
+            config = tiny(family)
+            model = without_weights(config, trust_remote_code=False)
+            if sum(one.numel() for one in model.parameters()) > LARGEST:
+                raise UserError("not built: this script knows no small shape of it.")
+            model = build(config)
+        rope = geometry_of(config)
+        if not is_rotary(config):
+            return _plainly(family, model, rope)
         check_geometry(model, rope)
-        return _found(family, config, model, rope)
+        return call(family, lambda: _found(family, config, model, rope))
     except UserError as error:
         return Findings(family, refusal=str(error))
+
+
+def _plainly(family: str, model: Any, rope: Rope) -> Findings:
+    """Measure a family as it is, as far as it reads, up to twice its window."""
+    positions = position_limit(model)
+    tokens = TOKENS[:, : positions or 2 * WINDOW]
+    question = Loglikelihood(tuple(tokens[0].tolist()), 1, doc_id="q")
+    with answering(model, none.frequencies(rope, question.length), DEFAULT) as answer:
+        ((_, found),) = call(family, lambda: list(answer([question])))
+    losses = sum(found.nll) / len(found.nll), float(own_losses(model, question.tokens).mean())
+    return Findings(family, positions=positions, shared=shareable(model), losses=losses)
 
 
 def _found(family: str, config: Any, model: Any, rope: Rope) -> Findings:
@@ -225,11 +253,12 @@ def _found(family: str, config: Any, model: Any, rope: Rope) -> Findings:
         wanted = model(input_ids=TOKENS, labels=TOKENS, use_cache=False)
     # A mixture of experts may add its router's loss to the one of the tokens.
     extra = float(getattr(wanted, "aux_loss", None) or 0.0)
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    text = config.get_text_config()
+    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return Findings(
         family,
         rotary=f"{rope.rotary_dim} of {head}",
-        layers=_scaled(layers_of(config)),
+        layers=_scaled(config),
         identity=all(torch.equal(one, before) for one in plain),
         effect=float((strong - before).abs().max() / before.std()),
         linear=difference(model, config, "linear", pi.frequencies(rope, LENGTH, factor=FACTOR)),
@@ -256,8 +285,12 @@ def _moved(model: Any, bands: Any, before: torch.Tensor) -> float | None:
         return None
 
 
-def _scaled(layers: Layers) -> str:
+def _scaled(config: Any) -> str:
     """Say which attention layers a method scales."""
+    try:
+        layers: Layers = call(config.model_type, lambda: layers_of(config))
+    except UserError:
+        return "not counted"
     if not layers.rotated + layers.plain:
         return "not counted"
     if layers.own_sliding:
@@ -274,73 +307,80 @@ def told(value: float) -> str:
     return "bit-equal" if value == 0 else "to rounding" if value < 1e-5 else f"{value:.0e}"
 
 
+def row(one: Findings) -> str:
+    """Return a family's row in one of the three tables."""
+    images = one.family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    name = f"| {one.family}{' (image-text)' if images else ''} | "
+    if why := one.refusal or one.wrong:
+        return f"{name}{why.replace('|', '/')} |"
+    if one.rotary:
+        moved = "cannot be moved" if one.moved is None else "moved"
+        types = f"{told(one.linear)} | {told(one.yarn)}"
+        return f"{name}{one.rotary} | {one.layers} | {types} | {moved} |"
+    reads = f"{one.positions} tokens" if one.positions else "any length"
+    return f"{name}{reads} | {'shared' if one.shared else 'each whole'} |"
+
+
 def table() -> str:
     """Return the whole of results/families.md."""
-    found = [find(family) for family in sorted([*SUPPORTED, *REFUSED])]
-    taken = [one for one in found if not one.refusal]
-    lines = [
-        "# Families: what the patch was checked on",
-        "",
-        f"Made by `python -m tests.families` with transformers {transformers.__version__}. Do not",
-        "edit it. Each family is a model of two layers and seeded random weights, read at three",
-        f"times its window. {len(taken)} families are supported. {len(found) - len(taken)} further",
-        "ones represent those that are not supported, each with its error.",
-        "",
-        "The patch was checked on every supported family:",
-        "",
-        "- plain and native frequencies through the patch leave the logits bit-identical;",
-        "- after the patch is removed, the model is bit-identical to what it was;",
-        "- other frequencies change the logits;",
-        "- the engine's mean loss is that of `model(labels=...)` to 2e-6.",
-        "",
-        "The columns mean:",
-        "",
-        "- *Rotated*: the rotated channels of a tiny head.",
-        "- *Scaled layers*: whether a layer's attention depends on cos and sin, read from the tiny",
-        "  model. *All, sliding ones too*: one rotary embedding serves all layers, so a method",
-        "  also changes layers that never see past their window. *Sliding only* and *every one",
-        "  slides*: no rotated layer sees farther than its window, so a method has little to",
-        "  improve. *Not counted*: every layer chooses its keys by an index, or has a state space",
-        "  beside its attention.",
-        "- *linear* and *yarn*: the patched model's logits compared with those of transformers'",
-        "  own type at factor 4, on the same weights.",
-        "- *Positions*: whether methods that move positions (ReRoPE, Self-Extend, ...) run. The",
-        "  model's own frequencies, cut into two bands, then give its own logits to 2e-3 of their",
-        "  spread, also with sliding windows of 32 tokens. A model whose attention cannot be",
-        "  replaced, that masks its scores itself, or that chooses among keys raises an error.",
-        "",
-        "A scaling that a family computes by a rule of its own raises an error: Hunyuan's",
-        "`dynamic` with `alpha`, which its released checkpoints ship.",
-        "",
-        "`ropewalk inspect` and `ropewalk run` say how many layers a method scales in your model.",
-        "",
-        "| family | rotated | scaled layers | linear | yarn | positions |",
-        "|---|---|---|---|---|---|",
-        *(
-            f"| {f.family} | {f.rotary} | {f.layers} | {told(f.linear)} | {told(f.yarn)} | "
-            f"{'cannot be moved' if f.moved is None else 'moved'} |"
-            for f in taken
-        ),
-        "",
-        "The next families have no rotary embedding that could be replaced. The same engine",
-        "measures them unchanged (`--scaling none`), and any other method raises an error. The",
-        "engine's mean loss is that of the model's own logits to 2e-6. *Reads*: a longer cell has",
-        "the status failed, with this number. *Beginnings*: whether a prefix that requests share",
-        "is computed once; the model's check must allow it.",
-        "",
-        "| unchanged | reads | beginnings |",
-        "|---|---|---|",
-        *(
-            f"| {one.family} | {f'{one.positions} tokens' if one.positions else 'any length'} | "
-            f"{'shared' if one.shared else 'each whole'} |"
-            for one in map(find_plainly, PLAINLY)
-        ),
-        "",
-        "| not supported | error |",
-        "|---|---|",
-        *(f"| {one.family} | {one.refusal} |" for one in found if one.refusal),
-    ]
-    return "\n".join(lines) + "\n"
+    families = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES}
+    found = [find(family) for family in sorted(families)]
+    refused = [one for one in found if one.refusal or one.wrong]
+    taken = [one for one in found if one.rotary and one not in refused]
+    plain = [one for one in found if not one.rotary and one not in refused]
+    return f"""# Families: what the patch was checked on
+
+Made by `python -m tests.families` with transformers {transformers.__version__}, from every class of its causal
+language models and image-text models. Do not edit it. Each family is a model of two layers and
+seeded random weights, read at three times its window. {len(taken)} families are supported, {len(plain)} more
+without a rotary embedding are measured unchanged, and {len(refused)} are not measured, each with the reason.
+
+The patch was checked on every supported family:
+
+- plain and native frequencies through the patch leave the logits bit-identical;
+- after the patch is removed, the model is bit-identical to what it was;
+- other frequencies change the logits;
+- the engine's mean loss is that of `model(labels=...)` to 2e-6.
+
+Of an image-text model the language model is measured, on text alone. Its weights may include an
+image encoder, which is not run.
+
+The columns mean:
+
+- *Rotated*: the rotated channels of a tiny head.
+- *Scaled layers*: whether a layer's attention depends on cos and sin, read from the tiny
+  model. *All, sliding ones too*: one rotary embedding serves all layers, so a method
+  also changes layers that never see past their window. *Sliding only* and *every one
+  slides*: no rotated layer sees farther than its window, so a method has little to
+  improve. *Not counted*: every layer chooses its keys by an index, or has a state space
+  beside its attention.
+- *linear* and *yarn*: the patched model's logits compared with those of transformers'
+  own type at factor 4, on the same weights.
+- *Positions*: whether methods that move positions (ReRoPE, Self-Extend, ...) run. The
+  model's own frequencies, cut into two bands, then give its own logits to 2e-3 of their
+  spread, also with sliding windows of 32 tokens. A model whose attention cannot be
+  replaced, that masks its scores itself, or that chooses among keys raises an error.
+
+`ropewalk inspect` and `ropewalk run` say how many layers a method scales in your model.
+
+| family | rotated | scaled layers | linear | yarn | positions |
+|---|---|---|---|---|---|
+{chr(10).join(map(row, taken))}
+
+The next families have no rotary embedding that could be replaced. The same engine
+measures them unchanged (`--scaling none`), and any other method raises an error. The
+engine's mean loss is that of the model's own logits to 2e-6. *Reads*: a longer cell has
+the status failed, with this number. *Beginnings*: whether a prefix that requests share
+is computed once; the model's check must allow it.
+
+| unchanged | reads | beginnings |
+|---|---|---|
+{chr(10).join(map(row, plain))}
+
+| not measured | reason |
+|---|---|
+{chr(10).join(map(row, refused))}
+"""  # noqa: E501
 
 
 if __name__ == "__main__":

@@ -25,13 +25,13 @@ from ropewalk.harness.engine.generation import Generation, together, write
 from ropewalk.harness.engine.generation import alone as alone
 from ropewalk.harness.engine.memory import Sizes as Sizes
 from ropewalk.harness.engine.packed_attention import PLAIN as PLAIN
-from ropewalk.harness.engine.packed_attention import NotShareableError as NotShareableError
 from ropewalk.harness.engine.prefix_tree import build_tree
 from ropewalk.harness.engine.sdpa import Kept as Kept
 from ropewalk.harness.engine.sdpa import Kernel as Kernel
 from ropewalk.harness.engine.sdpa import blocked as blocked
-from ropewalk.harness.engine.trunk import layers_of as layers_of
-from ropewalk.harness.engine.trunk import trunk_name as trunk_name
+from ropewalk.harness.engine.structure import NotShareableError as NotShareableError
+from ropewalk.harness.engine.structure import language_model as language_model
+from ropewalk.harness.engine.structure import layers_of as layers_of
 from ropewalk.tasks.types import Generate, ModelRequest, ModelResponse
 
 T = TypeVar("T")

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 from torch.nn import attention
 
-from ropewalk.harness.engine.packed_attention import NotShareableError
-from ropewalk.harness.engine.trunk import layers_of, trunk_name
+from ropewalk.harness.engine.structure import NotShareableError, language_model, layers_of
 from ropewalk.harness.errors import UserError
 
 COMPILERS = ("c++", "g++", "clang++")
@@ -48,7 +47,7 @@ def compile_layers(model: Any) -> None:
     Raises UserError for a model whose layers are not known.
     """
     try:
-        layers = layers_of(getattr(model, trunk_name(model)))
+        layers = layers_of(language_model(model))
     except NotShareableError as error:
         raise UserError(
             f"--compile does not know the layers of {type(model).__name__}; leave it out."

@@ -17,13 +17,13 @@ from ropewalk.harness.engine.memory import ROWS, Shape, Sizes, layer
 from ropewalk.harness.engine.packed_attention import (
     PLAIN,
     KVCache,
-    NotShareableError,
     installed,
     kernel_of,
 )
 from ropewalk.harness.engine.prefix_tree import NodePath, PrefixTree, build_tree, last_reads, packs
 from ropewalk.harness.engine.sdpa import Causal, on_gpu
-from ropewalk.harness.engine.trunk import run_pack, trunk_name
+from ropewalk.harness.engine.structure import NotShareableError, language_model
+from ropewalk.harness.engine.trunk import run_pack
 from ropewalk.tasks._tokens import kept
 from ropewalk.tasks.types import DivergenceResponse, Generate, LoglikelihoodResponse, ModelRequest
 
@@ -43,7 +43,7 @@ def shareable(model: Any) -> bool:
     the model itself: this shows anything that mixes tokens outside causal attention. Both are at
     plain attention: another, such as that of moved positions, may be for fewer tokens.
     """
-    name = model.config._attn_implementation
+    name = language_model(model).config._attn_implementation
     if kernel_of(model) is None:
         return False
     known = _known.setdefault(model, {})
@@ -57,7 +57,7 @@ def _shares(model: Any) -> bool:
     size = model.config.get_text_config().vocab_size
     text = [(17 * i * i + 3 * i) % size for i in range(84)]
     prompts = tuple(text[:PROMPT]), (*text[:33], *text[40:55]), tuple(text[55:])
-    trunk = getattr(model, trunk_name(model))
+    trunk = language_model(model)
     alone = [trunk(input_ids=_row(t, model), use_cache=False)[0][0] for t in prompts]
     tree = build_tree(prompts)
     ends = np.cumsum([len(node.tokens) for node in tree.nodes])
@@ -125,8 +125,8 @@ class Forward:
         pack, nodes = self.packs[number], self.tree.nodes
         if not self.sharing:
             (node,) = pack
-            trunk = getattr(self.model, trunk_name(self.model))
             tokens = _row(nodes[node].tokens, self.model)
+            trunk = language_model(self.model)
             whole: Tensor = trunk(input_ids=tokens, use_cache=False)[0]
             return whole
         needed = np.zeros(sum(len(nodes[node].tokens) for node in pack), np.bool_)

@@ -17,7 +17,7 @@ from ropewalk.harness.engine.memory import ROWS, Sizes
 from ropewalk.harness.engine.packed_attention import KVCache, Pair, installed, kernel_of, running
 from ropewalk.harness.engine.prefix_tree import Node
 from ropewalk.harness.engine.sdpa import Kept, Kernel, blocked, on_gpu, padded_length
-from ropewalk.harness.engine.trunk import trunk_name
+from ropewalk.harness.engine.structure import language_model
 from ropewalk.tasks.types import Generate, Generated
 
 Decode = Callable[[Sequence[int]], str]
@@ -191,9 +191,7 @@ def _step(model: Any, step: Step, sizes: Sizes) -> None:
         tokens, positions = tokens + tokens[:1] * odd, positions + [0] * odd
     inputs, places = (torch.tensor([row], device=model.device) for row in (tokens, positions))
     with running(step.attend):
-        hidden = getattr(model, trunk_name(model))(
-            input_ids=inputs, position_ids=places, use_cache=False
-        )[0]
+        hidden = language_model(model)(input_ids=inputs, position_ids=places, use_cache=False)[0]
     rows, likeliest = np.arange(len(step.texts)), np.full(len(step.texts), LIKELIEST)
     vocabulary = model.config.get_text_config().vocab_size
     chunk = sizes.head_rows(vocabulary, gpu=on_gpu(model.device))

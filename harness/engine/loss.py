@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ropewalk.harness.engine.memory import BLOCK
 from ropewalk.harness.engine.sdpa import LEAST_ROWS
-from ropewalk.harness.engine.trunk import trunk_name
+from ropewalk.harness.engine.structure import trunk_name
 
 LIKELIEST = -1  # a target: whatever token is the most likely
 Floats = NDArray[np.float32]
@@ -95,7 +95,7 @@ def target_losses(
             count = min(chunk, len(rows) - first)
             place = places[first : first + max(count, LEAST_ROWS)]
             stub.hidden = hidden.index_select(1, place)
-            logits = model(input_ids=place[None], use_cache=False).logits[0]
+            logits = model(input_ids=torch.zeros_like(place)[None], use_cache=False).logits[0]
             if logits.dtype != torch.float32:  # in memory that is allocated once
                 if len(buffer) < len(logits):
                     buffer = torch.empty_like(logits, dtype=torch.float32)

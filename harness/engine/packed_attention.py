@@ -17,16 +17,13 @@ from torch.nn.functional import pad
 
 from ropewalk.harness.engine.prefix_tree import Node, NodePath
 from ropewalk.harness.engine.sdpa import Causal, Kept, Kernel, padded_length
+from ropewalk.harness.engine.structure import NotShareableError, language_model
 
 NAME, PLAIN = "ropewalk_runs", "sdpa"
 BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")
 POSITIONS = ("position_ids", "cache_position")  # any other tensor may select keys
 Pair = tuple[Tensor, Tensor]  # keys and values, (1, kv_heads, rows, head_dim)
 KVCache = dict[tuple[int, int], Pair]  # by node and layer
-
-
-class NotShareableError(Exception):
-    """The model's attention does something that a pack of runs cannot honour."""
 
 
 class SkipAttention(Exception):
@@ -103,8 +100,9 @@ def kernel_of(model: Any, longest: int = 0) -> Kernel | None:
     """
     from transformers import AttentionInterface  # with the model's code
 
-    name = model.config._attn_implementation
-    if not model._can_set_attn_implementation():
+    trunk = language_model(model)
+    name = trunk.config._attn_implementation
+    if not trunk._can_set_attn_implementation():
         return None
     if name == PLAIN:
         return Causal(longest)
@@ -119,12 +117,13 @@ def installed(model: Any, name: str = NAME) -> Iterator[None]:
 
     AttentionInterface.register(NAME, _attend)
     AttentionMaskInterface.register(NAME, _no_mask)
-    before = model.config._attn_implementation
-    model.set_attn_implementation(name)
+    trunk = language_model(model)
+    before = trunk.config._attn_implementation
+    trunk.set_attn_implementation(name)
     try:
         yield
     finally:
-        model.set_attn_implementation(before)
+        trunk.set_attn_implementation(before)
 
 
 def _no_mask(*_: Any, local_size: int | None = None, **__: Any) -> None:

@@ -15,42 +15,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ropewalk.harness.engine.memory import ROWS
-from ropewalk.harness.engine.packed_attention import NotShareableError, Run, SkipAttention, running
+from ropewalk.harness.engine.packed_attention import Run, SkipAttention, running
 from ropewalk.harness.engine.prefix_tree import Node, NodePath, PrefixTree
 from ropewalk.harness.engine.sdpa import blocked, on_gpu
-from ropewalk.harness.errors import UserError
+from ropewalk.harness.engine.structure import NotShareableError, language_model, layers_of
 
 Ranges = list[tuple[int, int, bool]]  # first row, end, and whether its output is needed
 Carried = dict[int | str, tuple[Any, Any]]  # what a layer is given, and its copy on the last GPU
-
-
-def trunk_name(model: nn.Module) -> str:
-    """Return the name of the child that turns tokens into hidden states.
-
-    ``base_model`` and ``get_decoder()`` are not reliable over families; the only child that is a
-    PreTrainedModel is. Raises UserError where there is not exactly one.
-    """
-    from transformers import PreTrainedModel  # with the model's code
-
-    names = [name for name, child in model.named_children() if isinstance(child, PreTrainedModel)]
-    if len(names) != 1:
-        raise UserError(
-            f"{type(model).__name__} is not a causal language model of one trunk and one head."
-        )
-    return names[0]
-
-
-def layers_of(trunk: nn.Module) -> list[nn.Module]:
-    """Return the decoder layers in order; raise NotShareableError where they are not known."""
-    from transformers.modeling_layers import GradientCheckpointingLayer  # with the model's code
-
-    lists = [child for child in trunk.children() if isinstance(child, nn.ModuleList)]
-    layers = [layer for layers in lists for layer in layers]
-    if len(lists) != 1 or not all(
-        isinstance(layer, GradientCheckpointingLayer) for layer in layers
-    ):
-        raise NotShareableError("layers")
-    return layers
 
 
 def run_pack(
@@ -70,7 +41,7 @@ def run_pack(
     With ``overlap``, layers that are spread over GPUs get one chunk after the other through all
     layers: a GPU begins with a chunk while the next one still computes the chunk before.
     """
-    trunk = getattr(model, trunk_name(model))
+    trunk = language_model(model)
     tokens, positions, spans = _laid_out(tree.nodes, pack, model.device)
     size = tokens.shape[1]
     run = Run(tree.nodes, spans, size, **more)

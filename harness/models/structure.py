@@ -13,28 +13,33 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from ropewalk.harness.engine import language_model
 from ropewalk.harness.errors import foreign
 from ropewalk.harness.patching.config import WINDOWS, rescaled
 from ropewalk.harness.patching.frequencies import as_is, rotary_name
 from ropewalk.scaling.types import Frequencies
 
 
-def auto_model() -> Any:
-    """Return transformers' AutoModelForCausalLM, which opens the laboratory's models too.
+def auto_model(config: Any) -> Any:
+    """Return transformers' class that opens a model: for causal or else for image-text models.
 
-    Its import takes as long as that of torch; a sweep that is measured already needs no model.
+    Their import takes as long as that of torch; a sweep that is measured already needs no model.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     import ropewalk.harness.encodings._model  # noqa: F401  # registers its classes
 
+    own = getattr(config, "auto_map", None) or {}
+    for kind in (AutoModelForCausalLM, AutoModelForImageTextToText):
+        if kind.__name__ in own or type(config) in kind._model_mapping:
+            return kind
     return AutoModelForCausalLM
 
 
 def without_weights(config: Any, *, trust_remote_code: bool) -> Any:
     """Build a model in eval mode, without its weights; raise UserError for a bad config."""
     with foreign(f"the config of this {config.model_type} cannot be read"), torch.device("meta"):
-        build = auto_model().from_config
+        build = auto_model(config).from_config
         return build(config, trust_remote_code=trust_remote_code).eval()
 
 
@@ -101,7 +106,7 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
     text = config.get_text_config()
     window = getattr(text, "sliding_window", None)
     innermost: dict[int, nn.Module] = {}
-    for module in model.modules():  # a layer comes before the attention inside it
+    for module in language_model(model).modules():  # a layer comes before the attention inside it
         index: Any = getattr(module, "layer_idx", None)
         if index is not None and "position_embeddings" in _parameters(module):
             innermost[index] = module

@@ -88,7 +88,7 @@ def _load(checkpoint: Checkpoint, kept: Path | None = None, **more: Any) -> Any:
     with pretrained(checkpoint.name) as (where, file):
         if kept is not None and kept.exists():
             where, file = str(kept), {}
-        return auto_model().from_pretrained(
+        return auto_model(checkpoint.config).from_pretrained(
             where,
             config=deepcopy(checkpoint.config),
             dtype=DTYPES[checkpoint.dtype],

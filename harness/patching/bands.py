@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ropewalk.harness.engine import PLAIN
+from ropewalk.harness.engine import PLAIN, language_model
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.banded_attention import BandedAttention
 from ropewalk.harness.patching.frequencies import (
@@ -59,7 +59,7 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
     layouts = verified_layouts(model, name)
     at_rest = Frequencies(torch.zeros_like(own))
     attention = BandedAttention(bands, layouts)
-    if model.config._attn_implementation == PLAIN:
+    if language_model(model).config._attn_implementation == PLAIN:
         attention.kernel = attention.attend
     with placed(model, name, at_rest), attending(model, attention, attention.mask):
         check_angles(model, name, at_rest)
@@ -107,7 +107,7 @@ def _verified(model: Any, name: str) -> dict[nn.Module, Layout | None]:
             unrotated, replayed = _recorded(model, calls)
     for one in (logits, replayed):
         _check_close(kind, "logits", one, before, ROUNDED.get(before.dtype, EXACT))
-    usual = model.config._attn_implementation
+    usual = language_model(model).config._attn_implementation
     bands, moved = (_bands(size, own, by) for by in (0, 3))
     effect = False
     for call, at_rest in zip(calls, unrotated, strict=True):
@@ -134,7 +134,7 @@ def _recorded(model: Any, replayed: list[Call] | None = None) -> tuple[list[Call
     """
     from transformers import AttentionMaskInterface  # with the model's code
 
-    usual, calls = model.config._attn_implementation, list[Call]()
+    usual, calls = language_model(model).config._attn_implementation, list[Call]()
 
     def attend(
         module: nn.Module, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any

@@ -22,6 +22,7 @@ WINDOWS = (  # names of the trained length in configs
 )
 ORIGINAL = "original_max_position_embeddings"
 COHERE = ("cohere", "cohere2")
+GEOMETRY = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
 FULL = "full_attention"  # the scaled slot of a rotary embedding per layer type
 DUAL_CHUNK = native.DUAL_CHUNK  # a key of the config itself, which transformers keeps unread
 
@@ -109,11 +110,8 @@ def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:
     changed = deepcopy(config)
     text = changed.get_text_config()
     slot, parameters = _slot(text), text.rope_parameters
-    shipped, kept = (
-        parameters[slot] if slot else parameters,
-        ("rope_theta", "partial_rotary_factor"),
-    )
-    new = {**scaling, **{k: v for k, v in shipped.items() if k in kept}}
+    shipped = parameters[slot] if slot else parameters
+    new = {**scaling, **{key: value for key, value in shipped.items() if key in GEOMETRY}}
     text.rope_parameters = {**parameters, slot: new} if slot else new
     return changed
 

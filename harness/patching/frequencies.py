@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ropewalk.harness.engine import NotShareableError, layers_of, trunk_name
+from ropewalk.harness.engine import NotShareableError, language_model, layers_of
 from ropewalk.harness.errors import UserError, reason
 from ropewalk.harness.patching.config import FULL
 from ropewalk.harness.plugins import call
@@ -66,13 +66,15 @@ def as_is(own: Any) -> Frequencies:
 
 
 def rotary_name(model: nn.Module) -> str:
-    """Return the name of the model's one rotary module.
+    """Return the name of the one rotary module of a model's language model.
 
     Raises UserError where there is none or several, or one is patched already or has other fields.
     """
     if any(isinstance(module, PatchedRotary) for module in model.modules()):
         raise UserError("the model is patched already; patches do not nest.")
-    names = [n for n, m in model.named_modules() if type(m).__name__.endswith("RotaryEmbedding")]
+    inside = set(language_model(model).modules())
+    rotary = [(n, m) for n, m in model.named_modules() if m in inside]
+    names = [n for n, m in rotary if type(m).__name__.endswith("RotaryEmbedding")]
     kind = type(model).__name__
     if len(names) != 1:
         raise UserError(
@@ -114,7 +116,8 @@ def once(model: Any, kind: str, verify: Callable[[], T]) -> T:
     device has changed.
     """
     own = model.get_submodule(rotary_name(model))
-    state = (own, model.config._attn_implementation, model.dtype, model.device)
+    attention = language_model(model).config._attn_implementation
+    state = (own, attention, model.dtype, model.device)
     verified = VERIFIED.setdefault(model, {})
     if kind not in verified or verified[kind][0] != state:
         verified[kind] = (state, verify())
@@ -255,7 +258,7 @@ def _replaced(model: Any, name: str, frequencies: Sequence[Frequencies]) -> Iter
     """Replace what the rotary module returned by each layer's own, before the layer runs."""
     rotary, kind = model.get_submodule(name), type(model).__name__
     try:
-        layers = layers_of(getattr(model, trunk_name(model)))
+        layers = layers_of(language_model(model))
     except NotShareableError:
         layers = []
     shared = getattr(model.config.get_text_config(), "num_kv_shared_layers", 0)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ropewalk.harness.engine import language_model
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.frequencies import as_is, placed, rotary_name
 from ropewalk.scaling.types import Frequencies
@@ -99,14 +100,15 @@ def attending(model: Any, attention: Attention, mask: Any = None) -> Iterator[No
     """
     from transformers import AttentionInterface, AttentionMaskInterface  # with the model's code
 
-    before = model.config._attn_implementation
+    trunk = language_model(model)
+    before = trunk.config._attn_implementation
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, mask or no_mask)
     try:
-        model.set_attn_implementation(NAME)
+        trunk.set_attn_implementation(NAME)
         yield
     finally:
-        model.set_attn_implementation(before)
+        trunk.set_attn_implementation(before)
         for interface in (AttentionInterface, AttentionMaskInterface):
             interface._global_mapping.pop(NAME, None)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ropewalk.harness.engine import OutOfMemory, Sizes, answers, memory, trunk_name
+from ropewalk.harness.engine import OutOfMemory, Sizes, answers, language_model, memory
 from ropewalk.harness.errors import UserError
 from ropewalk.tasks.types import Loglikelihood, Request
 from tests import families
@@ -78,4 +78,4 @@ def test_too_little_memory_is_no_answer_and_the_rest_goes_on(lack, place, caplog
 
 def test_a_model_without_one_trunk_is_refused():
     with pytest.raises(UserError, match="^Linear is not a causal language model of one trunk"):
-        trunk_name(torch.nn.Linear(2, 2))
+        language_model(torch.nn.Linear(2, 2))

@@ -15,7 +15,7 @@ from ropewalk.scaling.types import Frequencies, Rope
 from ropewalk.tasks.types import Generate, Loglikelihood, Request, Response
 from tests.asking import generated, peaks
 from tests.banded import heads_of, model_of
-from tests.families import build, each, plainly, tiny
+from tests.families import build, each, tiny
 from tests.tiny import tiny_tokenizer
 
 NEW = 6
@@ -150,7 +150,7 @@ def test_a_text_does_not_depend_on_what_else_is_asked(family):
 
 @pytest.mark.parametrize("family", ["mamba", "rwkv"])
 def test_a_model_without_keys_reads_the_whole_text_again(family):
-    model = build(plainly(family))
+    model = build(tiny(family))
     found = [answer.tokens for answer in texts(model, asked()[3:])]
     assert found == [tuple(generated(model, one.tokens, NEW)) for one in asked()[3:]]
 

@@ -52,7 +52,7 @@ def test_the_layers_that_rotate_are_those_whose_numbers_depend_on_the_angles(fam
         ("gemma2", Layers(Counter(sliding=1, full=1), Counter(), 32, own_sliding=False)),
         ("gemma3_text", Layers(Counter(sliding=1, full=1), Counter(), 32, own_sliding=True)),
         ("cohere2", Layers(Counter(sliding=1), Counter(full=1), 32, own_sliding=False)),
-        ("mistral", Layers(Counter(sliding=2), Counter(), 4096, own_sliding=False)),
+        ("mistral", Layers(Counter(sliding=2), Counter(), 32, own_sliding=False)),
         ("smollm3", Layers(Counter(full=1), Counter(full=1), None, own_sliding=False)),
         ("minimax", Layers(Counter(full=1), Counter(), None, own_sliding=False)),
     ],

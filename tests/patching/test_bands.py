@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, DynamicCache
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching import banded_attention
@@ -18,9 +18,9 @@ from ropewalk.harness.patching.patch import patched
 from ropewalk.scaling import pi
 from ropewalk.scaling.types import Rotation
 from tests.banded import LENGTH, METHODS, TOKEN, bands_of, inside, likelihoods, model_of
-from tests.families import EXPERTS, INDEXED, TOKENS, build, each
+from tests.families import TOKENS, build, each, tiny
 from tests.naive import naively
-from tests.tiny import SHAPE, WINDOW
+from tests.tiny import WINDOW
 
 # Half-split, interleaved, partial, offset; grouped queries, soft-capping, sinks, sliding layers,
 # layers without a rotary embedding, a rotary embedding per layer type, two attentions a layer.
@@ -173,30 +173,25 @@ def test_memory_is_linear_in_the_length(method, monkeypatch):
     assert sizes[1] <= 2.2 * sizes[0]
 
 
-SPARSE = {
+SPARSE: dict[str, Any] = {
     "layer_types": ["minimax_m3_sparse", "full_attention"], "index_block_size": 32,
     "index_topk_blocks": 1, "index_local_blocks": 1, "index_n_heads": 2, "index_head_dim": 16,
 }  # fmt: skip
-
-
-def made(family: str, **given: Any) -> Any:
-    tokens = {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
-    shape = {**SHAPE, "num_key_value_heads": 2, "head_dim": 16, **EXPERTS, **tokens, **given}
-    return build(AutoConfig.for_model(family, **shape))
 
 
 @pytest.mark.parametrize(
     ("family", "given", "words"),
     [
         ("minimax_m3_vl_text", SPARSE, "masks or biases its scores itself"),
-        ("deepseek_v32", INDEXED, "masks or biases its scores itself"),
-        ("hy_v4", INDEXED, "masks or biases its scores itself"),
+        ("deepseek_v32", {}, "masks or biases its scores itself"),
+        ("hy_v4", {}, "masks or biases its scores itself"),
         ("olmoe", {"sliding_window": 48}, "does not pass its windows to attention"),
     ],
 )
 def test_an_attention_that_chooses_its_keys_is_refused(family, given, words):
     """Keys by index, or a window unlike its mask: no prompt of 24 tokens would show it."""
-    with pytest.raises(UserError, match=words), patched(made(family, **given), bands_of("llama")):
+    model = build(tiny(family, **given))
+    with pytest.raises(UserError, match=words), patched(model, bands_of("llama")):
         pass
 
 
