@@ -14,11 +14,9 @@ from ropewalk import methods
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import (
-    FOLDERS,
     catalogue,
     entry,
     load,
-    names,
     names_code,
     packaged,
 )
@@ -51,14 +49,6 @@ MINE = """
     def frequencies(rope, length, *, factor: float = 2.0):
         return Frequencies(rope.inv_freq() / factor)
 """
-
-
-@pytest.mark.parametrize("kind", FOLDERS)
-def test_every_public_file_is_in_the_catalogue(kind):
-    lines = catalogue(kind)
-    assert list(lines) == names(kind)
-    assert all(lines.values())
-    assert [load(kind, name).label for name in names(kind)] == names(kind)
 
 
 def test_options_are_typed_and_defaults_filled_in():
@@ -250,13 +240,6 @@ def test_a_file_names_a_method_with_its_options(tmp_path):
     built = load("method", f"log_n:on={given}").arguments["on"]
     assert built(ROPE, 256).fingerprint == wanted.fingerprint
     assert not names_code("method", given)
-
-
-def test_a_file_holds_a_factor_for_every_channel(tmp_path):
-    table = {"short_factor": [1, 1, 1, 1], "long_factor": [1, 2, 3, 4]}
-    found = resolved(written(tmp_path, table))
-    ratio = (ROPE.inv_freq() / found.inv_freq).tolist()
-    assert ratio == pytest.approx([1, 2, 3, 4])
 
 
 @pytest.mark.parametrize(

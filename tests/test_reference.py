@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ropewalk.harness.engine import answers
 from ropewalk.harness.models.config import REFERENCE
@@ -89,11 +88,6 @@ def score(frame: pd.DataFrame, task: str, scaling: str, stretch: int) -> float:
     return value
 
 
-def test_the_committed_run_is_whole(frame):
-    assert (frame["status"] == "ok").all()
-    assert (frame["n"] == frame["asked"]).all()
-
-
 def test_the_unscaled_model_breaks_at_its_window(frame):
     """Past the window unscaled perplexity at least doubles and retrieval is all but gone."""
     inside, beyond = (score(frame, "perplexity", "none", stretch) for stretch in (1, 4))
@@ -115,24 +109,6 @@ def test_the_committed_tables_are_those_of_the_committed_samples(frame, tmp_path
     numbers, _, _ = (tmp_path / "report.md").read_text().partition("## How to read this")
     assert (RUN / "reports" / "report.md").read_text().startswith(numbers)
     assert (RUN / "reports" / "curves.png").stat().st_size > 10_000
-
-
-def test_the_model_is_a_plain_llama_of_at_most_12_megabytes():
-    assert sum(path.stat().st_size for path in REFERENCE.iterdir()) <= 12e6
-    model = AutoModelForCausalLM.from_pretrained(REFERENCE)
-    assert type(model).__name__ == "LlamaForCausalLM"
-    config = model.config
-    assert (config.head_dim, config.max_position_embeddings) == (64, 256)
-    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 10_000.0}
-    assert config.num_key_value_heads < config.num_attention_heads
-
-
-def test_every_digit_is_a_token_of_its_own():
-    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
-    tokens = tokenizer.tokenize(" 90210")
-    assert [token[-1] for token in tokens if token[-1].isdigit()] == list("90210")
-    text = "def f(x):\n\treturn x  # naïve 12345"
-    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 
 
 def test_the_card_tells_what_the_training_record_and_the_run_hold(frame):

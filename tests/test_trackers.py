@@ -3,22 +3,18 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 from tensorboardX.proto.event_pb2 import Event
 from wandb.proto.wandb_internal_pb2 import Record
 
-from ropewalk.harness.reports import _trackers as trackers
 from ropewalk.harness.reports._trackers import series
-from tests.command_line import lines_of, put_lines, samples, sweep
+from tests.command_line import sweep
 
 Scores = dict[tuple[str, int], float]
 
@@ -113,72 +109,6 @@ def test_a_tracker_stores_the_scores_of_the_report(
     expected = dict(zip(zip(names, table["length"], strict=True), table["score"], strict=True))
     assert len(expected) == 8
     assert read(sent) == pytest.approx(expected, rel=tolerance, abs=0)
-
-
-class Fake(GeneralTracker):
-    """Notes what it is sent, and raises in the calls that ``fails`` names."""
-
-    name, requires_logging_directory = "comet_ml", False
-    calls: list[tuple[str, Any]]
-    fails = ""
-
-    def __init__(self, project: str) -> None:
-        super().__init__()
-        self.note("begin", project)
-
-    def note(self, call: str, content: Any = None) -> None:
-        Fake.calls.append((call, content))
-        if call == Fake.fails:
-            raise ConnectionError("the server is gone")
-
-    tracker = None
-
-    def start(self) -> None:
-        self.note("start")
-
-    def store_init_configuration(self, values: dict[str, Any]) -> None:
-        self.note("settings", values)
-
-    def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
-        self.note("log", (values, step))
-
-    def finish(self) -> None:
-        self.note("finish")
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Fake]]:
-    monkeypatch.setitem(LOGGER_TYPE_TO_CLASS, "comet_ml", Fake)
-    monkeypatch.setattr(trackers, "get_available_trackers", lambda: ["comet_ml"])
-    monkeypatch.setattr(Fake, "calls", [], raising=False)
-    yield Fake
-    Fake.fails = ""
-
-
-@pytest.mark.parametrize("call", ["begin", "start", "settings", "log", "finish"])
-def test_an_error_of_a_tracker_is_one_warning(tiny, docs, tmp_path, ropewalk, fake, call):
-    """Every sample is measured, with exit status 0."""
-    fake.fails = call
-    words = sweep(tiny, docs, tmp_path / "run", scaling=["pi"], task=["perplexity:tail=16"])
-    done = ropewalk(*words, "--track", "comet_ml")
-    assert (done.status, len(samples(tmp_path / "run"))) == (0, 6)
-    warning = "Nothing more is sent to comet_ml: ConnectionError: the server is gone"
-    assert done.err.count(warning) == 1
-    assert fake.calls[-1][0] == call
-
-
-def test_a_resumed_run_sends_every_cell_once(small, tiny, docs, tmp_path, ropewalk, fake):
-    """One cell was finished before, of another a sample is missing."""
-    run = Path(shutil.copytree(small, tmp_path / "run"))
-    words = sweep(tiny, docs, run, scaling=["pi"], task=["perplexity:tail=16"], length=["2x", "4x"])
-    assert ropewalk(*words).status == 0
-    put_lines(run, lines_of(run)[:-1])
-    assert ropewalk(*words, "--track", "comet_ml:project=mine").status == 0
-    name = series("perplexity:tail=16/pi")
-    assert fake.calls[0] == ("begin", "mine")
-    logged = [content for call, content in fake.calls if call == "log"]
-    assert [(list(values), step) for values, step in logged] == [([name], 128), ([name], 256)]
-    assert [call for call, _ in fake.calls if call == "finish"] == ["finish"]
 
 
 @pytest.mark.parametrize(("given", "sentence"), [

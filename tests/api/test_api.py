@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropewalk as rw
-from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import hold
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load, names
@@ -162,14 +161,6 @@ def test_commands_are_functions_that_print_nothing(tmp_path, capsys):
     with pytest.raises(rw.UserError, match="tune searches one --scaling"):
         rw.tune(scaling=["yarn", "pi"])
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_loaded_model_that_is_not_in_memory_is_refused(loaded):
-    _, tokenizer = loaded
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(loaded[0].config).eval()
-    with pytest.raises(UserError, match="LlamaForCausalLM is not all in memory"):
-        hold(model, tokenizer)
 
 
 def test_a_mistake_is_one_sentence(loaded):

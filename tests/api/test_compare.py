@@ -95,20 +95,6 @@ def test_the_command_says_what_is_only_in_one_and_what_else_differs(before, tmp_
     assert len(pd.read_csv(tmp_path / "out" / "compare.csv")) == 4
 
 
-def test_a_cell_without_a_score_is_named(before, tmp_path, ropewalk):
-
-    def fail(sample: dict[str, Any]) -> None:
-        if sample["unit"] in HIGHER:
-            sample |= {"status": "failed", "reason": "lost", "value": None}
-
-    after = rewrite(changed(before, tmp_path / "after", lambda _: None), fail)
-    done = ropewalk("compare", before, after)
-    assert "Without a score in after: perplexity:tail=16, none at 256, 320 tokens" in " ".join(
-        done.out.split()
-    )
-    assert set(rw.compare(before, after).table["metric"]) == {"accuracy"}
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -118,12 +104,3 @@ def test_a_cell_without_a_score_is_named(before, tmp_path, ropewalk):
 )
 def test_runs_that_cannot_be_paired_are_an_error(before, tmp_path, rejected, change, told):
     assert told in rejected("compare", before, changed(before, tmp_path / "after", change))
-
-
-def test_what_is_for_a_table_is_not_for_two_runs(before, ropewalk):
-    done = ropewalk("compare", before, before.parent / "after", "--tolerance", "3")
-    assert (done.status, "--tolerance is for one run beside a published table" in done.err) == (
-        2,
-        True,
-    )
-    assert "was given twice" in ropewalk("compare", before, before).err

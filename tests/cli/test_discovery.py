@@ -22,29 +22,6 @@ def test_everything_that_is_listed_is_described(kind, name):
     assert load(kind, named).options.keys() == {option[0] for option in found.options}
 
 
-def test_options_have_types_defaults_and_ranges(ropewalk):
-    options = {name: row for name, *row in describe("yarn")[0].options}
-    assert options["factor"] == ["number", "unset", "0.5 to 4 × stretch"]
-    assert options["ramp"][0] == "code or paper"
-    assert options["truncate"][1] == "true"
-    out = ropewalk("list", "yarn").out
-    assert "0.5 to 4 × stretch" in out
-    assert "ropewalk run --scaling none yarn:factor=4" in out
-
-
-def test_a_sweep_is_shown_as_it_is_written(ropewalk):
-    out = ropewalk("list", "pi_paper").out
-    assert "model: huggyllama/llama-7b" in out
-    assert "ropewalk run pi_paper" in out
-
-
-def test_a_kind_is_listed_alone(ropewalk):
-    kinds = [f"{kind}s" for kind in (*FOLDERS, "sweep")]
-    alone = [ropewalk("list", kind).out for kind in kinds]
-    assert [out.partition("\n")[0] for out in alone] == kinds
-    assert "".join(alone) == ropewalk("list").out
-
-
 def test_a_file_of_ones_own_is_described_by_its_contract(tmp_path):
     """What kind it is follows from what it defines; what raises while it is asked has no range."""
     file = tmp_path / "mine.py"

@@ -111,10 +111,3 @@ def test_quiet_prints_only_the_result(words, ropewalk, tmp_path):
     assert log.read_text("utf-8").startswith(text)
     assert "ropewalk: " in log.read_text("utf-8").removeprefix(text)
     assert "pi is measured" in ropewalk(*words["run"][:-1], tmp_path / "louder").err
-
-
-def test_a_log_that_cannot_be_written_is_an_error(rejected, tmp_path):
-    assert "cannot be written" in rejected(
-        "new", "method", "mine", "--out", tmp_path, "--log-file", tmp_path
-    )
-    assert not (tmp_path / "mine.py").exists()

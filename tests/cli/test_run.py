@@ -121,15 +121,6 @@ class TestRun:
         assert told in " ".join(done.err.split())
         assert ropewalk(*words).err == done.err
 
-    def test_cells_that_a_sweep_leaves_out_are_told(self, whole, tiny, docs, ropewalk, tmp_path):
-        folder = Path(shutil.copytree(whole, tmp_path / "run"))
-        words = sweep(tiny, docs, folder, task=["perplexity:tail=16"], scaling=["none"])
-        told = "yarn:factor=4, perplexity:tail=16, 256 tokens (of 6): their samples stay"
-        assert told in " ".join(ropewalk(*words, "--dry-run").out.split())
-        assert told in " ".join(ropewalk(*words).err.split())
-        assert "their samples stay" not in ropewalk(*words).err
-        assert "their samples stay" not in ropewalk(*sweep(tiny, docs, folder), "--dry-run").out
-
     @pytest.mark.slow
     def test_a_users_method_runs_beside_the_built_in_ones(
         self, whole, tiny, docs, tmp_path, ropewalk, monkeypatch
@@ -147,25 +138,6 @@ class TestRun:
         keys = {cell["scaling"]: cell["key"] for cell in run["cells"]}
         assert keys["mine"] == keys["none"] != keys["mine:factor=3"]
         assert len(samples(folder)) == QUESTIONS * 3 // 2
-
-    def test_documents_too_short_are_told_of_each_task(self, tiny, docs, tmp_path, ropewalk):
-        folder = shutil.copytree(docs, tmp_path / "docs")
-        (folder / "note.txt").write_text("too short for the longest length " * 3)
-        cells = {
-            "task": [
-                "perplexity:tail=16",
-                "window_kl:tail=16",
-                "perplexity:protocol=overlapping,stride=16",
-            ],
-            "length": ["1x", "5x"],
-            "scaling": ["none"],
-        }
-        done = ropewalk(*sweep(tiny, folder, tmp_path / "run", **cells), "--dry-run")
-        told = [line for line in done.out.splitlines() if "hold no" in line]
-        assert told == [
-            "perplexity:tail=16: 1 of 4 documents hold no window of 320 tokens and are left out: "
-            "note.txt"
-        ]
 
 
 @pytest.mark.usefixtures("weightless")
@@ -210,17 +182,6 @@ class TestRefused:
         assert refused(**changes) == message.format(longest=longest)
         assert not Path("run").exists()
 
-    def test_an_unknown_device_is_refused(self, refused):
-        assert refused(device="gpu").startswith("device 'gpu' is unavailable: ")
-        assert refused(device="cuda:99").startswith("device 'cuda:99' is unavailable: ")
-
-    def test_a_model_that_is_not_there_is_refused(self, refused):
-        gone = Path.cwd() / "gone"
-        assert refused(model=gone) == (
-            f"{gone} does not exist; give a model's folder, a GGUF file or a hub name (owner/name, "
-            "owner/name/file.gguf)."
-        )
-
     def test_the_folder_of_another_model_is_refused(self, whole, docs, ropewalk):
         """A run folder holds one model; other weights of the same name are another model."""
         shutil.copytree(whole, "run")
@@ -254,31 +215,6 @@ class TestRefused:
         done = ropewalk(*words)
         assert (done.status, done.out) == (2, "")
         assert told in done.err
-
-    @pytest.mark.parametrize(
-        "words",
-        [
-            ("run", "--scaling", "none", "--task", "passkey:trials=1", "--dry-run"),
-            ("tune", "--dry-run"),
-            ("export", "--scaling", "pi", "--length", "4x", "--to", "vllm"),
-        ],
-    )
-    def test_the_demo_model_is_named_first(self, words, ropewalk):
-        assert ropewalk(*words).err.startswith("This uses the embedded demo model (")
-        named = ropewalk(*words, "--model", "reference")
-        assert (named.status, "demo model" in named.err) == (0, False)
-
-    @pytest.mark.parametrize(
-        "words", [("inspect",), ("recommend",), ("doctor",), ("export", "--scaling", "pi")]
-    )
-    def test_one_model_is_named_with_or_without_its_flag(self, words, ropewalk, tmp_path):
-        rest = ("--length", "4x", *(("--to", "vllm") if "export" in words else ()))
-        told = [
-            ropewalk(*words, *named, *rest).err
-            for named in ((str(tmp_path),), ("--model", str(tmp_path)))
-        ]
-        assert f"the config of {tmp_path} cannot be read" in told[0]
-        assert told[0] == told[1]
 
 
 @pytest.mark.slow
@@ -314,13 +250,6 @@ class TestReport:
         files = sorted(path.suffix for path in (first / "reports").glob("cells.*"))
         assert files == [".csv", ".md"]
         assert len((first / "reports" / "cells.csv").read_text().splitlines()) == 1 + 2 * CELLS
-
-    @pytest.mark.usefixtures("scored")
-    def test_a_run_that_measured_nothing_is_told(self, whole, tmp_path, ropewalk):
-        """A run killed before its first sample has a table of cells that were not measured."""
-        shutil.copy(whole / RUN, tmp_path / RUN)
-        assert ropewalk("report", tmp_path).status == 0
-        assert (tmp_path / "reports" / "cells.csv").read_text().count("not_measured") == CELLS
 
 
 class TestProcess:

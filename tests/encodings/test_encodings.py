@@ -194,19 +194,6 @@ def test_scores_in_parts_are_those_of_a_whole_forward(encoding, monkeypatch):
     assert torch.allclose(after, whole[:, 20:], atol=3e-5)
 
 
-@torch.inference_mode()
-def test_padding_before_a_text_is_refused():
-    model, tokens = model_of("shaw"), text(30)
-    both = torch.cat((tokens, tokens.roll(6, 1)))
-    mask = torch.ones_like(both)
-    mask[1, :6] = 0
-    with pytest.raises(ValueError, match="same positions"):
-        model(input_ids=both, attention_mask=mask)
-    places = torch.stack((torch.arange(30), torch.arange(30) + 1))
-    with pytest.raises(ValueError, match="same positions"):
-        model(input_ids=both, position_ids=places)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", names("encoding"))
 @torch.inference_mode()

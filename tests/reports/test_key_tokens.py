@@ -69,17 +69,3 @@ def test_a_naive_loop_over_all_tokens_gives_the_same(seed, drop, most):
         assert found["score"] == pytest.approx(math.exp(total / count), rel=1e-6)
     else:
         assert pd.isna(found["score"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"bucket": 4}, "at two lengths of 'none'"),
-        ({"status": "failed"}, "at two lengths of 'none'"),
-        ({"trained_length": 100}, "at two lengths of 'none'"),
-    ],
-)
-def test_what_has_no_key_tokens_says_why(changes, words):
-    texts = {("none", length): {"a": [1.0, 2.0]} for length in LENGTHS}
-    with pytest.raises(ValueError, match=words):
-        key_tokens.make(frame(texts, **changes))

@@ -13,7 +13,7 @@ from ropewalk.harness.reports._write import Written, write_reports
 from ropewalk.harness.reports.cells import cells, scores
 from ropewalk.harness.reports.verdict import summary
 from ropewalk.harness.runs.frame import make_frame
-from ropewalk.harness.runs.provenance import command, documents, facts
+from ropewalk.harness.runs.provenance import command
 from ropewalk.harness.runs.store import read_run
 from ropewalk.harness.stats.cells import shared
 from tests import ROOT
@@ -81,16 +81,6 @@ def test_a_run_has_its_page_beside_its_tables(ropewalk, small, tmp_path, rejecte
     done = ropewalk("report", small, small, "--page", sent, "--report", "cells")
     assert (done.status, [path.name for path in sent.parent.iterdir()]) == (0, ["page.html"])
     assert ".html" in rejected("report", small, "--page", tmp_path / "page.pdf")
-
-
-def test_a_page_says_how_a_run_was_measured():
-    record = read_run(RUN)
-    measured = dict(facts([record, record]))
-    method = "yarn:factor=4: factor=4.0, beta_fast=32.0"
-    assert any(line.startswith(method) for line in measured["method"])
-    [line] = measured["the command"]
-    assert line.startswith("ropewalk run --model reference --scaling none pi ")
-    assert len(documents([record, record])) == 23
 
 
 @pytest.mark.parametrize(

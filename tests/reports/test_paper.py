@@ -1,18 +1,15 @@
 """Figures for a paper: their width and style, the same bytes again, and no overlapping labels."""
 
-from itertools import pairwise
-
 import matplotlib as mpl
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
 from ropewalk.harness.reports import _write as write
-from ropewalk.harness.reports import answer, curves
+from ropewalk.harness.reports import curves
 from ropewalk.harness.reports._style import COLUMN, Paper, drawing, methods
 from ropewalk.harness.reports._tables import latex
-from ropewalk.harness.reports.curves import spread
-from tests.frames import PERPLEXITY, TWELVE, sweep
+from tests.frames import PERPLEXITY, sweep
 
 FRAME = sweep(lengths=(256, 2048))
 pytestmark = pytest.mark.slow
@@ -35,13 +32,6 @@ def test_a_style_file_sets_the_font_and_leaves_no_trace(tmp_path):
     assert dict(mpl.rcParams) == before
 
 
-def test_a_notebook_gets_the_figure_of_the_files():
-    """Without the settings of a report too: sizes do not come from the notebook."""
-    alone = curves.make(FRAME)
-    assert tuple(alone.get_size_inches()) == tuple(made().get_size_inches())
-    assert alone.axes[0].title.get_fontsize() == made().axes[0].title.get_fontsize()
-
-
 def test_a_figure_has_the_same_bytes_again(tmp_path):
     first, second = (
         [file.read_bytes() for file in write.save_figure(made(), tmp_path, name, write.FORMATS)]
@@ -59,19 +49,6 @@ def test_the_flags_reach_the_figures(ropewalk, many, tmp_path, rejected):
     assert "is no style of Matplotlib" in rejected(*words, "--style", "absent.mplstyle")
 
 
-@pytest.mark.parametrize("width", [7.0, COLUMN])
-def test_names_and_panels_have_room(width):
-    """Twelve methods with long names: no name lies on a panel or beyond the page."""
-    with drawing(Paper(width)):
-        figure = answer.make(sweep(scalings=TWELVE, lengths=(256, 2048)))
-        figure.draw_without_rendering()
-    for axes in (part.axes[0] for part in figure.subfigs):
-        assert axes.get_window_extent().width > 0.9 * figure.dpi
-        for label in axes.get_yticklabels():
-            box = label.get_window_extent()
-            assert 0 <= box.x0 < box.x1 <= axes.get_window_extent().x0
-
-
 def test_lines_are_named_at_their_ends_in_their_colours():
     figure, look = made(), methods(FRAME).look
     read = figure.axes[0]
@@ -82,12 +59,6 @@ def test_lines_are_named_at_their_ends_in_their_colours():
     scores = FRAME[(FRAME["task"] == PERPLEXITY) & (FRAME["length"] == 2048)]
     yarn = scores.loc[scores["scaling"] == "yarn", "score"].iloc[0]
     assert f"yarn  {yarn:.1f}" in {text.get_text() for text in read.texts}
-
-
-def test_labels_of_lines_do_not_touch():
-    centers = spread([0.0, 0.01, 0.02, 0.9, 0.91], 0.05)
-    assert all(high - low >= 0.05 - 1e-9 for low, high in pairwise(centers))
-    assert centers[-1] <= 1.02
 
 
 def test_a_table_of_latex_has_its_numbers_and_escapes_names():

@@ -54,14 +54,6 @@ def test_the_mean_of_the_documents_is_drawn_at_its_position():
         assert y == pytest.approx(np.where(x > 64, 2.15 + rise, 2.15))
 
 
-def test_losses_of_a_tail_alone_are_no_window():
-    """The last 16 tokens of 128 say nothing of the window; the message names what to add."""
-    frame = pd.DataFrame(losses("none", 128, 3.0)).assign(tokens=16)
-    for without in (frame, frame.drop(columns="losses")):
-        with pytest.raises(ValueError, match="no task scored whole windows .tail"):
-            position.make(without)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "protocol", ["sliding,stride=24", "overlapping,stride=24", "disjoint", "prefix"]

@@ -123,18 +123,6 @@ def test_only_the_task_of_the_tables_stride_is_compared():
         match_values(rows, both, 0.02)
 
 
-def test_rows_of_a_tuned_model_are_taken_only_on_request():
-    """An untuned run of PI stands beside 16.1 at 8192 tokens, not beside the tuned 6.95."""
-    plain = rows_of("pi-pg19", None, None, "anything")
-    assert set(plain["tuned"]) == {"no"}
-    [found] = plain.loc[plain["method"] == "pi:factor=4", "value"]
-    assert found == 16.1
-    tuned = rows_of("pi-pg19", None, "1000 steps at 8k", "anything")
-    assert set(tuned["method"]) == {"pi:factor=4"}
-    with pytest.raises(UserError, match="published table is called 'pi_pg19'; did you mean"):
-        rows_of("pi_pg19", None, None, "anything")
-
-
 def test_the_command_writes_the_comparison_and_its_status_is_the_verdict(
     run, tmp_path, monkeypatch
 ):

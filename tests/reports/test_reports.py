@@ -16,15 +16,12 @@ from matplotlib.lines import Line2D
 import ropewalk.harness.reports
 from ropewalk.harness.plugins import load, names
 from ropewalk.harness.reports import curves, retrieval
-from ropewalk.harness.reports._sentences import titles
-from ropewalk.harness.reports._tables import markdown, wide
 from ropewalk.harness.stats.cells import cell_scores, shared
 from tests.frames import PASSKEY, PERPLEXITY, TWELVE, Row, sweep
 
 FOLDER = Path(ropewalk.harness.reports.__path__[0])
 NAMES = names("report")
 FRAME = sweep()
-MERGED = "ntk = dynamic_ntk"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,9 +84,6 @@ m,passkey,none,512,2.0,accuracy,0.5,0.095,0.905,2,ok,256,ab
 """
 
 
-TITLES = ["perplexity [95 % interval], m", "passkey, accuracy [95 % interval], m"]
-
-
 def small() -> pd.DataFrame:
     def row(task: str, scaling: str, length: int, score: float, **facts: object) -> Row:
         metric = "accuracy" if task == "passkey" else "perplexity"
@@ -109,25 +103,10 @@ def small() -> pd.DataFrame:
     ])  # fmt: skip
 
 
-def test_scores_are_one_row_a_cell():
-    assert cell_scores(small()).to_csv(index=False) == GOLDEN
-
-
 def test_two_scores_for_one_cell_are_refused():
     other = small().assign(run="b", score=1.0)
     with pytest.raises(ValueError, match=r"length 512 has several scores \(40.5, 1\) in a, b"):
         cell_scores(pd.concat([small(), other]))
-
-
-def test_wide_puts_score_and_interval_in_one_text():
-    perplexity, passkey = (wide(cell_scores(small()))[title] for title in TITLES)
-    assert markdown(perplexity) == (
-        "| scaling   | 128 (0.5×)        | 512 (2×)      |\n"
-        "|:----------|:------------------|:--------------|\n"
-        "| none      | 20.0 [18.0, 22.5] | 40.5 (1 of 2) |\n"
-        "| mine      |                   | out of memory |"
-    )
-    assert passkey.to_dict("list") == {"scaling": ["none"], "512 (2×)": ["50 % [10, 90]"]}
 
 
 # Curves.
@@ -141,11 +120,6 @@ def test_curves_draw_the_scores(drawn):
             rows = table[(table["task"] == task) & (table["scaling"] == name)]
             assert np.array_equal(line(axes, name).get_xdata(), rows["length"])
             assert np.array_equal(line(axes, name).get_ydata(), rows["score"])
-
-
-@pytest.mark.slow
-def test_scalings_with_equal_frequencies_share_a_line(drawn):
-    assert named(drawn) == ["none", "pi", MERGED, "yarn", "mine"]
 
 
 @pytest.mark.slow
@@ -188,11 +162,3 @@ def test_a_panel_in_which_every_score_is_0_is_left_out():
     assert "every score is 0: Passkey accuracy" in str(figure.get_label())
     with pytest.raises(ValueError, match="finds anything"):
         retrieval.draw(frame, frame)
-
-
-def test_a_title_counts_the_targets_of_the_longest_length():
-    """With ``slide``, a shorter length has several windows, each with some of these targets."""
-    rows = [(256, 64)] * 8 + [(512, 512)]
-    frame = pd.DataFrame(rows, columns=["length", "weight"])
-    frame = frame.assign(task="perplexity:slide=true", metric="perplexity", protocol="tail")
-    assert titles(frame) == {"perplexity:slide=true": "Perplexity on the last 512 tokens"}

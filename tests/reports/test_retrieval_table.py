@@ -72,18 +72,6 @@ def test_a_mean_of_two_parts_with_the_same_answers_is_as_uncertain_as_one(fact):
     assert apart.loc["mean", ["low", "high"]].tolist() == pytest.approx(proportion(24, 30))
 
 
-def test_a_score_has_the_name_of_its_metric():
-    """Niah is recall, F1 is no accuracy; a mean of several metrics is a score, in percent."""
-    f1 = frame({("q", 1024): 5}, metric="f1", task="lm_eval:tasks=q")
-    table = retrieval.make(pd.concat([frame({("a", 1024): 10}), f1], ignore_index=True))
-    metrics = dict(zip(table["part"], table["metric"], strict=True))
-    assert metrics == {"mean": "score", "a of ruler": "recall", "q of lm_eval:tasks=q": "f1"}
-    shown = retrieval.display(table)
-    assert "q of lm_eval:tasks=q, f1 [95 % interval], m" in shown
-    mean = shown["mean of all tasks, score [95 % interval], m"].iloc[0]
-    assert mean["1024 (1×)"].startswith("75 % [")
-
-
 def made(*cells: list[Row]) -> pd.DataFrame:
     return retrieval.make(pd.DataFrame([row for rows in cells for row in rows]))
 

@@ -7,20 +7,11 @@ import pandas as pd
 import pytest
 
 from ropewalk.harness.reports import _write
-from ropewalk.harness.reports._sentences import text
 from ropewalk.harness.reports._write import write_reports
 from tests import small_runs
 from tests.frames import PASSKEY, sweep
 
 FRAME = sweep()
-
-
-def test_a_small_score_keeps_its_digits():
-    """A divergence of 0.004 nats is no 0.00, and a tenth of it is another number."""
-    cell = {"low": 0.0002, "high": 0.0004, "metric": "window_kl", "status": "ok"}
-    assert text({**cell, "score": 0.0003}) == "0.0003 [0.0002, 0.0004]"
-    assert text({**cell, "score": 0.87, "low": None}) == "0.87"
-    assert text({**cell, "score": -31.25, "low": None}) == "-31.2"
 
 
 @pytest.mark.slow
@@ -51,9 +42,3 @@ def test_a_run_writes_its_numbers_one_text_and_figures_and_others_on_request(tmp
     assert r"\textbf{25.8 [24.0, 27.8]}" in latex
     assert latex.count(r"\textbf") == 3
     assert r"\label{tab:scores-1}" in latex
-
-
-def test_a_named_report_is_written_alone(tmp_path):
-    write_reports(FRAME, tmp_path, ["differences:baseline=yarn"])
-    assert {file.name for file in tmp_path.iterdir()} == {"differences.csv", "differences.md"}
-    assert set(pd.read_csv(tmp_path / "differences.csv")["baseline"]) == {"yarn"}

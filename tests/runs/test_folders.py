@@ -10,7 +10,7 @@ import pytest
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.runs.compatible import check_same_sweep
-from ropewalk.harness.runs.store import RUN, SAMPLES, default_folder, requests_of, runs_in
+from ropewalk.harness.runs.store import RUN, SAMPLES, default_folder, requests_of
 from tests import ROOT
 from tests.command_line import sweep
 
@@ -108,18 +108,6 @@ def test_reports_that_cannot_be_written_cost_no_number(small, tiny, docs, tmp_pa
     assert (done.status, "Everything measured is kept, and the same" in done.err) == (2, True)
     (run / "reports").unlink()
     assert ropewalk(*words).status == 0
-
-
-def test_runs_in_a_folder_are_found(record, tmp_path):
-    for name in ("one", "two"):
-        put(tmp_path / "out" / name, record)
-    (tmp_path / "out" / "reports").mkdir()
-    (tmp_path / "out" / "notes.txt").write_text("")
-    both = [tmp_path / "out" / "one", tmp_path / "out" / "two"]
-    assert runs_in([tmp_path / "out"]) == both
-    assert runs_in(sorted((tmp_path / "out").iterdir())) == both
-    assert runs_in([both[0]]) == both[:1]
-    assert runs_in([both[0], tmp_path / "absent"]) == [both[0], tmp_path / "absent"]
 
 
 def test_a_run_names_no_folder(tiny, docs, tmp_path, ropewalk):

@@ -90,17 +90,6 @@ def test_samples_of_another_task_version_are_not_scored(run, tmp_path):
         make_frame([old])
 
 
-def test_a_fact_does_not_take_the_place_of_a_column(run):
-    lines = lines_of(run)
-    for line in lines:
-        line["facts"] |= {"score": -1.0, "model": "x", "status": "failed"}
-    put_lines(run, lines)
-    frame = make_frame([run])
-    assert (frame["score"] > 0).all()
-    assert (frame["model"] == "llama").all()
-    assert (frame["status"] == "ok").all()
-
-
 def test_lengths_measured_on_more_documents_are_not_one_curve(run, tiny, docs, tmp_path):
     long = sweep(tiny, docs, tmp_path / "long", "--length", "40x")
     with pytest.raises(UserError, match="are not the same documents or windows"):

@@ -1,15 +1,11 @@
 """Runs that are not comparable are not joined, unless told, and are then labelled."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from transformers import AutoTokenizer
 
 from ropewalk.harness.runs.compatible import reasons, unpaired
-from ropewalk.harness.runs.frame import make_frame
 from tests.small_runs import changed
 
 
@@ -78,14 +74,6 @@ def test_mixed_runs_stand_apart_and_say_so(run, tmp_path, ropewalk):
     assert "llama (second)" in page
 
 
-def test_folders_of_one_name_are_told_apart(small, tmp_path):
-    """The first parent that differs is in the name, however far up it is."""
-    first = Path(shutil.copytree(small, tmp_path / "a" / "run"))
-    second = changed(small, tmp_path / "b" / "run", lambda record: record.update(seed=9))
-    models = set(make_frame([first, second], mixed=True)["model"])
-    assert models == {"llama (a/run)", "llama (b/run)"}
-
-
 def test_models_that_are_asked_other_questions_are_named():
     tasks = {"passkey": {"options": {}, "questions": {"64": ["a", "b"]}}}
     other = {"passkey": {"options": {}, "questions": {"64": ["a", "c"]}}}
@@ -94,17 +82,3 @@ def test_models_that_are_asked_other_questions_are_named():
     apart = [record(tasks=tasks), record(**OTHER_MODEL, tasks=other)]
     (told,) = unpaired(dict(zip(map(Path, "ab"), apart, strict=True)))
     assert "sample by sample: a and b, whose tokens" in told
-
-
-@pytest.mark.usefixtures("scored")
-@pytest.mark.slow
-def test_models_of_one_sweep_may_have_other_tokenizers(tiny, docs, tmp_path, ropewalk):
-    other = shutil.copytree(tiny, tmp_path / "other")
-    tokenizer = AutoTokenizer.from_pretrained(other)
-    tokenizer.add_tokens(["hemp", "length"])
-    tokenizer.save_pretrained(other)
-    words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x", "--scaling", "none"]
-    done = ropewalk("run", "--model", tiny, other, *words, "--out", tmp_path / "o")
-    assert (done.status, "have different tokenizers" in done.out) == (0, True)
-    scores = pd.read_csv(tmp_path / "o" / "reports" / "cells.csv")
-    assert list(scores["model"].unique()) == ["llama", "other"]

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import ropewalk as rw
-from ropewalk.harness.runs.store import RUN, SAMPLES, read_run, read_samples
+from ropewalk.harness.runs.store import SAMPLES, read_run, read_samples
 from tests import ROOT
 
 REFERENCE = ROOT / "results" / "reference"
@@ -51,13 +51,3 @@ def test_reports_are_made_of_a_part_of_a_file(file, tmp_path):
     assert set(made.frame["run"]) == {"two"}
     with pytest.raises(rw.UserError, match="--out"):
         rw.report(file)
-
-
-def test_what_is_not_a_file_of_runs_is_named(file, tmp_path):
-    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "table.parquet")
-    with pytest.raises(rw.UserError, match="table.parquet cannot be read"):
-        rw.frame(tmp_path / "table.parquet")
-    with pytest.raises(rw.UserError, match=rf"three is not a run folder: it has no {RUN}"):
-        rw.frame(file / "three")
-    with pytest.raises(rw.UserError, match="has no runs"):
-        rw.to_parquet(STUDY / "books", tmp_path / "none.parquet")

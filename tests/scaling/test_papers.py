@@ -191,18 +191,6 @@ def test_a_factor_file_replaces_what_is_shipped(tmp_path):
     assert _same(got, longrope.frequencies(TINY, 256, factors=factors))
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ('{"short_factor": [1, 1], "long_factor": [1, 1, 1]}', "a list of 2 numbers, .*got 3"),
-    ('{"short_factor": [1, 0], "long_factor": [1, 1]}', "must be positive numbers, got 0"),
-])  # fmt: skip
-def test_longrope_refuses_a_table_it_cannot_use(tmp_path, text, words):
-    """A factor file is checked as a whole, also the list that the length does not ask for."""
-    path = tmp_path / "factors.json"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=words):
-        longrope.frequencies(Rope(4, 10000.0, 64), 32, factors=str(path))
-
-
 PHI3 = Rope(96, 10_000.0, 2048)
 ROPE = Rope(16, 10_000.0, 48)
 
@@ -228,13 +216,6 @@ def test_yarn_divides_from_the_critical_channel_on():
     theta = LLAMA3.inv_freq().double().numpy()
     kept = np.clip((30 - np.arange(64)) / 12, 0, 1)
     np.testing.assert_allclose(got, theta * (kept + (1 - kept) / 8), rtol=1e-6)
-
-
-@pytest.mark.parametrize("critical", [0, 64, 18])
-def test_a_critical_channel_that_is_none_is_refused(critical):
-    """One outside the head, and for a ramp one that is not slower than what is kept."""
-    with pytest.raises(ValueError, match="critical must be"):
-        yarn.frequencies(LLAMA3, 1, factor=8.0, critical=critical)
 
 
 def test_cope_is_its_authors_mask():

@@ -2,7 +2,6 @@
 
 import pandas as pd
 import pytest
-import torch
 
 from scripts import bench
 
@@ -19,12 +18,6 @@ def test_a_row_is_measured_on_a_short_input(name, tmp_path):
     assert (rows["ratio"] <= rows["high"]).all()
     page = numbers.with_suffix(".md").read_text(encoding="utf-8")
     assert all(f"| {name} | {what} |" in page for what in rows["what"])
-
-
-def test_results_that_differ_end_the_measurement():
-    assert bench.agreement([2.0], [2.0], torch.float32).startswith("losses within")
-    with pytest.raises(AssertionError, match="results differ by 2.0e-05, allowed 1e-05"):
-        bench.agreement([1.0, 2.0], [1.0, 2.0 * (1 + 2e-5)], torch.float32)
 
 
 def test_committed_tables_are_those_of_their_numbers():

@@ -57,15 +57,6 @@ def test_the_list_is_that_of_the_study():
         assert texts[document["name"]] == (document["sha256"], document["tokens"])
 
 
-def test_the_committed_books_have_the_listed_hashes(script):
-    rows = [row for row in listed() if "://" not in row["url"]]
-    assert len(rows) == 4
-    for row in rows:
-        text = script.text_of(row["url"])
-        assert len(text) == int(row["characters"])
-        assert sha256(text.encode()).hexdigest() == row["sha256"]
-
-
 def test_a_document_is_written_once_and_with_unix_line_ends(script, tmp_path):
     source = tmp_path / "source.txt"
     source.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 
 from ropewalk.harness.data.embedded import held_out
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.runs.store import runs_in
 from tests import ROOT
 from tests.tiny import tiny_tokenizer
 
@@ -133,12 +132,3 @@ def test_the_weights_of_the_loss_are_those_of_the_study(scripts):
     spans = [_training.span_row(texts.source, mine, draw) for _ in range(8)]
     assert {weight for row in spans for weight in row.weights} == {first, 1.0}
     assert {*_training.text_row(texts.source, 300, draw).weights} == {1.0}
-
-
-def test_the_study_has_a_row_for_every_model():
-    study = ROOT / "results" / "encodings"
-    trained = pd.read_csv(study / "trainings.csv")[["training", "model"]]
-    runs = [run.parts[-3:] for run in runs_in([study / "samples.parquet"])]
-    for task in ("perplexity", "passkey"):
-        measured = {run[::2] for run in runs if run[1] == task and "held" not in run[2]}
-        assert measured == set(trained.itertuples(index=False, name=None)), task

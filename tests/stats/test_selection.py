@@ -125,13 +125,6 @@ def test_the_order_of_documents_and_methods_changes_nothing(rows, columns, seed)
     assert other.possible.tolist() == one.possible[columns].tolist()
 
 
-def test_what_all_methods_share_changes_nothing():
-    """A document's own difficulty is in all differences, and cancels."""
-    rng = np.random.default_rng(2)
-    costs, hard = rng.standard_normal((15, 5)), 100 * rng.exponential(1, (15, 1))
-    assert selected(costs + hard).regret == pytest.approx(selected(costs).regret, rel=1e-6)
-
-
 def test_fewer_candidates_left_have_less_of_the_error():
     """The bounds of survivors are wider if they were chosen from more."""
     costs = np.random.default_rng(3).standard_normal((12, 3))

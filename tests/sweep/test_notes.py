@@ -7,12 +7,11 @@ import pytest
 from transformers import AutoConfig
 
 from ropewalk.harness.patching.config import geometry_of
-from ropewalk.harness.plugins import catalogue, load
+from ropewalk.harness.plugins import load
 from ropewalk.harness.sweep.notes import notes, plan_notes
 from ropewalk.harness.sweep.plan import make_plan
 from ropewalk.harness.sweep.spec import parse
 from tests import ROOT
-from tests.tiny import WINDOW, YARN, save_tiny
 
 # config.json as these checkpoints have it, older words ("type", rope_scaling) included, but for
 # fewer layers.
@@ -48,14 +47,6 @@ def test_what_a_checkpoint_ships_and_what_a_method_acts_on(name, tmp_path):
     assert found == LAYERS.get(name, [])
 
 
-@pytest.mark.slow
-def test_a_method_made_for_training_is_named():
-    config = AutoConfig.for_model("llama", num_hidden_layers=1)
-    found = noted(config, *(name for name in catalogue("method") if name != "native"))
-    trained = [line.partition(" is made for training")[0] for line in found]
-    assert trained == ["abf", "cope", "giraffe_power", "giraffe_truncated", "p_rope", "resonance"]
-
-
 def test_methods_that_change_nothing_or_are_equal_are_named(tiny, docs):
     """At 2x, PI by 1 is the plain embedding; with the factor unset PI is PI by 2, NTK is not."""
     scaling = ("none", "pi:factor=1", "pi", "pi:factor=2", "ntk")
@@ -65,19 +56,3 @@ def test_methods_that_change_nothing_or_are_equal_are_named(tiny, docs):
         "pi:factor=1 changes nothing at 128 tokens.",
         "pi and pi:factor=2 are equal beyond the trained window and measured once.",
     ]
-
-
-@pytest.mark.slow
-def test_inspect_dry_run_and_run_say_it_before_the_numbers(tmp_path, docs, ropewalk):
-    given = {"rope_parameters": YARN, "max_position_embeddings": 4 * WINDOW}
-    folder = save_tiny(tmp_path / "stretched", **given)
-    sentence = "stretched ships yarn scaling, factor 4, trained window 64 tokens."
-    words = ["--scaling", "none", "native", "yarn:factor=4", "--length", "2x"]
-    assert " ".join(ropewalk("inspect", folder, *words).out.split()).count(sentence) == 1
-    words += ["--model", folder, "--docs", docs, "--task", "perplexity:tail=16"]
-    assert " ".join(ropewalk("run", *words, "--dry-run").out.split()).count(sentence) == 1
-    done = ropewalk("run", *words, "--device", "cpu", "--out", tmp_path / "run")
-    assert (done.status, " ".join(done.err.split()).count(sentence)) == (0, 1)
-    cells = json.loads((tmp_path / "run" / "run.json").read_text())["cells"]
-    keys = {cell["scaling"]: cell["key"] for cell in cells}
-    assert keys["native"] == keys["yarn:factor=4"] != keys["none"]

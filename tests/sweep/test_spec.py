@@ -9,7 +9,7 @@ import pytest
 import ropewalk as rw
 from ropewalk.harness.data.documents import Documents
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.sweep.spec import LENGTHS, SCALING, TASKS, Spec, parse
+from ropewalk.harness.sweep.spec import TASKS, Spec, parse
 
 
 def refused(file: Path | None, flags: dict[str, Any]) -> str:
@@ -21,12 +21,6 @@ def refused(file: Path | None, flags: dict[str, Any]) -> str:
 @pytest.fixture
 def sweep(tmp_path: Path) -> Path:
     return tmp_path / "sweep.yaml"
-
-
-def test_nothing_asked_is_the_whole_default():
-    spec = parse(None, {})
-    assert (spec.model, spec.docs, spec.seed) == ("reference", "embedded", 0)
-    assert (spec.scaling, spec.task, spec.length) == (SCALING, TASKS, LENGTHS)
 
 
 @pytest.mark.parametrize(
@@ -61,21 +55,6 @@ def test_what_is_no_length_is_refused(text):
     assert refused(None, {"length": (text,)}).startswith(f"length: {text!r} is not a length;")
 
 
-@pytest.mark.parametrize("text", ["", "- none\n- pi\n", "yarn\n"])
-def test_a_sweep_file_that_is_no_mapping_is_refused(sweep, text):
-    sweep.write_text(text)
-    assert refused(sweep, {}) == (
-        f"sweep file {sweep} must hold settings (model: …, scaling: […], …)."
-    )
-
-
-def test_a_missing_sweep_file_is_named(sweep):
-    assert refused(sweep, {}) == f"sweep file {sweep} does not exist."
-    assert refused(sweep.parent, {}) == (
-        f"sweep file {sweep.parent} cannot be read: Is a directory."
-    )
-
-
 def test_one_thing_stands_for_a_list_of_one(tmp_path):
     """`scaling: yarn` and `seed: 010`, which is 8 in YAML, mean what they look like."""
     file = tmp_path / "sweep.yaml"
@@ -85,12 +64,6 @@ def test_one_thing_stands_for_a_list_of_one(tmp_path):
     spec = parse(file, {})
     assert (spec.scaling, spec.length, spec.task) == (("yarn",), ("512",), ("passkey",))
     assert (spec.seed, spec.out, spec.offline) == (10, None, True)
-
-
-def test_a_size_is_exact():
-    """A limit of memory is a number of bytes of at most 18 digits and a unit."""
-    assert Spec(max_memory="1.5KiB").memory == 1536
-    assert "is not a size" in refused(None, {"max_memory": "9" * 5000 + "TB"})
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,9 @@ import pytest
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.sweep.entries import expand
-from ropewalk.harness.sweep.spec import bundled, parse, parse_all
+from ropewalk.harness.sweep.spec import parse, parse_all
 from tests.command_line import lines_of, status
 from tests.tiny import save_tiny
-
-SWEEPS = Path(__file__).parent.parent.parent / "harness" / "sweep" / "sweeps"
 
 
 @pytest.fixture
@@ -52,17 +50,6 @@ def refused(file: Path, **flags: Any) -> str:
 def test_a_mistake_names_the_file_and_the_setting(sheet, text, message):
     file = sheet(text)
     assert refused(file).startswith(f"{file}: {message}")
-
-
-def test_a_key_that_is_there_twice_is_a_mistake(sheet):
-    assert "task is there twice" in refused(sheet("task: passkey\ntask: [perplexity]\n"))
-    assert "passkey is there twice" in refused(sheet("docs:\n  passkey: a\n  passkey: b\n"))
-
-
-def test_a_flag_that_wins_is_blamed_alone(sheet):
-    file = sheet("seed: often\nlength: [4q]\n")
-    assert parse(file, {"seed": 1, "length": ("1x",)}).seed == 1
-    assert "length: 'x' is not a length" in refused(file, seed=1, length=("x",))
 
 
 def test_a_grid_is_every_combination():
@@ -128,15 +115,6 @@ def test_a_refused_model_costs_the_others_nothing(tiny, docs, tmp_path, ropewalk
     assert done.status == 2
 
 
-def test_two_models_of_one_name_are_refused(docs, tmp_path, rejected):
-    models = [save_tiny(tmp_path / place / "same") for place in "ab"]
-    words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
-    assert "has room for one folder called 'same'" in rejected(
-        "run", "--model", *models, *words, "--out", tmp_path / "runs"
-    )
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.slow
 def test_a_task_may_have_documents_of_its_own(tiny, docs, tmp_path, sheet):
     (tmp_path / "filler.txt").write_text("The rope is long. " * 40, encoding="utf-8")
@@ -192,19 +170,3 @@ def test_a_carried_sweep_is_run_by_its_name_and_flags_win(tiny, docs, tmp_path, 
     )
     status("compare", tmp_path / "run", "--published", "pi-pg19", "--mixed")
     assert "Warning" not in capsys.readouterr().err
-
-
-def test_an_unknown_table_is_answered_before_anything_is_measured(sheet, capsys):
-    assert status("run", sheet("published: lceg_pg19")) == 2
-    assert "no published table is called 'lceg_pg19'; did you mean" in capsys.readouterr().err
-
-
-def test_an_unknown_sweep_is_answered_with_those_bundled(capsys):
-    assert status("run", "pi_papper") == 2
-    told = capsys.readouterr().err
-    assert (
-        "sweep file pi_papper does not exist; among the bundled sweeps, did you mean 'pi_paper'?"
-        in told
-    )
-    assert all(name in told for name in bundled())
-    assert len(bundled()) == len(list(SWEEPS.iterdir())) >= 4
