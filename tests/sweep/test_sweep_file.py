@@ -153,9 +153,45 @@ def test_the_mistakes_of_a_stage_are_told_together(tiny, sheet, capsys):
             assert begin in line
 
 
+YARN = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
+PAPERS = {
+    "pi_paper": ("llama-7b", {"max_position_embeddings": 2048}, 2048, "none", 7.2),
+    "yarn_table1": (
+        "Yarn-Llama-2-7b-8k",
+        {"max_position_embeddings": 8192, "rope_parameters": YARN},
+        4096,
+        "yarn",
+        3.5,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", PAPERS)
+def test_a_papers_curve_is_measured_and_stands_beside_the_published_one(sweep, tmp_path, capsys):
+    """Two commands, by a tiny model under the name of the paper's."""
+    name, shape, length, scaling, published = PAPERS[sweep]
+    model, text = save_tiny(tmp_path / name, **shape), tmp_path / "book.txt"
+    text.write_text("the cat sat on a mat and ran to sea by night. " * 100)
+    words = [sweep, "--model", model, "--docs", text, "--length", str(length)]
+    assert status("run", *words, "--out", tmp_path / "run") == 0
+    cells = pd.read_csv(tmp_path / "run" / "reports" / "cells.csv")
+    capsys.readouterr()
+    assert status("compare", tmp_path / "run", "--out", tmp_path) == 1  # a tiny model is no Llama
+    (table,) = tmp_path.glob("compare-*.csv")
+    rows = pd.read_csv(table)
+    row = rows[(rows["scaling"] == scaling) & (rows["length"] == length)].iloc[0]
+    own = cells[cells["length"] == length].iloc[0]
+    assert float(row["published"]) == published
+    assert row["measured"] == pytest.approx(own["score"])
+    assert row["difference"] == pytest.approx(own["score"] / published - 1)
+
+
 @pytest.mark.slow
 def test_a_carried_sweep_is_run_by_its_name_and_flags_win(tiny, docs, tmp_path, capsys):
-    """The published settings of PI, on a model and texts that are here."""
     text = docs / "document-0.txt"
     words = ["pi_paper", "--model", tiny, "--docs", text, "--length", "300", "600"]
     assert status("run", *words, "--out", tmp_path / "run") == 0
@@ -168,5 +204,3 @@ def test_a_carried_sweep_is_run_by_its_name_and_flags_win(tiny, docs, tmp_path, 
     assert "pi:factor=4, pi:factor=8 at a length of 2048" in " ".join(
         capsys.readouterr().err.split()
     )
-    status("compare", tmp_path / "run", "--published", "pi-pg19", "--mixed")
-    assert "Warning" not in capsys.readouterr().err
