@@ -17,12 +17,14 @@ NO_NUMBER = re.compile(r"`[^`]*`|\]\([^)]*\)|[A-Za-z_]+-?\d[\w.]*|\d+[A-Za-z_]\w
 NUMBER = re.compile(r"\d(?:[\d,.]*\d)?")
 
 
-def faults(path: Path, claims: Iterable[str], given: Iterable[str]) -> list[str]:
-    """Return the claims that a page lacks, and each number of it that nothing supports.
+def faults(study: Path, claims: Iterable[str], given: Iterable[str]) -> list[str]:
+    """Return the claims that a study's two pages lack, and each of their numbers without support.
 
     Claims are computed sentences and tables; given are numbers that do not come from samples.
     """
-    page, known = path.read_text(encoding="utf-8"), [flat(claim) for claim in claims]
+    pages = (study / name for name in ("README.md", "details.md"))
+    page = "\n".join(path.read_text(encoding="utf-8") for path in pages)
+    known = [flat(claim) for claim in claims]
     text = flat(re.sub(r"```.*?```|^\d+\. ", " ", page, flags=re.S | re.M))
     lacking = [claim for claim in known if claim not in text]
     for claim in sorted(known, key=len, reverse=True):

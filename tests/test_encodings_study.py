@@ -240,4 +240,4 @@ def without_prompts() -> Iterator[str]:
 def test_the_page_states_what_its_samples_give():
     parts = (tables, answer, what_was_measured, findings, twice_the_steps, without_prompts)
     claims = [claim for part in parts for claim in part()]
-    assert faults(STUDY / "README.md", claims, GIVEN.split()) == []
+    assert faults(STUDY, claims, GIVEN.split()) == []
