@@ -21,7 +21,7 @@ from ropewalk.harness.engine.forward import compared as compared
 from ropewalk.harness.engine.forward import hidden_states as hidden_states
 from ropewalk.harness.engine.forward import shareable as shareable
 from ropewalk.harness.engine.generation import Decode as Decode
-from ropewalk.harness.engine.generation import Generation, together, write
+from ropewalk.harness.engine.generation import Generation
 from ropewalk.harness.engine.generation import alone as alone
 from ropewalk.harness.engine.memory import Sizes as Sizes
 from ropewalk.harness.engine.packed_attention import PLAIN as PLAIN
@@ -32,7 +32,8 @@ from ropewalk.harness.engine.sdpa import blocked as blocked
 from ropewalk.harness.engine.structure import NotShareableError as NotShareableError
 from ropewalk.harness.engine.structure import language_model as language_model
 from ropewalk.harness.engine.structure import layers_of as layers_of
-from ropewalk.tasks.types import Generate, ModelRequest, ModelResponse
+from ropewalk.harness.engine.texts import Writer
+from ropewalk.tasks.types import Generate, Generated, ModelRequest, ModelResponse
 
 T = TypeVar("T")
 log = logging.getLogger("ropewalk")
@@ -137,6 +138,8 @@ def _packed(
         if isinstance(request, Generate)
     ]
     forward = Forward(model, tree, sizes, sharing, prompts)
+    asked = [request for request in requests if isinstance(request, Generate)]
+    writer = Writer.of(model, asked, sizes) if asked else None
     lost: set[int] = set()
     for number, pack in enumerate(forward.packs):
         results = None
@@ -145,21 +148,35 @@ def _packed(
         if results is None:
             lost.update(pack)
             continue
-        texts: dict[int, Generation] = {}
+        begun = []
         for node, nll, argmax in results:
             for place in collector.enter(node, nll, argmax):
                 response, (index, request) = collector.response(place), indexed[place]
                 if isinstance(request, Generate):
                     path = [(node, tree.nodes[node]) for node in tree.paths[place]]
-                    texts[index] = Generation.of(model, request, decode, path)
+                    begun.append((index, request, path))
                 else:
                     yield index, response
-        for group in list(together(model, texts, sizes.pack)):
-            chosen = [texts.pop(index) for index in group]  # a text is freed once it is written
-            written = within_memory(partial(write, model, chosen, forward.held, sizes), lacks)
-            del chosen
-            yield from zip(group, written or (), strict=written is not None)
+        for index, request, path in begun:
+            assert writer is not None  # there are texts
+            while not writer.takes(request):
+                yield from _written(writer, lacks)
+            text = partial(Generation.of, model, request, decode, path)
+            within_memory(partial(writer.add, index, text, forward.held), lacks)
+        # A GPU waits for more texts; on a CPU their keys would be in memory beside the next pack.
+        while writer and writer.live and blocked(model.device):
+            yield from _written(writer, lacks)
         forward.free(2 * number + 1)
+    while writer and writer.live:
+        yield from _written(writer, lacks)
+
+
+def _written(writer: Writer, lacks: list[OutOfMemory]) -> list[tuple[int, Generated]]:
+    """Return the texts that are done next; none, and all are dropped, if memory is too small."""
+    done = within_memory(writer.run, lacks)
+    if done is None:
+        writer.live.clear()
+    return done or []
 
 
 def within_memory(compute: Callable[[], T], lacks: list[OutOfMemory]) -> T | None:

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from ropewalk.harness.engine.loss import LIKELIEST, most_likely, nll_of, target_losses
-from ropewalk.harness.engine.memory import ROWS, Sizes
-from ropewalk.harness.engine.packed_attention import KVCache, Pair, installed, kernel_of, running
+from ropewalk.harness.engine.loss import most_likely, nll_of
+from ropewalk.harness.engine.packed_attention import Pair
 from ropewalk.harness.engine.prefix_tree import Node
-from ropewalk.harness.engine.sdpa import Kept, Kernel, blocked, on_gpu, padded_length
-from ropewalk.harness.engine.structure import language_model
+from ropewalk.harness.engine.sdpa import Kept
 from ropewalk.tasks.types import Generate, Generated
 
 Decode = Callable[[Sequence[int]], str]
-PROBES = 8  # texts of the check whether texts may be continued together
-_known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
 @dataclass
 class Generation:
     """A text as it grows: its tokens so far, with the loss of each in nats.
 
-    ``processors`` change the scores of the next token, as ``generate`` of transformers does.
-    ``path`` has the runs of the prompt in the order of the positions, ``keys`` the keys and values
-    of the text by layer, and ``kept`` by layer what the kernel computed from them.
+    ``processors`` change the scores of the next token, as ``generate`` of transformers does, by the
+    tokens in ``ids``, (1, length), which are on the model's device. ``path`` has the runs of the
+    prompt in the order of the positions, ``keys`` the keys and values of the text by layer, from
+    ``place`` on among those of other texts, and ``kept`` by layer what the kernel computed from
+    them.
     """
 
     request: Generate
@@ -39,9 +36,11 @@ class Generation:
     ends: frozenset[int]
     processors: Sequence[Callable[[Tensor, Tensor], Tensor]] = ()
     path: Sequence[tuple[int, Node]] = ()
+    ids: Tensor | None = None
     tokens: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     done: bool = False
+    place: int = 0
     keys: dict[int, Pair] = field(default_factory=dict)
     kept: dict[int, Kept] = field(default_factory=dict)
 
@@ -66,7 +65,8 @@ class Generation:
             **({} if request.penalized else {"repetition_penalty": 1.0}),
             custom_generate=lambda *_, logits_processor, **__: logits_processor,
         )
-        return cls(request, decode, frozenset(every), list(processors), path)
+        ids = pad(prompt, (0, request.max_new_tokens)) if processors else None
+        return cls(request, decode, frozenset(every), list(processors), path, ids)
 
     @property
     def newest(self) -> int:
@@ -78,14 +78,22 @@ class Generation:
         """The position of that token."""
         return len(self.request.prompt) - 1 + len(self.tokens)
 
-    def process(self, scores: Tensor) -> None:
-        """Apply the processors to the scores of the next token, (vocabulary,), in place."""
-        if self.processors:
-            tokens = torch.tensor([[*self.request.prompt, *self.tokens]], device=scores.device)
+    def process(self, scores: Tensor, ahead: int = 0) -> None:
+        """Apply the processors to the scores of the next token, (vocabulary,), in place.
+
+        ``ahead`` tokens were given to ``follow`` and not to ``add`` yet.
+        """
+        if self.ids is not None:
+            self.ids = self.ids.to(scores.device)
             processed = scores[None]
             for processor in self.processors:
-                processed = processor(tokens, processed)
+                processed = processor(self.ids[:, : self.position + ahead + 1], processed)
             scores.copy_(processed[0])
+
+    def follow(self, token: Tensor, ahead: int = 0) -> None:
+        """Let the processors see the next token, which is still on its device."""
+        if self.ids is not None:
+            self.ids[0, self.position + ahead + 1] = token
 
     def add(self, token: int, loss: float) -> None:
         """Continue the text by a token."""
@@ -117,125 +125,8 @@ def alone(model: Any, request: Generate, decode: Decode) -> Generated:
         exact, cache = out.logits[0, -1:].float(), getattr(out, "past_key_values", None)
         text.process(exact[0])
         best = most_likely(exact)
+        text.follow(best[0])
         text.add(int(best), float(nll_of(exact, best, best)))
         # A model of state spaces has another cache: it reads the whole text again.
         tokens = [*request.prompt, *text.tokens] if cache is None else [text.newest]
     return text.response()
-
-
-@dataclass
-class Step:
-    """One forward of the newest token of every text; ``held`` has the keys of the prompts."""
-
-    texts: Sequence[Generation]
-    held: KVCache
-    kernel: Kernel
-
-    def attend(
-        self, module: Any, query: Tensor, key: Tensor, value: Tensor, scale: float | None
-    ) -> Tensor:
-        """Return the attention of every text's row over its own keys, which this row joins."""
-        parts, layer = [], module.layer_idx
-        for row, text in enumerate(self.texts):
-            place = text.position
-            if layer not in text.keys:
-                text.keys[layer] = _prompt_keys(text, layer, (key, value), self.held)
-                text.kept[layer] = Kept(text.keys[layer][0].shape[2])
-            pair = text.keys[layer]
-            for whole, new in zip(pair, (key, value), strict=True):
-                whole[:, :, place] = new[:, :, row]
-            seen = padded_length(place + 1, query.device)
-            before, values = (whole[:, :, :seen] for whole in pair)
-            rows, kept = query[:, :, row : row + 1], text.kept[layer]
-            out = self.kernel(module, rows, before, values, place, scale, kept)
-            parts.append(out.transpose(1, 2))
-        odd = query.shape[2] - len(parts)
-        if odd:
-            parts.append(query.new_zeros((1, odd, query.shape[1], query.shape[3])))
-        return torch.cat(parts, 1)
-
-
-def _prompt_keys(text: Generation, layer: int, like: Pair, held: KVCache) -> Pair:
-    """Return keys and values with room for the whole text, those of its prompt filled in."""
-    rows = padded_length(text.request.length, like[0].device)
-    read = len(text.request.prompt) - 1
-    pair = []
-    for part, new in enumerate(like):
-        whole = new.new_zeros((1, new.shape[1], rows, new.shape[3]))
-        for index, node in text.path:
-            count = min(node.end, read) - node.first
-            if count > 0:
-                own = held[index, layer][part][:, :, :count]
-                whole[:, :, node.first : node.first + count] = own
-        pair.append(whole)
-    return pair[0], pair[1]
-
-
-def write(model: Any, texts: Sequence[Generation], held: KVCache, sizes: Sizes) -> list[Generated]:
-    """Continue texts until all are done, with the bits of each alone in float32 on a CPU."""
-    left = [text for text in texts if not text.done]
-    kernel = kernel_of(model, max(text.request.length for text in texts))
-    assert kernel is not None  # texts of other models are not written here
-    with installed(model):
-        while left:
-            _step(model, Step(left, held, kernel), sizes)
-            left = [text for text in left if not text.done]
-    return [text.response() for text in texts]
-
-
-def _step(model: Any, step: Step, sizes: Sizes) -> None:
-    tokens = [text.newest for text in step.texts]
-    positions = [text.position for text in step.texts]
-    if blocked(model.device):
-        odd = -len(tokens) % ROWS
-        tokens, positions = tokens + tokens[:1] * odd, positions + [0] * odd
-    inputs, places = (torch.tensor([row], device=model.device) for row in (tokens, positions))
-    with running(step.attend):
-        hidden = language_model(model)(input_ids=inputs, position_ids=places, use_cache=False)[0]
-    rows, likeliest = np.arange(len(step.texts)), np.full(len(step.texts), LIKELIEST)
-    vocabulary = model.config.get_text_config().vocab_size
-    chunk = sizes.head_rows(vocabulary, gpu=on_gpu(model.device))
-
-    def process(first: int, logits: Tensor) -> None:
-        for text, scores in zip(step.texts[first:], logits, strict=False):
-            text.process(scores)
-
-    losses, best = target_losses(model, hidden, rows, likeliest, chunk, process)
-    for text, token, loss in zip(step.texts, best.tolist(), losses.tolist(), strict=True):
-        text.add(token, loss)
-
-
-def together(model: Any, texts: Mapping[int, Generation], most: int) -> Iterator[list[int]]:
-    """Yield which texts are continued together, of ``most`` tokens in all, a longer one alone.
-
-    A model whose rows are not computed independently, such as a mixture of experts, or on a GPU,
-    has one at a time: another count of rows has other bits, and might have other tokens.
-    """
-    if len(texts) > 1 and not (blocked(model.device) and _independent(model)):
-        most = 0
-    group: list[int] = []
-    tokens = 0
-    for place, text in texts.items():
-        length = text.request.length
-        if group and tokens + length > most:
-            yield group
-            group, tokens = [], 0
-        group.append(place)
-        tokens += length
-    if group:
-        yield group
-
-
-def _independent(model: Any) -> bool:
-    """Return whether texts have the same bits together and alone; checked once per model."""
-    if model not in _known:
-        size = model.config.get_text_config().vocab_size
-        probes = [Generate((n % size,), 4, doc_id="probe") for n in range(1, PROBES + 1)]
-
-        def written(*requests: Generate) -> list[Generated]:
-            texts = [Generation(request, lambda _: "", frozenset()) for request in requests]
-            return write(model, texts, {}, Sizes())
-
-        alone = [written(probe)[0] for probe in probes]
-        _known[model] = written(*probes) == alone
-    return _known[model]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,10 +16,8 @@ from ropewalk.harness.engine.memory import BLOCK
 from ropewalk.harness.engine.sdpa import LEAST_ROWS
 from ropewalk.harness.engine.structure import trunk_name
 
-LIKELIEST = -1  # a target: whatever token is the most likely
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-Change = Callable[[int, Tensor], None]
 
 
 class _Hidden(BaseModelOutput):  # type: ignore[misc]  # its type is Any here
@@ -70,14 +68,13 @@ def _head_only(model: nn.Module) -> Iterator[_Stub]:
 
 
 def target_losses(
-    model: Any, hidden: Tensor, rows: Ints, targets: Ints, chunk: int, change: Change | None = None
+    model: Any, hidden: Tensor, rows: Ints, targets: Ints, chunk: int
 ) -> tuple[Floats, Ints]:
     """Return the loss of each target in nats, float32, and the argmax there, both (n,).
 
-    ``hidden`` is (1, rows of a pack, width); target i is predicted by row ``rows[i]``, LIKELIEST
-    being the argmax itself. Losses are computed in float32, ``chunk`` rows at a time, in place of
-    the logits; at least 16 rows, because fewer have other bits. ``change`` is given the first row
-    of a chunk and its logits, before anything is read off them.
+    ``hidden`` is (1, rows of a pack, width); target i is predicted by row ``rows[i]``. Losses are
+    computed in float32, ``chunk`` rows at a time, in place of the logits; at least 16 rows, because
+    fewer have other bits.
 
     Differs from ``log_softmax`` in float32 on a CPU, whose sum over the vocabulary is too low: by
     8e-6 nats per token at 49k tokens, 2e-5 at 262k.
@@ -101,15 +98,20 @@ def target_losses(
                     buffer = torch.empty_like(logits, dtype=torch.float32)
                 logits = buffer[: len(logits)].copy_(logits)
             exact = logits[:count]
-            if change is not None:
-                change(first, exact)
             best = most_likely(exact)
-            target = wanted[first : first + count]
-            target = torch.where(target == LIKELIEST, best, target)
-            losses.append(nll_of(exact, best, target))
+            losses.append(nll_of(exact, best, wanted[first : first + count]))
             likeliest.append(best)
             del logits, exact  # else they use memory while those of the next chunk are computed
     return torch.cat(losses).cpu().numpy(), torch.cat(likeliest).cpu().numpy()
+
+
+def logits_of(model: Any, hidden: Tensor) -> Tensor:
+    """Return the logits of hidden states (1, rows, width) by the model's own head, in float32."""
+    with _head_only(model) as stub:
+        stub.hidden = hidden
+        inputs = torch.zeros(hidden.shape[:2], dtype=torch.long, device=hidden.device)
+        logits: Tensor = model(input_ids=inputs, use_cache=False).logits[0].float()
+    return logits
 
 
 def divergences(model: Any, own: Tensor, other: Tensor, chunk: int) -> list[float]:
@@ -120,17 +122,11 @@ def divergences(model: Any, own: Tensor, other: Tensor, chunk: int) -> list[floa
     time, at least 16.
     """
     results: list[Tensor] = []
-    with _head_only(model) as stub:
-        for first in range(0, own.shape[1], max(chunk, LEAST_ROWS)):
-            rows = slice(first, first + max(chunk, LEAST_ROWS))
-            logs = []
-            for hidden in (own[:, rows], other[:, rows]):
-                stub.hidden = hidden
-                inputs = torch.zeros(hidden.shape[:2], dtype=torch.long, device=hidden.device)
-                logits = model(input_ids=inputs, use_cache=False).logits[0]
-                logs.append(logits.double().log_softmax(-1))
-            difference = torch.where(logs[0].isneginf(), 0.0, logs[0] - logs[1])
-            results.append((logs[0].exp() * difference).sum(-1).clamp_(min=0))
+    for first in range(0, own.shape[1], max(chunk, LEAST_ROWS)):
+        rows = slice(first, first + max(chunk, LEAST_ROWS))
+        logs = [logits_of(model, x[:, rows]).double().log_softmax(-1) for x in (own, other)]
+        difference = torch.where(logs[0].isneginf(), 0.0, logs[0] - logs[1])
+        results.append((logs[0].exp() * difference).sum(-1).clamp_(min=0))
     every: list[float] = torch.cat(results).tolist()
     return every
 

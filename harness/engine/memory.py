@@ -94,7 +94,7 @@ def shared(
     cut = packs(tree, sizes.pack)
     overlap = sizes.overlap and shape.gpus != 1
     peak = max((_pack(shape, tree, pack, rows, moved, overlap) for pack in cut), default=0)
-    beside = held(shape, tree, cut, texts) + written(shape, texts, sizes.pack, moved)
+    beside = held(shape, tree, cut, texts) + written(shape, texts, sizes, moved)
     logits = head(shape, targets, sizes)
     if not shape.gpu:
         return peak + beside + logits
@@ -174,13 +174,24 @@ def held(shape: Shape, tree: PrefixTree, cut: list[NodePath], texts: Sequence[Te
     return max(accumulate(change)) * shape.layers * shape.keys
 
 
-def written(shape: Shape, texts: Sequence[Text], pack: int, moved: Moved = Moved()) -> int:
-    """Return the keys and values of texts that are continued together: ``pack`` tokens, or one.
+def room(shape: Shape, lengths: Sequence[int], sizes: Sizes, *, plain: bool) -> int:
+    """Return the tokens of texts whose keys are in memory at once, at least those of the longest.
+
+    ``plain`` says that attention is.
+    """
+    count = TEXTS if shape.gpu else ROWS
+    fast = shape.gpu and plain
+    most = sizes.texts // (shape.layers * shape.keys) if fast else sizes.pack
+    return max(max(lengths), min(sum(sorted(lengths)[-count:]), most))
+
+
+def written(shape: Shape, texts: Sequence[Text], sizes: Sizes, moved: Moved = Moved()) -> int:
+    """Return the keys and values of texts that are continued together.
 
     For moved positions, each band keeps the keys as it rotates them.
     """
     lengths = [length for _, length in texts]
-    together = min(sum(lengths), max(pack, *lengths)) if lengths else 0
+    together = room(shape, lengths, sizes, plain=not moved.tables) if lengths else 0
     bands = moved.bands * sharing(shape, moved)
     return together * shape.layers * shape.keys * (2 + bands) // 2
 
@@ -206,6 +217,8 @@ def whole(shape: Shape, length: int, attention: int, targets: int, sizes: Sizes)
 
 HALVINGS, LEAST_CHUNK = 4, 256
 ROWS = 32  # a chunk is a multiple of this on a CPU: odd ends have other bits
+ROWS = 32  # a chunk is a multiple of this on a CPU: odd ends have other bits
+TEXTS = 16  # most texts that a GPU continues together
 OTHER, OTHER_GPU = 2048, 8192  # most rows of a chunk where attention is not plain
 LEAST_HEAD_ROWS = 64  # fewer rows read the whole head's weights for too little work
 MOST_HEAD_ROWS = 2048  # on a GPU more rows make no product faster
@@ -219,7 +232,8 @@ class Sizes:
     multiple of 32. The rows of a text's first chunk need no mask, with which attention takes 1.3 to
     1.8 times as long: a chunk is as long as its temporaries (``layer``) allow. ``overlap`` lets
     GPUs that share a model compute different chunks at the same time, with the keys of all layers
-    in memory.
+    in memory. A GPU has ``texts`` bytes for the keys of texts that it continues together, or those
+    of the longest text.
     """
 
     pack: int = 8192
@@ -227,6 +241,7 @@ class Sizes:
     layer: int = 512 * 2**20
     logits: int = 16 * 2**20
     overlap: bool = True
+    texts: int = 8 * 2**30
 
     @property
     def smaller(self) -> tuple[Sizes, ...]:
@@ -239,6 +254,7 @@ class Sizes:
                 self.layer >> n,
                 self.logits >> n,
                 self.overlap and n < HALVINGS,
+                self.texts >> n,
             )
             for n in range(HALVINGS + 1)
         )

@@ -144,7 +144,8 @@ def _attend(
 
     Raises SkipAttention when only keys are needed, NotShareableError for anything not causal.
     """
-    options["attention_mask"] = attention_mask
+    if attention_mask is not None and attention_mask.numel() > 1:  # else it hides nothing
+        options["attention_mask"] = attention_mask
     beyond = [name for name in BEYOND if options.pop(name, None) is not None]
     beyond += [n for n, x in options.items() if isinstance(x, Tensor) and n not in POSITIONS]
     if beyond or query.shape[0] != 1 or query.shape[3] != value.shape[3]:

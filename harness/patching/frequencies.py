@@ -35,12 +35,15 @@ class PatchedRotary(nn.Module):
         super().__init__()
         self.inner = inner
         self.frequencies = frequencies
+        self.placed: dict[torch.device, Tensor] = {}  # a copy would wait for the device
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Return cos and sin of these frequencies, computed by the model's own module."""
         own: Any = self.inner
         inv_freq, attention_scaling, _ = _names(own)
-        setattr(own, inv_freq, self.frequencies.inv_freq.to(x.device))
+        if x.device not in self.placed:
+            self.placed[x.device] = self.frequencies.inv_freq.to(x.device)
+        setattr(own, inv_freq, self.placed[x.device])
         setattr(own, attention_scaling, self.frequencies.attention_factor)
         kinds = own.rope_type  # "default" keeps transformers from recomputing by length
         own.rope_type = {**kinds, FULL: "default"} if isinstance(kinds, dict) else "default"

@@ -165,7 +165,7 @@ def _load(checkpoint: Checkpoint, shape: memory.Shape, batch: Batch) -> Callable
     # Bands have no mask, and scores of a few rows at a time.
     if not moved.tables or any(isinstance(question, Divergence) for question in questions):
         beside = max(beside, _attention_bytes(checkpoint, longest, shape.itemsize))
-    cache = memory.written(shape, texts, 1)
+    cache = memory.written(shape, sorted(texts, key=lambda text: text[1])[-1:], DEFAULT)
     return lambda sizes: cache + memory.whole(shape, longest, beside, targets, sizes)
 
 

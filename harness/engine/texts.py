@@ -1,0 +1,318 @@
+"""Continue texts together: the newest token of each, in a forward of a constant number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ropewalk.harness.engine import sdpa
+from ropewalk.harness.engine.generation import Generation
+from ropewalk.harness.engine.loss import logits_of, most_likely, nll_of
+from ropewalk.harness.engine.memory import ROWS, TEXTS, Shape, Sizes, room
+from ropewalk.harness.engine.packed_attention import KVCache, Pair, installed, kernel_of, running
+from ropewalk.harness.engine.prefix_tree import Node
+from ropewalk.harness.engine.sdpa import (
+    LEAST_ROWS,
+    Causal,
+    Kept,
+    Kernel,
+    blocked,
+    padded_length,
+)
+from ropewalk.harness.engine.structure import language_model
+from ropewalk.tasks._tokens import kept
+from ropewalk.tasks.types import Generate, Generated
+
+READ = 8  # tokens after which a GPU is asked whether a text is done
+# Keys that the flash kernel expects of any text. It splits keys over its blocks by this number and
+# that of the rows, so that no other text decides how the sums of a text are ordered.
+MOST_KEYS = 2**20
+PROBES, PROBE_STEP = 8, 97  # texts of the proof, and how much longer each is than the one before
+WIDE = 0.25  # nats that the attention of all texts at once may differ from that of one, in 16 bits
+_known: WeakKeyDictionary[Any, dict[type, Mode]] = WeakKeyDictionary()
+
+
+class Mode(NamedTuple):
+    """How texts are continued: in so many rows, of which so many texts use one each.
+
+    ``flash`` computes the attention of all of them by one call, and ``graph`` replays the kernels
+    of a step instead of launching each.
+    """
+
+    rows: int
+    texts: int
+    flash: bool = False
+    graph: bool = False
+
+
+@dataclass
+class Writer:
+    """Texts that are continued together.
+
+    ``live`` are the texts by the index of their request; each has a row, in this order. ``room``
+    tokens have their keys in memory at once, those of each text in one piece, ``longest`` at most.
+    """
+
+    model: Any
+    longest: int
+    mode: Mode
+    room: int
+    live: dict[int, Generation] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: Any, requests: Sequence[Generate], sizes: Sizes) -> Writer:
+        """Return what writes these texts, in the fastest way in which none changes another."""
+        lengths = [request.length for request in requests]
+        shape = Shape.of(model.config.get_text_config(), model.dtype.itemsize).on(model.device)
+        kind = type(kernel_of(model))
+        tokens = room(shape, lengths, sizes, plain=kind is Causal)
+        alone = len(lengths) == 1 or sum(sorted(lengths)[:2]) > tokens
+        return cls(model, max(lengths), _mode(model, kind, shape, alone=alone), tokens)
+
+    def __post_init__(self) -> None:
+        device, rows = self.model.device, self.mode.rows
+        self.state = torch.zeros((3, rows), dtype=torch.long, device=device)
+        self.offsets = torch.arange(rows + 1, dtype=torch.int32, device=device)
+        # A mask that is made already keeps transformers from reading the positions.
+        mask = torch.zeros((1, 1, 1, 1), device=device)
+        self.given = {} if blocked(device) else {"attention_mask": mask}
+        self.keys: dict[int, Pair] = {}
+        self.kernel: Kernel | None = None
+        self.ahead = 0  # tokens that were computed and not read yet
+        self.ran = False
+        self.graph: Any = None
+        self.logits = torch.empty(0)
+
+    def takes(self, request: Generate) -> bool:
+        """Return whether there is a row and room for one more text."""
+        return len(self.live) < self.mode.texts and self._gap(request.length) is not None
+
+    def _gap(self, length: int) -> int | None:
+        """Return the first place with room for so many tokens."""
+        place = 0
+        for text in sorted(self.live.values(), key=lambda text: text.place):
+            if text.place - place >= length:
+                break
+            place = text.place + text.request.length
+        return place if place + length <= self.room else None
+
+    def add(self, index: int, begin: Callable[[], Generation], held: KVCache) -> None:
+        """Continue a text from now on that ``takes`` allows; ``held`` has its prompt's keys."""
+        text = begin()
+        place, read = self._gap(text.request.length), len(text.request.prompt) - 1
+        assert place is not None
+        text.place = place
+        spans = {node: (run.first, min(run.end, read)) for node, run in text.path}
+        for (node, layer), pair in held.items():
+            first, end = spans.get(node, (0, 0))
+            if first < end:
+                for whole, part in zip(self._keys_of(text, layer, pair), pair, strict=True):
+                    whole[:, :, first:end] = part[:, :, : end - first]
+        self.live[index] = text
+
+    def _keys_of(self, text: Generation, layer: int, like: Pair) -> Pair:
+        """Return the keys and values of a text in a layer, with room for all of its tokens."""
+        if layer not in text.keys:
+            length = text.request.length
+            rows = padded_length(length, like[0].device)
+            if self.mode.flash:
+                place = slice(text.place, text.place + length)
+                keys, values = (whole[:, :, place] for whole in self._all_keys(layer, like))
+            else:
+                keys, values = (_zeros(part, rows) for part in like)
+            text.keys[layer], text.kept[layer] = (keys, values), Kept(rows)
+        return text.keys[layer]
+
+    def _all_keys(self, layer: int, like: Pair) -> Pair:
+        """Return the keys and values of all texts; the last is that of rows without a text."""
+        if layer not in self.keys:
+            self.keys[layer] = _zeros(like[0], self.room + 1), _zeros(like[1], self.room + 1)
+        return self.keys[layer]
+
+    def run(self) -> list[tuple[int, Generated]]:
+        """Continue the texts until some are done, and return these."""
+        texts = [*self.live.values()]
+        self.kernel = kernel_of(self.model, self.longest)
+        with installed(self.model):
+            while not any(text.done for text in texts):
+                left = min(text.request.max_new_tokens - len(text.tokens) for text in texts)
+                count = 1 if blocked(self.model.device) else min(READ, left)
+                rows = [(text.newest, text.position, text.place) for text in texts]
+                rows += [(rows[0][0], 0, self.room)] * (self.mode.rows - len(rows))
+                self.state.copy_(torch.tensor(rows).T)
+                steps = []
+                for self.ahead in range(count):
+                    steps.append(self._step(texts))
+                for tokens, losses in torch.stack(steps).cpu().tolist():
+                    for text, token, loss in zip(texts, tokens, losses, strict=True):
+                        if not text.done:
+                            text.add(int(token), loss)
+        self.kernel = None  # it may have a mask
+        done = [index for index, text in self.live.items() if text.done]
+        return [(index, self.live.pop(index).response()) for index in done]
+
+    def _step(self, texts: Sequence[Generation]) -> Tensor:
+        """Continue every text by a token; return tokens and losses, (2, texts), without waiting."""
+        count, logits = len(texts), self._logits()
+        if blocked(self.model.device):
+            logits = logits[:count]
+        for scores, text in zip(logits, texts, strict=False):
+            text.process(scores, self.ahead)
+        best = most_likely(logits)
+        losses = nll_of(logits, best, best)
+        self.state[0, :count] = best[:count]
+        self.state[1, :count] += 1
+        for token, text in zip(best, texts, strict=False):
+            text.follow(token, self.ahead)
+        return torch.stack((best[:count].float(), losses[:count]))  # tokens are below 2**24
+
+    def _logits(self) -> Tensor:
+        """Return the logits of every row; the second step captures a graph of the first one."""
+        if not self.mode.graph or not self.ran:
+            self.ran = True
+            return self._forward()
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.logits = self._forward()
+        self.graph.replay()
+        return self.logits
+
+    def _forward(self) -> Tensor:
+        tokens, positions, places = self.state
+        self.at, self.seen = places + positions, (positions + 1).int()
+        self.first = pad(places, (0, 1)).int()
+        with running(self._attend_at_once if self.mode.flash else self._attend):
+            inputs = {"input_ids": tokens[None], "position_ids": positions[None]}
+            hidden = language_model(self.model)(**inputs, use_cache=False, **self.given)[0]
+        if blocked(self.model.device):
+            hidden = hidden[:, : max(len(self.live), LEAST_ROWS)]
+        return logits_of(self.model, hidden)
+
+    def _attend_at_once(
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, scale: float | None
+    ) -> Tensor:
+        """Return the attention of every row over the keys of its text, which this row joins."""
+        pair = self._all_keys(module.layer_idx, (key, value))
+        for whole, new in zip(pair, (key, value), strict=True):
+            whole.index_copy_(2, self.at, new)
+        rows, keys, values = (part[0].transpose(0, 1) for part in (query, *pair))
+        # Keys begin where ``first`` says; how many a row sees is in ``seen``, whatever follows.
+        out: Tensor = torch.ops.aten._flash_attention_forward(
+            *(rows, keys, values, self.offsets, self.first, 1, MOST_KEYS, 0.0, False, False),
+            scale=scale, seqused_k=self.seen,
+        )[0]  # fmt: skip
+        return out[None]
+
+    def _attend(
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, scale: float | None
+    ) -> Tensor:
+        """Return the same, text by text, by the kernel of the model."""
+        assert self.kernel is not None  # texts of other models are not written here
+        layer, out = module.layer_idx, torch.zeros_like(query).transpose(1, 2)
+        for row, text in enumerate(self.live.values()):
+            place, pair = text.position + self.ahead, self._keys_of(text, layer, (key, value))
+            for whole, new in zip(pair, (key, value), strict=True):
+                whole[:, :, place] = new[:, :, row]
+            seen = padded_length(place + 1, query.device)
+            before, values = (whole[:, :, :seen] for whole in pair)
+            rows, derived = query[:, :, row : row + 1], text.kept[layer]
+            one = self.kernel(module, rows, before, values, place, scale, derived)
+            out[:, row] = one[:, :, 0]
+        return out
+
+
+def _zeros(like: Tensor, rows: int) -> Tensor:
+    return like.new_zeros((1, like.shape[1], rows, like.shape[3]))
+
+
+def _mode(model: Any, kind: type, shape: Shape, *, alone: bool) -> Mode:
+    """Return the fastest mode in which a text has the same bits together and alone.
+
+    It is proved once per model and kind of attention. A mixture of experts computes no row
+    independently of the others, and has one text at a time. A CPU has the same rows for a text that
+    is ``alone`` anyway.
+    """
+    device, known = model.device, _known.setdefault(model, {})
+    if blocked(device):
+        modes = [Mode(ROWS, 1)]
+        if alone:
+            return modes[0]
+        modes.insert(0, Mode(ROWS, ROWS))
+    else:
+        modes = [Mode(TEXTS, TEXTS), Mode(1, 1)]
+        one_device = len({weight.device for weight in model.parameters()}) == 1
+        of = {"dtype": model.dtype, "device": device}
+        query, key = (
+            torch.empty((1, heads, 1, shape.head_dim), **of)
+            for heads in (shape.heads, shape.groups)
+        )
+        if kind is Causal and one_device and sdpa.flash_takes(query, key, key):
+            fast = [
+                Mode(TEXTS, TEXTS, True, True),
+                Mode(TEXTS, TEXTS, True),
+                Mode(1, 1, True, True),
+            ]
+            modes = fast + modes
+    if kind not in known:
+        known[kind] = next(mode for mode in modes if mode == modes[-1] or _proven(model, mode))
+    return known[kind]
+
+
+def _proven(model: Any, mode: Mode) -> bool:
+    """Return whether texts have the same bits in a mode and alone, launched kernel by kernel.
+
+    The attention of all texts at once must also agree with the kernel of the model.
+    """
+    size = model.config.get_text_config().vocab_size
+    many = [1 + PROBE_STEP * n * mode.flash for n in range(PROBES)]
+    texts = [Generate([n % size] * count, 4, doc_id="probe") for n, count in enumerate(many, 1)]
+    prompt = Node(0, kept([0] * max(many)), ())
+    held: KVCache = {}
+
+    def written(mode: Mode, *texts: Generate) -> list[Generated]:
+        lengths = [text.length for text in texts]
+        writer = Writer(model, max(lengths), mode, sum(lengths))
+        done: dict[int, Generated] = {}
+        waiting = [*enumerate(texts)]
+        while waiting or writer.live:
+            while waiting and writer.takes(waiting[0][1]):
+                index, text = waiting.pop(0)
+                begin = partial(Generation, text, lambda _: "", frozenset(), (), [(0, prompt)])
+                writer.add(index, begin, held)
+            done |= writer.run()
+        if not held and mode.flash:  # keys of a prompt, as those of its first token are
+            held.update(
+                {(0, layer): _made_up(pair, max(many)) for layer, pair in writer.keys.items()}
+            )
+        return [done[index] for index in range(len(texts))]
+
+    try:
+        alone = mode._replace(texts=1, graph=False)
+        if mode.flash:
+            written(alone, texts[0])
+        expected = [written(alone, text)[0] for text in texts]
+        if mode.flash:
+            other = [written(alone._replace(flash=False), text)[0] for text in texts]
+            pairs = zip(expected, other, strict=True)
+            if not sum(abs(a.nll[0] - b.nll[0]) for a, b in pairs) < WIDE * PROBES:
+                return False
+        return written(mode, *texts) == expected
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return False  # an operator that this GPU or version of PyTorch lacks, or no graph
+
+
+def _made_up(pair: Pair, rows: int) -> Pair:
+    """Return keys and values of many tokens, all of them different."""
+    like = _zeros(pair[0], rows)
+    keys = torch.arange(like.numel(), device=like.device).sin().view(like.shape).to(like.dtype)
+    return keys, keys.flip(2)
