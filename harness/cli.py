@@ -150,7 +150,6 @@ def _kept(error: BaseException) -> str:
 
 
 def _mistaken(error: CycloptsError) -> str:
-    """Return what is wrong with a command line, and what to write instead where that is known."""
     command = " ".join(error.command_chain or ())
     words = error.unused_tokens or [] if hasattr(error, "unused_tokens") else []
     if isinstance(error, UnusedCliTokensError):

@@ -7,11 +7,11 @@ from .harness.commands.compare import compare as compare
 from .harness.commands.doctor import doctor as doctor
 from .harness.commands.export import export as export
 from .harness.commands.inspect import inspect as inspect
-from .harness.commands.patched import patched as patched
 from .harness.commands.recommend import recommend as recommend
 from .harness.commands.report import report as report
 from .harness.commands.run import Run as Run
 from .harness.commands.run import frame as frame
+from .harness.commands.run import patched as patched
 from .harness.commands.run import run as run
 from .harness.commands.tune import tune as tune
 from .harness.engine import OutOfMemory as OutOfMemory

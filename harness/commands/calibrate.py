@@ -100,7 +100,6 @@ def calibrate(
 def _texts(
     spec: Spec, checkpoint: Checkpoint, count: int
 ) -> tuple[list[list[int]], list[dict[str, Any]], int]:
-    """Return the tokens of each document that is long enough, its name and hash; and the length."""
     from ropewalk.harness.data.corpus import Corpus
     from ropewalk.harness.data.documents import open_documents
 

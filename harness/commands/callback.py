@@ -123,7 +123,6 @@ class Callback(TrainerCallback):  # type: ignore[misc]
 
 
 def _scores(run: Run) -> dict[str, float]:
-    """Return the score of every cell that has one, by the name under which it is logged."""
     rows = cell_scores(run.frame()).dropna(subset="score").to_dict("records")
     names = (f"eval_{row['task']}/{row['scaling']}/{row['length']}" for row in rows)
     return {series(name): float(row["score"]) for name, row in zip(names, rows, strict=True)}

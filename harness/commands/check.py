@@ -100,7 +100,6 @@ def check(
 
 
 def _broken(test: Callable[[], Any]) -> str:
-    """Return what a check finds wrong, or the error in a plug-in's code."""
     from ropewalk.harness.plugins import call
 
     def found() -> str:

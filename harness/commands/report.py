@@ -56,11 +56,12 @@ class Reports:
 
     @property
     def status(self) -> int:
-        """The exit status: of a condition, else 1 where a report failed or a score is missing."""
+        """The exit status: of a condition, else 1 where a named report or a score is missing."""
         known = {verdict.holds for verdict in self.conditions}
         if True in known or None in known:
             return 3 if True in known else 4
-        return int(bool(self.unscored or self.written.failed))
+        missing = self.written.failed or (self.chosen and self.written.skipped)
+        return int(bool(self.unscored or missing))
 
     def ends(self) -> Iterator[str]:
         """Yield what is below an answer: why there is less, and where everything is."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ropewalk.harness.sweep.backend import Backend
     from ropewalk.harness.sweep.measure import Failure
     from ropewalk.harness.sweep.plan import Plan
+    from ropewalk.scaling.types import Rotation
 
 log = logging.getLogger("ropewalk")
 T = TypeVar("T")
@@ -263,6 +264,31 @@ def frame(
     many = [folders] if isinstance(folders, str | Path) else folders
     table = make_frame(runs_in([Path(folder) for folder in many]), tasks)
     return table if losses else table.drop(columns="losses", errors="ignore")
+
+
+@contextmanager
+def patched(model: Any, rotation: Rotation) -> Iterator[Any]:
+    """Run a loaded Hugging Face causal language model with what a method returned, and yield it.
+
+    On exit the model is bit for bit what it was, also after an error. The rotation is that of one
+    length: bands (methods that move positions) reach no further, prompt and new tokens together.
+    Raises UserError, naming the model, where its rotary embedding cannot be replaced as a whole,
+    and for a rotation that is the library's own stateful type.
+    """
+    from ropewalk.harness.patching import patch
+    from ropewalk.scaling.types import Rotation
+
+    if not isinstance(rotation, Rotation):
+        raise UserError(
+            f"patched takes what a method returns, not {type(rotation).__name__}: "
+            "methods.yarn(rope_of(model.config), length, factor=4)."
+        )
+    if rotation.stateful:
+        raise UserError(
+            "this rotation is transformers' own stateful type: load the model with it instead."
+        )
+    with patch.patched(model, rotation):
+        yield model
 
 
 def open_loaded(

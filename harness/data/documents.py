@@ -73,8 +73,9 @@ def open_documents(given: str | Documents) -> Documents:
         return given
     name, listed = _split(given)
     path = expanded(name)
-    is_file = has_magic(name) or name.startswith((".", "/", "~")) or kind(path) in FILES
-    if not is_path(path) and not matching(name) and (is_file or "://" in given):
+    is_file = "/" not in name or has_magic(name) or name[0] in "./~" or kind(path) in FILES
+    known = name == "embedded" or is_path(path) or matching(name)
+    if not known and (is_file or "://" in given):
         raise UserError(
             f"documents {given} do not exist; give a file, a folder, a glob, or a data set of the "
             "hub as OWNER/NAME."

@@ -109,7 +109,6 @@ def _drawn(things: list[Any], seed: int | None) -> Iterator[Any]:
 
 
 def _files(selection: Selection) -> list[Path] | None:
-    """Return the files of a name, in order; None for a data set."""
     path = expanded(selection.name)
     if path.is_file():
         return [path]

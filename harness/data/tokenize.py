@@ -120,7 +120,6 @@ def chat_of(tokenizer: Any) -> Callable[[str], tuple[list[int], list[int], str]]
 
 
 def _applied(tokenizer: Any, *roles: str, add_generation_prompt: bool) -> str:
-    """Return what a template writes around messages of these roles; raise ValueError."""
     try:
         return str(
             tokenizer.apply_chat_template(

@@ -70,6 +70,9 @@ def rope_of(config: Any, trained_length: int | None = None) -> Rope:
     Raises UserError naming the field and the model type where something is missing; no physical
     quantity is guessed.
     """
+    if not hasattr(config, "get_text_config"):
+        kind = type(config).__name__
+        raise UserError(f"rope_of takes a model's config, not {kind}: rope_of(model.config).")
     with foreign(f"the config of this {config.model_type} cannot be read"):
         config = deepcopy(config.get_text_config())
         if getattr(config, "rope_parameters", None):

@@ -108,7 +108,6 @@ def two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) 
 
 
 def _surroundings(run: Path, other: Path) -> Iterator[str]:
-    """Yield what else differs between the last machines: packages, device, commit."""
     last = (machines(read_run(place)["sessions"][-1])[0] for place in (run, other))
     was, now = (
         {name: one.get(name) for name in SURROUNDINGS} | dict(one.get("versions") or {})

@@ -170,7 +170,6 @@ def inspect(spec: Spec, out: Path | None = None) -> Inspection:
 
 
 def _parts(label: str, rotation: Rotation) -> list[tuple[str, Rotation]]:
-    """Return a rotation by its displayed name; for per-layer frequencies, some of the layers."""
     if not rotation.per_layer:
         return [(label, rotation)]
     layers = rotation.frequency_sets()
@@ -244,7 +243,6 @@ def score_frame(inspection: Inspection) -> pd.DataFrame:
 
 
 def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
-    """Return the first columns of the rows of both tables."""
     return {
         "model": inspection.model,
         "trained_length": inspection.rope.trained_length,
@@ -291,7 +289,6 @@ def _drawn(
     make_axes: Callable[[Axes, pd.DataFrame], None],
     note: str,
 ) -> Figure:
-    """Draw one panel per length, with one curve per method."""
     known = style.methods(frame)
     groups = list(known.drawn(frame).groupby("length"))
     columns = style.columns_for(len(groups))

@@ -80,7 +80,6 @@ def page(
 
 
 def _html(tables: Mapping[str, pd.DataFrame]) -> list[tuple[str, Markup]]:
-    """Return tables of texts as HTML, by their titles."""
     return [
         (
             title,
@@ -103,7 +102,6 @@ def _exports(table: pd.DataFrame, runs: Collection[Mapping[str, Any]]) -> Iterat
 
 
 def _figures(frame: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
-    """Yield title, address and caption of every figure that applies."""
     for title, draw in FIGURES.items():
         try:
             figure = draw(frame)

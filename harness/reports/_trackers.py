@@ -91,7 +91,6 @@ def _keys(cell: Cell) -> list[Key]:
 
 
 def _score(cell: Cell, plan: Plan, samples: Mapping[Key, SampleRecord]) -> float | None:
-    """Return the score of a finished cell, None where no sample has a number."""
     task = next(task for task in plan.tasks if task.label == cell.task)
     score: float | None = score_of(task, [samples[key] for key in _keys(cell)])[0]["score"]
     return score

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from ropewalk.harness.reports._tables import (
 from ropewalk.harness.reports.cells import cells, scores
 from ropewalk.harness.stats.cells import records, shared
 
+log = logging.getLogger("ropewalk")
 DOTS_PER_INCH = 200
 FIGURES = ("curves", "answer", "retrieval")  # of every run, as far as they apply
 DRAWN = ("png", "svg", "pdf")
@@ -89,6 +91,11 @@ def write_reports(
             except UserError as error:  # the other reports are made all the same
                 made, written.failed = str(error), True
             if not isinstance(made, str):
+                if not whole and (absent := sorted({*formats} - made.files.keys())):
+                    log.info(
+                        f"{report.label} is not written as {', '.join(absent)}: tables are as tex"
+                        " and parquet, figures as svg and pdf."
+                    )
                 files |= {
                     f"{stem}.{suffix}": content
                     for suffix, content in made.files.items()
@@ -115,7 +122,6 @@ def write_reports(
 def _of_a_run(
     frame: pd.DataFrame, written: Written, note: str, formats: Collection[str]
 ) -> dict[str, bytes]:
-    """Return the files that every run has beside its figures."""
     table = written.cells
     flat = table.rename(columns={"scaling": "method"})[[*RESULT]]
     rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in records(flat))
@@ -183,7 +189,6 @@ def _made(
     paper: Paper | None,
     formats: Collection[str],
 ) -> _Report | str:
-    """Return a report, or the reason why it does not apply to this frame."""
     module = report.module
     try:
         with drawing(paper):

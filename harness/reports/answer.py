@@ -98,7 +98,6 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> Figure:
 
 
 def _named(row: dict[str, Any], here: pd.DataFrame, known: style.Methods) -> dict[str, Any]:
-    """Return a row with its name in figures, and the names of those that are the same here."""
     same = [row["scaling"], *here.loc[here["same_as"] == row["scaling"], "scaling"]]
     names = dict.fromkeys(known.names[name] for name in same if name in known.names)
     return {**row, "label": " = ".join(names) + " *" * row["needs_code"]}
@@ -130,7 +129,6 @@ class Mark:
 def _panel(
     axes: Axes, rows: Sequence[Mapping[str, Any]], known: style.Methods, room: float
 ) -> None:
-    """Draw rows with names in at most ``room`` inches."""
     best = rows[0]
     sign = unit(relative=best["relative"], metric=best["metric"])
     margin = best["margin"] / 100 * (1 if sign else abs(best["compared_score"]))

@@ -103,7 +103,6 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
 
 
 def _by_seeds(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells of means over seeds as methods, in panels of one number of seeds."""
     known = labels(table)
     names = [known[pair] for pair in zip(table["model"], table["scaling"], strict=True)]
     panels = table["seeds"].map("{} seeds".format)
@@ -257,7 +256,6 @@ def spread(places: Sequence[float], line: float) -> list[float]:
 
 
 def _facts(table: pd.DataFrame, named: Mapping[str, str]) -> str:
-    """Return the model, which side is better, and n per point."""
     counts = []
     for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
         counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({named[str(task)]})")

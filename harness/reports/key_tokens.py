@@ -82,7 +82,6 @@ def _losses(cell: pd.DataFrame) -> Losses:
 
 
 def _mean(windows: Losses) -> tuple[Ratio | None, int]:
-    """Return the mean over all tokens, None where there is none, and the number of documents."""
     by_document: dict[str, list[Any]] = {}
     for (unit, _), values in windows.items():
         by_document.setdefault(unit, []).append(values)

@@ -156,7 +156,6 @@ def _named(known: pd.DataFrame) -> pd.DataFrame:
 
 
 def _score(trials: pd.DataFrame) -> dict[str, Any]:
-    """Return the share of one part; None where a trial failed, which no share may leave out."""
     total = len(trials)
     if lost := [status for status in trials["status"] if status != "ok"]:
         return {**MISSING, "n": total - len(lost), "status": lost[0]}

@@ -82,7 +82,6 @@ def over_seeds(frame: pd.DataFrame, requested: bool | None, ending: str) -> bool
 
 
 def _seeded(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
-    """Return the samples of models of several seeds, under the model's name without its seed."""
     frame = separated(frame)
     seeds = {
         name: "".join(match.group() for match in finditer(ending, name))
@@ -178,7 +177,6 @@ def combined(
 
 
 def _in_all(every: Sequence[Units]) -> dict[str, float]:
-    """Return the weights of the units that all have with the same weight."""
     return {
         name: weight
         for name, (_, weight) in (every[0] if every else {}).items()

@@ -135,7 +135,6 @@ def _row(rows: Sequence[Row], gains: Sequence[str]) -> dict[str, Any]:
 
 
 def _lines(cells: pd.DataFrame) -> Iterator[tuple[tuple[int, int, bool], str]]:
-    """Yield every sentence with the place of its model, its length, and whether that is beyond."""
     models, tasks = list(cells["model"].unique()), cells["task"].nunique()
     groups: dict[tuple[str, int], list[tuple[Row, str]]] = {}
     truncates = set()  # where one task's answer is to truncate, no method is the one for all
@@ -215,7 +214,6 @@ def sentence(rows: Sequence[Row], gains: Sequence[str] = ()) -> str:
 
 
 def _sure(use: Row, count: int) -> str:
-    """Return how sure it is that a method is the best of so many."""
     if use["winner"]:
         return "the best"
     if use["regret"] == 0:
@@ -238,13 +236,11 @@ def _score(row: Row, name: str = "compared") -> str:
 
 
 def _beside(row: Row) -> str:
-    """Return a method, its score without its interval, and its difference from the best mean."""
     score = text({**row, "score": row["compared_score"], "low": None, "status": "ok"})
     return ", ".join(filter(None, [f"{row['scaling']} {score}", change(row, "above")]))
 
 
 def _truncation(row: Row) -> str:
-    """Return the score of truncation, "" inside the window or where it is not known."""
     if row["truncation"] is None:
         return ""
     return text({**row, "score": row["truncation"], "low": None, "status": "ok"})

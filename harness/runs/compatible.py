@@ -77,7 +77,6 @@ def _fields(run: Run, other: Run) -> list[str]:
 
 
 def _options(run: Run) -> dict[str, set[str]]:
-    """Return every set of options that each task has, by its name."""
     options: dict[str, set[str]] = {}
     for label, task in run["tasks"].items():
         settings = str([(name, str(value)) for name, value in deciding(task["options"])])

@@ -144,7 +144,6 @@ def score_of(
 
 
 def _checked(score: Any) -> Score:
-    """Return a score; raise ValueError for another type, or a value that is not a number."""
     if not isinstance(score, Score):
         raise ValueError(f"it scored with {type(score).__name__}, not Score")
     ends = [end for end in (score.low, score.high) if end is not None]

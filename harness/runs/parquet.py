@@ -101,7 +101,6 @@ def _rows(run: Path) -> Any:
 
 @lru_cache(maxsize=2)
 def _runs(file: Path, _changed: int) -> dict[str, Any]:
-    """Return the rows of each run of a file, which lie together."""
     import pyarrow.parquet as pq
 
     with foreign(f"{file} cannot be read"):

@@ -60,7 +60,6 @@ def machines(session: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _machines(sessions: Iterable[Mapping[str, Any]]) -> Iterable[str]:
-    """Yield a line for every machine and its packages, with the commits it was measured with."""
     commits: dict[str, dict[str, None]] = {}
     for one in (one for session in sessions for one in machines(session)):
         versions = [f"{name} {text}" for name, text in one["versions"].items() if text]

@@ -127,7 +127,6 @@ def ranked(frame: pd.DataFrame) -> list[str]:
 
 
 def _check_one_score(measured: pd.DataFrame) -> None:
-    """Raise ValueError for the first cell that has several scores."""
     different = measured.drop_duplicates([*CELL, "score"])
     several = different[different.duplicated(CELL)]
     if several.empty:
@@ -141,7 +140,6 @@ def _check_one_score(measured: pd.DataFrame) -> None:
 
 
 def _summary(counts: Mapping[str, int]) -> str:
-    """Return the one status all samples have, or how many have which."""
     if len(counts) == 1:
         return next(iter(counts))
     others = [f"{count} {status}" for status, count in counts.items() if status != "ok"]
@@ -149,7 +147,6 @@ def _summary(counts: Mapping[str, int]) -> str:
 
 
 def _rank(column: pd.Series[str]) -> pd.Series[int]:
-    """Sort names by first appearance and lengths by size."""
     if column.name == "length":
         return column.astype(int)
     return pd.Series(pd.factorize(column)[0], index=column.index)

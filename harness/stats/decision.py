@@ -276,7 +276,6 @@ def _truncation(of: Family, plain: Inside, best: str) -> Score | None:
 
 
 def _inside(frame: pd.DataFrame) -> dict[tuple[str, str], dict[str, Inside]]:
-    """Return each method inside the window, by model and task."""
     result = {}
     near = frame[(frame["length"] <= frame["trained_length"]) & frame["score"].notna()]
     for (model, task), rows in near.groupby(["model", "task"], sort=False):

@@ -61,7 +61,6 @@ def _reach(
     how: Measure,
     kept: float,
 ) -> Reach:
-    """Walk up the lengths of one method from that of the model's own score."""
     least = None if how.lower else kept * float(baseline["score"]) - ROUNDING
     furthest: Reach = dict.fromkeys(ENDS, 0)
     open_ends = set(ENDS)

@@ -76,7 +76,6 @@ def _equal(plan: Plan) -> list[str]:
 
 
 def _short(plan: Plan) -> list[str]:
-    """Name the documents that are too short for the longest length of a task."""
     alike: dict[str, list[str]] = {}
     texts = {document["name"] for document in plan.documents}
     for task in plan.tasks:
@@ -172,7 +171,6 @@ def notes(
 
 
 def _shipped(model: str, rope: Rope) -> list[str]:
-    """Describe the scaling that a checkpoint ships, and what native and none do with it."""
     kind, window = native.shipped_type(rope), f"{rope.trained_length:,}"
     if native.DUAL_CHUNK in rope.shipped:
         return [

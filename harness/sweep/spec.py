@@ -308,6 +308,10 @@ def takes_settings(command: Callable[..., R]) -> Callable[..., R]:
     @wraps(command)
     def call(*arguments: Any, **keywords: Any) -> R:
         settings = {name: keywords.pop(name) for name in [*keywords] if name not in parameters}
+        hidden = {name for name, field in kind.model_fields.items() if NO_FLAG in field.metadata}
+        if wrong := hidden & settings.keys():
+            known = nearest(min(wrong), kind.model_fields.keys() - hidden)
+            raise UserError(f"no setting is called {min(wrong)!r}; {known}.")
         if settings:
             keywords["spec"] = validated(kind, settings)
         return command(*arguments, **keywords)
