@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.harness.patching.tiles import Merged, Piece, attend, pieces
+from ropewalk.harness.patching.tiles import Merged, Piece, attend, attend_runs, pieces
+from tests.cuda_operators import Operators
 
 
 def covered(found: list[Piece], rows: int, keys: int) -> torch.Tensor:
@@ -44,6 +45,26 @@ def test_pieces_are_every_pair_once(runs, windows):
     assert torch.equal(covered(found, len(first), 32), wanted.long())
     if windows:
         assert len(found) <= 4 * len(runs) + 8
+
+
+@pytest.mark.parametrize("width", [4, 16, 20])
+@pytest.mark.parametrize("window", [1, 2, 7, 49, 50])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_runs_are_merged_into_one_softmax(window, width, heads, monkeypatch):
+    """By the windows of a flash operator, with a key of its own for each head or one for all."""
+    Operators.installed(monkeypatch, flash=True)
+    torch.manual_seed(0)
+    q = torch.randn(2, 3, 50, 20, dtype=torch.float64)
+    k, v = (torch.randn(2, heads, 50, size, dtype=torch.float64) for size in (20, width))
+    here = torch.arange(50)
+    far = (here + 1 - window).clamp(min=0)
+    merged = Merged.empty(q, width)
+    cut = pieces(far, here + 1, windows=True) + pieces(torch.zeros_like(far), far, windows=True)
+    assert len(cut) <= 4
+    attend_runs(merged, q, k, v, cut, 0.3)
+    unseen = torch.ones(50, 50, dtype=torch.bool).triu(1)
+    wanted = (q @ k.mT * 0.3).masked_fill(unseen, -torch.inf).softmax(-1) @ v
+    torch.testing.assert_close(merged.values, wanted, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("width", [4, 16])
