@@ -1,4 +1,4 @@
-"""What a user may exchange in a model for speed: compiled layers, and FlashAttention-3."""
+"""What a user may exchange in a model for speed: compiled layers, and FlashAttention-4."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 from torch import nn
 from torch.nn import attention
 
+from ropewalk.harness.engine.sdpa import flash
 from ropewalk.harness.engine.structure import NotShareableError, language_model, layers_of
 from ropewalk.harness.errors import UserError
 
 COMPILERS = ("c++", "g++", "clang++")
-NAME = "FA3"  # in PyTorch's registry
-PACKAGE = "flash_attn_interface"  # the module that FlashAttention-3 installs
-HOPPER = 9  # major compute capability of H100 and H200, the only one that it runs on
+NAME, PACKAGE = "FA4", "flash_attn"  # in PyTorch's registry, and where its package is
+CAPABLE = 9, 10  # major compute capabilities that it runs on: H100 and H200, B200
 
 
 def check_compiler(device: str) -> None:
@@ -63,40 +63,74 @@ def compile_layers(model: Any) -> None:
             part.forward = partial(functions[kind], part)
 
 
-def check_flash3(device: str, dtype: str) -> None:
-    """Raise UserError where FlashAttention-3 cannot compute the attention of this dtype."""
+def check_flash4(device: str, dtype: str) -> None:
+    """Raise UserError where FlashAttention-4 cannot compute the attention of this dtype."""
     place = torch.device(device)
-    if place.type != "cuda" or torch.cuda.get_device_capability(place)[0] != HOPPER:
+    if place.type != "cuda" or torch.cuda.get_device_capability(place)[0] not in CAPABLE:
         raise UserError(
-            f"--attention flash3 needs an H100 or H200, and the device is {device}; leave"
+            f"--attention flash4 needs an H100, H200 or B200, and the device is {device}; leave"
             " --attention out."
         )
     if dtype == "float32":
         raise UserError(
-            "--attention flash3 needs 16 bits, and the model is in float32; add --dtype bfloat16,"
+            "--attention flash4 needs 16 bits, and the model is in float32; add --dtype bfloat16,"
             " or leave --attention out."
         )
     known: list[str] = getattr(attention, "list_flash_attention_impls", list)()
     if NAME not in known:
         raise UserError(
-            f"--attention flash3 needs a later PyTorch than {torch.__version__}, which cannot"
-            " activate FlashAttention-3; install PyTorch 2.13, or leave --attention out."
+            f"--attention flash4 needs a later PyTorch than {torch.__version__}, which cannot"
+            " activate FlashAttention-4; install PyTorch 2.13, or leave --attention out."
         )
-    if find_spec(PACKAGE) is None:
+    if find_spec(PACKAGE) is None or find_spec(f"{PACKAGE}.cute") is None:
         raise UserError(
-            f"--attention flash3 needs FlashAttention-3, whose module is {PACKAGE}; install it, or"
-            " leave --attention out."
+            "--attention flash4 needs the package flash-attn-4; install it, or leave --attention"
+            " out."
         )
 
 
 @contextmanager
-def flash3() -> Iterator[None]:
-    """Let the flash operator run FlashAttention-3 until the end of the block.
+def flash4(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Let the flash operator run FlashAttention-4 until the end of the block.
 
-    Its causality counts from the last row and key on, as that of FlashAttention-2 does.
+    Raises UserError where its rows see other keys than their windows say.
     """
     attention.activate_flash_attention_impl(NAME)
     try:
+        _check_windows(device, dtype)
         yield
     finally:
         attention.restore_flash_attention_impl()
+
+
+@contextmanager
+def flash2() -> Iterator[None]:
+    """Let the operator run FlashAttention-2, which alone splits the keys of a single row."""
+    active = getattr(attention, "current_flash_attention_impl", lambda: None)()
+    if active:
+        attention.restore_flash_attention_impl()
+    try:
+        yield
+    finally:
+        if active:
+            attention.activate_flash_attention_impl(active)
+
+
+def _check_windows(device: torch.device, dtype: torch.dtype) -> None:
+    """Compare which keys the rows of the flash operator see to the rule of ``sdpa.flash``.
+
+    Scores are zero and values one-hot: a row's output is positive at the keys that it sees.
+    """
+    rows, keys, width = 70, 120, 128
+    query, key = (
+        torch.zeros(1, 1, count, width, device=device, dtype=dtype) for count in (rows, keys)
+    )
+    value = torch.eye(keys, width, device=device, dtype=dtype)[None, None]
+    behind = torch.arange(rows)[:, None] + keys - rows - torch.arange(keys)
+    for left, right in ((-1, -1), (-1, 0), (30, 0), (keys - rows, -1)):
+        seen = flash(query, key, value, 1.0, left, right)[0][0, 0, :, :keys].cpu() > 0
+        wanted = ((behind <= left) | (left < 0)) & ((-behind <= right) | (right < 0))
+        if not torch.equal(seen, wanted):
+            raise UserError(
+                "FlashAttention-4 attends to other keys than it is told; leave --attention out."
+            )

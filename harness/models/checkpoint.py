@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig
 
 from ropewalk.harness.encodings._config import EncodingConfig
-from ropewalk.harness.engine.accelerated import check_compiler, check_flash3
+from ropewalk.harness.engine.accelerated import check_compiler, check_flash4
 from ropewalk.harness.errors import UserError, foreign, printable
 from ropewalk.harness.models.adapter import Adapter, open_adapter
 from ropewalk.harness.models.config import label, open_config, packed
@@ -66,7 +66,7 @@ class Checkpoint:
     loaded: Any = None  # the model itself, where Python holds it already
     tokenizer_hash: str | None = None  # of a folder, whose fingerprint leaves out some of its files
     compiled: bool = False  # its layers are compiled after loading
-    attention: str = "auto"  # what computes it: PyTorch's choice, or flash3
+    attention: str = "auto"  # what computes it: flash-2, or flash4
     left_out: tuple[str, ...] = ()  # parts of its files that are not measured, as a vision tower
 
     @property
@@ -120,8 +120,8 @@ def open_checkpoint(
     if compile and elsewhere is None:
         check_compiler(where_to)
     number = _dtype(dtype, where_to, config)
-    if attention == "flash3" and elsewhere is None:
-        check_flash3(where_to, number)
+    if attention == "flash4" and elsewhere is None:
+        check_flash4(where_to, number)
     with reading("weights", where):
         shown, kind = label(name, where), packed(config)
         shown += f"-{kind}" if kind else ""

@@ -238,8 +238,9 @@ class Spec(Reading):
     device]"""
     compile: Annotated[bool, Parameter(group=ADVANCED)] = False
     """Compile the norms and MLPs of the layers (torch.compile). Losses differ by rounding."""
-    attention: Annotated[Literal["auto", "flash3"], Parameter(group=ADVANCED)] = "auto"
-    """auto is PyTorch's choice; flash3 is FlashAttention-3, on an H100 or H200, in 16 bits."""
+    attention: Annotated[Literal["auto", "flash4"], Parameter(group=ADVANCED)] = "auto"
+    """auto is FlashAttention-2 where it can be; flash4 is FlashAttention-4 for prompts, on an H100,
+    H200 or B200, in 16 bits. The speed of flash4 has not been measured."""
     published: Annotated[str | None, NO_FLAG] = None
     """The published table whose settings these are; a sweep file's, and no flag."""
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from ropewalk.harness.engine import Answered, OutOfMemory, Sizes, out_of_memory, shareable
-from ropewalk.harness.engine.accelerated import flash3
+from ropewalk.harness.engine.accelerated import flash4
 from ropewalk.harness.errors import UserError, reason
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.models.weights import load_weights
@@ -82,7 +82,8 @@ def replies(
              (other, comparing(model, rotation, sizes)))  # fmt: skip
     _start_peak(device)
     began = time.perf_counter()
-    with flash3() if checkpoint.attention == "flash3" else nullcontext():
+    flash = checkpoint.attention == "flash4"
+    with flash4(model.device, model.dtype) if flash else nullcontext():
         for some, opened in kinds:
             shares = some is plain and not rotation.stateful and partial(shareable, model)
             for key, outcome, shared in _outcomes(opened, some, shares) if some else ():

@@ -1,15 +1,18 @@
-"""What a user exchanges for speed: compiled layers and FlashAttention-3, and what they need."""
+"""What a user exchanges for speed: compiled layers and FlashAttention-4, and what they need."""
 
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch.nn.attention import _registry, current_flash_attention_impl
 
 from ropewalk.harness.engine import DEFAULT, Sizes
-from ropewalk.harness.engine.accelerated import NAME, compile_layers
+from ropewalk.harness.engine.accelerated import NAME, compile_layers, flash2, flash4
+from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.patch import answering
 from ropewalk.harness.runs.compatible import changed_setting
 from ropewalk.harness.sweep.plan import make_plan
@@ -19,6 +22,7 @@ from ropewalk.harness.sweep.this_process import replies
 from ropewalk.scaling import dual_chunk, native, yarn
 from ropewalk.scaling.types import Rope
 from ropewalk.tasks.types import Loglikelihood
+from tests.cuda_operators import FLASH, Operators
 from tests.families import build
 from tests.tiny import WINDOW, tiny_config
 
@@ -58,15 +62,17 @@ class Handle:
 
 @pytest.fixture
 def handle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
-    """Let PyTorch's registry have a FlashAttention-3 that registers nothing."""
+    """Let PyTorch's registry have a FlashAttention-4 that registers nothing."""
     one = Handle()
+    operator = partial(Operators(flash=True).call, FLASH)
+    monkeypatch.setattr(torch.ops.aten, FLASH, operator)
     monkeypatch.setitem(_registry._FLASH_ATTENTION_IMPLS, NAME, lambda: one)
     yield one
     assert current_flash_attention_impl() is None
 
 
-@pytest.mark.parametrize("kind", ["auto", "flash3"])
-def test_flash3_is_active_while_requests_are_answered_and_no_longer(kind, handle, reference):
+@pytest.mark.parametrize("kind", ["auto", "flash4"])
+def test_flash4_is_active_while_requests_are_answered_and_no_longer(kind, handle, reference):
     opened, model = reference
     opened = replace(opened, attention=kind)
     rotation = native.frequencies(opened.rope, 64)
@@ -74,12 +80,36 @@ def test_flash3_is_active_while_requests_are_answered_and_no_longer(kind, handle
     active = [
         current_flash_attention_impl() for _ in replies(model, opened, rotation, questions, DEFAULT)
     ]
-    assert active == [NAME if kind == "flash3" else None]
-    assert handle.removed == (kind == "flash3")
+    assert active == [NAME if kind == "flash4" else None]
+    assert handle.removed == (kind == "flash4")
+
+
+def test_flash4_is_rejected_where_it_sees_other_keys(handle, monkeypatch):
+    """As one whose causality counts from the first row and key on."""
+
+    def upper_left(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *more: Any,
+                   **named: Any) -> Any:  # fmt: skip
+        rows = query.shape[1]
+        return Operators(flash=True).call(
+            FLASH, query, key[:, :rows], value[:, :rows], *more[:3], rows, *more[4:], **named
+        )
+
+    monkeypatch.setattr(torch.ops.aten, FLASH, upper_left)
+    with pytest.raises(UserError, match="other keys"), flash4(torch.device("cpu"), torch.float32):
+        pass
+    assert handle.removed
+
+
+@pytest.mark.usefixtures("handle")
+def test_texts_are_continued_by_flash_2():
+    with flash4(torch.device("cpu"), torch.float32):
+        with flash2():
+            assert current_flash_attention_impl() is None
+        assert current_flash_attention_impl() == NAME
 
 
 @pytest.mark.parametrize(("change", "told"), [
-    ({"attention": "flash3"}, "another model (attention: None, now flash3)"),
+    ({"attention": "flash4"}, "another model (attention: None, now flash4)"),
     ({"compiled": True}, "another model (compiled: False, now True)"),
 ])  # fmt: skip
 def test_samples_have_keys_and_a_folder_of_their_own(change, told, reference):
@@ -94,7 +124,7 @@ def test_samples_have_keys_and_a_folder_of_their_own(change, told, reference):
 
 
 @pytest.mark.parametrize(("flags", "words"), [
-    (("--attention", "flash3", "--device", "cpu"), "needs an H100 or H200"),
+    (("--attention", "flash4", "--device", "cpu"), "needs an H100, H200 or B200"),
     (("--compile", "--device", "cpu"), "needs a C++ compiler on a CPU"),
     (("--compile", "--device-map", "auto"), "--compile does not work with --device-map"),
 ])  # fmt: skip
