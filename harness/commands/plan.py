@@ -74,10 +74,11 @@ class PlanSummary:
             f"{self.model}: {self.cost.parameters:,} parameters, {self.dtype} on {self.device}, "
             f"trained window {self.trained_length:,} tokens, {rotary}."
         )
-        lines.append(
-            f"To measure: {self.cost.samples:,} samples, {self.cost.tokens:,} tokens; memory about "
-            f"{self.cost.bytes / 2**20:,.0f} MiB above the program itself."
-        )
+        line = f"To measure: {self.cost.samples:,} samples, {self.cost.tokens:,} tokens"
+        if self.cost.bytes:  # none of a served model
+            mib = self.cost.bytes / 2**20
+            line += f"; memory about {mib:,.0f} MiB above the program itself"
+        lines.append(f"{line}.")
         return "\n".join(lines)
 
 

@@ -43,8 +43,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 TRUST = ("trust_remote_code", "allow_pickle")
 BY_NAME = (  # settings of a model that is opened by its name
-    "workers", "cluster", "adapter", "dtype", "revision", "device", "device_map", "compile",
-    "attention", "trust_remote_code", "allow_pickle",
+    "workers", "cluster", "server", "engine", "adapter", "dtype", "revision", "device",
+    "device_map", "compile", "attention", "trust_remote_code", "allow_pickle",
 )  # fmt: skip
 DEMO = (
     "This uses the embedded demo model (5 million parameters, trained window 256 tokens); its "
@@ -324,7 +324,7 @@ def planned(
 
     with backend_for(specs[0]) as backend:
         check_trackers(specs[0].track)
-        make = partial(make_plan, elsewhere=backend.device, checkpoint=loaded)
+        make = partial(make_plan, opening=backend.open, checkpoint=loaded)
         plans = each_model([spec.model for spec in specs], specs, make)
         records = [describe(plan) for plan in plans]
         folders = run_folders(specs[0].out, records, several=len(specs) > 1)

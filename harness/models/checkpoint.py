@@ -68,6 +68,7 @@ class Checkpoint:
     compiled: bool = False  # its layers are compiled after loading
     attention: str = "auto"  # what computes it: flash-2, or flash4
     left_out: tuple[str, ...] = ()  # parts of its files that are not measured, as a vision tower
+    served: str | None = None  # the engine that computes it, where that is not done here
 
     @property
     def sliding_window(self) -> int | None:
@@ -198,19 +199,22 @@ def check_rope(config: Any, rope: Rope, *, trust_remote_code: bool = False) -> N
         )
 
 
+def shipped_generation(checkpoint: Checkpoint) -> GenerationConfig:
+    """Return the generation config of a checkpoint."""
+    if checkpoint.loaded is not None:
+        return checkpoint.loaded.generation_config
+    if is_gguf(checkpoint.name):
+        return GenerationConfig.from_model_config(checkpoint.config)
+    read, commit = GenerationConfig.from_pretrained, checkpoint.revision
+    try:
+        return read(checkpoint.name, revision=commit)
+    except OSError:  # without a file of its own, it is in the model's config
+        return read(checkpoint.name, config_file_name="config.json", revision=commit)
+
+
 def check_generation(checkpoint: Checkpoint) -> None:
     """Raise UserError for a generation config that asks for more than greedy generation."""
-    if checkpoint.loaded is not None:
-        shipped = checkpoint.loaded.generation_config
-    elif is_gguf(checkpoint.name):
-        shipped = GenerationConfig.from_model_config(checkpoint.config)
-    else:
-        read, commit = GenerationConfig.from_pretrained, checkpoint.revision
-        try:
-            shipped = read(checkpoint.name, revision=commit)
-        except OSError:  # without a file of its own, it is in the model's config
-            shipped = read(checkpoint.name, config_file_name="config.json", revision=commit)
-    wanted = UNSUPPORTED.items()
+    shipped, wanted = shipped_generation(checkpoint), UNSUPPORTED.items()
     if keys := [key for key, off in wanted if getattr(shipped, key, off) not in (None, off)]:
         raise UserError(
             f"the generation config of {checkpoint.label} sets {', '.join(keys)}, which greedy "

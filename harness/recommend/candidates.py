@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from ropewalk.harness.errors import UserError
@@ -54,7 +55,7 @@ def plan_race(
     to: str | None = None,
     *,
     checkpoint: Checkpoint | None = None,
-    elsewhere: str | None = None,
+    opening: Callable[[Spec], Checkpoint] = open_model,
 ) -> Plan:
     """Plan the window and the target; ``to`` is an engine that keeps one factor for all lengths.
 
@@ -63,7 +64,7 @@ def plan_race(
     """
     if to is not None:
         load("engine", to.replace("-", "_"))
-    checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
+    checkpoint = checkpoint or opening(spec)
     trained = checkpoint.rope.trained_length
     target, *more = spec.lengths(trained)
     if more or target <= trained:

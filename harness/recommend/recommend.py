@@ -99,7 +99,7 @@ def recommend(
     ):
         if not 0 <= value < math.inf or (flag == "margin" and not value):
             raise UserError(f"--{flag} {value:g} is invalid: it is a percentage, {least}.")
-    plan = plan_race(spec, to, checkpoint=checkpoint, elsewhere=backend.device)
+    plan = plan_race(spec, to, checkpoint=checkpoint, opening=backend.open)
     folder = spec.out or Path("results") / f"recommend-{plan.checkpoint.label}"
     note_plan(plan)
     records(plan, folder)  # another run's folder is an error, in a dry run too

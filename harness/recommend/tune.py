@@ -112,7 +112,7 @@ class Search(Measurements):
         given = str(spec.scaling[0])
         methods = [*against, *([] if is_free(given) else [closed_form(given)])]
         changes = {"scaling": tuple(dict.fromkeys(methods))}
-        plan = make_plan(spec.model_copy(update=changes), elsewhere=backend.device)
+        plan = make_plan(spec.model_copy(update=changes), opening=backend.open)
         folder = spec.out or Path("results") / f"tune-{plan.checkpoint.label}"
         note_plan(plan)
         records(plan, folder)  # another run's folder is an error, in a dry run too

@@ -26,6 +26,7 @@ class Model(TypedDict):
     sliding_window: int | None
     compiled: NotRequired[bool]
     attention: NotRequired[str | None]  # where it was not left to PyTorch
+    served: NotRequired[str | None]  # the engine; then the dtype is what was requested of it
     encoding: NotRequired[str | None]
     quantized: NotRequired[str | None]
     tokenizer: NotRequired[str | None]

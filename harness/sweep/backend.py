@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ropewalk.harness.engine import OutOfMemory
+from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.sweep.plan import Batch, Item, Plan
+from ropewalk.harness.sweep.spec import Spec
 from ropewalk.tasks.types import Response
 
 
@@ -35,18 +37,18 @@ class Backend(Protocol):
     """Answers requests under the rotations of a plan.
 
     Attributes:
-        device: the device where it computes, None for that of this process.
         workers: how many requests it answers at the same time.
         machines: what a session records of its machines, once weights are loaded; it changes where
             a worker joins later.
     """
 
     @property
-    def device(self) -> str | None: ...  # noqa: D102
-    @property
     def workers(self) -> int: ...  # noqa: D102
     @property
     def machines(self) -> dict[str, Any]: ...  # noqa: D102
+
+    def open(self, spec: Spec) -> Checkpoint:
+        """Return the model of a spec, before its weights are read."""
 
     def answers(self, plan: Plan, work: Sequence[Batch]) -> Iterator[tuple[Item, Reply]]:
         """Load the weights, then return the replies to all requests, each once, in any order.

@@ -66,8 +66,12 @@ class Failure:
 
 @contextmanager
 def backend_for(spec: Spec) -> Iterator[Backend]:
-    """Open the backend of a sweep: Ray's workers where it names any, else this process."""
-    if spec.workers or spec.cluster:
+    """Open the backend of a sweep: a server, Ray's workers, or this process."""
+    if spec.server:
+        from ropewalk.harness.sweep.server import Served
+
+        yield Served(spec)
+    elif spec.workers or spec.cluster:
         from ropewalk.harness.sweep.ray import workers  # few need Ray
 
         with workers(spec) as backend:

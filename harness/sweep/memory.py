@@ -27,7 +27,7 @@ FORWARD, PAIRS = 3e7, 1.5
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of the samples that are left: tokens to forward, and bytes at the peak."""
+    """Cost of the samples that are left: tokens to forward, and bytes at the peak, here."""
 
     samples: int
     tokens: int
@@ -42,7 +42,9 @@ def estimate(plan: Plan, done: set[Key]) -> Cost:
         samples=sum(not question.too_long for _, question in plan.left(done)),
         tokens=sum(cost.tokens for batch in work for cost in costs(plan.checkpoint, batch)),
         parameters=plan.checkpoint.parameter_count,
-        bytes=max(_peak(plan, work)(fitted(plan, work)), _loading(plan)),
+        bytes=0
+        if plan.checkpoint.served
+        else max(_peak(plan, work)(fitted(plan, work)), _loading(plan)),
     )
 
 

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -149,15 +149,14 @@ def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
 def make_plan(
     spec: Spec,
     *,
-    elsewhere: str | None = None,
+    opening: Callable[[Spec], Checkpoint] = open_model,
     checkpoint: Checkpoint | None = None,
 ) -> Plan:
     """Check every name, option, document and frequency of the sweep; raise UserError.
 
     Mistakes are raised together within a stage: names, options and documents; lengths and
-    frequencies; what tasks ask. ``elsewhere`` is the device where workers compute, if it is not
-    this process that does; ``checkpoint`` is that of a model which is loaded already, in place of
-    the spec's name.
+    frequencies; what tasks ask. ``opening`` is the backend's ``open``; ``checkpoint`` is that of a
+    model which is loaded already, in place of the spec's name.
     """
     many = len(spec.scaling), len(spec.task), len(spec.length)
     if prod(many) > CELLS:
@@ -171,7 +170,7 @@ def make_plan(
     with found.collecting():
         opened = open_all(spec.docs, tasks)
     found.check()
-    checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
+    checkpoint = checkpoint or opening(spec)
     config, rope = checkpoint.config, checkpoint.rope
     check_rope(config, rope, trust_remote_code=checkpoint.trust_remote_code)
     check_rotary(checkpoint, methods)
@@ -382,5 +381,6 @@ def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: 
         length,
         *(["compiled"] if checkpoint.compiled else []),
         *([checkpoint.attention] if checkpoint.attention != "auto" else []),
+        *([f"served by {checkpoint.served}"] if checkpoint.served else []),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -28,6 +28,7 @@ from ropewalk.harness.engine import OutOfMemory, Sizes
 from ropewalk.harness.engine.prefix_tree import in_order
 from ropewalk.harness.errors import UserError, reason
 from ropewalk.harness.files import expanded
+from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.models.files import go_offline
 from ropewalk.harness.sweep.backend import Failed, Reply
 from ropewalk.harness.sweep.memory import fitted
@@ -241,6 +242,10 @@ class Workers:
     def machines(self) -> dict[str, Any]:
         """What a session records: each worker that has joined."""
         return {"workers": list(self.joined)}
+
+    def open(self, spec: Spec) -> Checkpoint:
+        """Return the model of a spec, for the device of the workers."""
+        return open_model(spec, elsewhere=self.device)
 
     def answers(self, plan: Plan, work: Sequence[Batch]) -> Iterator[tuple[Item, Reply]]:
         """Return the replies to all requests, once a worker holds the weights."""

@@ -50,6 +50,9 @@ TASKS = ("perplexity", "passkey")
 LENGTHS = ("1x", "2x", "4x", "8x")
 LONGEST = 2**24  # tokens of one input
 CELLS = 10_000  # methods x tasks x lengths
+LOADING = (
+    "adapter", "workers", "cluster", "device", "device_map", "compile", "attention", "max_memory",
+)  # fmt: skip
 NAMED = {"model": "reference", "adapter": "none"}  # settings that may name several: a Spec for each
 # Sweeps of published settings, by name.
 BUNDLED = Path(__file__).parent / "sweeps"
@@ -122,6 +125,12 @@ def _memory(value: Any) -> str | None:
     if value is not None:
         size(str(value))
     return value and str(value)
+
+
+def _address(value: Any) -> Any:
+    if value is not None and not str(value).startswith(("http://", "https://")):
+        raise ValueError("write its address, http://HOST:PORT")
+    return value
 
 
 def _folder(value: Any) -> Any:
@@ -226,6 +235,11 @@ class Spec(Reading):
     ] = None
     """Number of processes that measure, on Ray. With GPUs, one process per GPU. [default: this
     process]"""
+    server: Annotated[str | None, BeforeValidator(_address), Parameter(group=EXECUTION)] = None
+    """http://HOST:PORT of a running server (vLLM, SGLang, llama.cpp) that computes the model with
+    one scaling. --model names its config and tokenizer. [default: none]"""
+    concurrency: Annotated[int | None, Field(ge=1, exclude=True), Parameter(group=ADVANCED)] = None
+    """Requests that a server gets at the same time. [default: its own limit, or 8]"""
     cluster: Annotated[str | None, Field(min_length=1, exclude=True), Parameter(group=ADVANCED)] = (
         None
     )
@@ -247,6 +261,10 @@ class Spec(Reading):
     @field_serializer("model", "adapter", when_used="json")
     def _name(self, value: str | None) -> str | None:
         return value and recorded(value)
+
+    @field_serializer("server", when_used="json")
+    def _place(self, value: str | None) -> str | None:
+        return value and "URL"  # nothing of a machine is recorded
 
     @field_serializer("scaling", "task", when_used="json")
     def _recorded_entries(self, value: tuple[Any, ...]) -> list[str]:
@@ -370,8 +388,11 @@ def parse_all(
     """
     values = read_sweep_file(file) if file else {}
     values |= {name: value for name, value in settings.items() if value is not None}
+    if values.get("server") and "scaling" not in values:
+        values["scaling"] = ["native"]
     try:
         specs = [validated(Spec, one) for one in _each_model(values)]
+        _check_served(specs)
         if names:
             check_names(specs[0])
     except UserError as error:
@@ -410,6 +431,21 @@ def _each_model(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
             **model,
             "adapter": None if adapter == "none" else adapter and str(adapter),
         }
+
+
+def _check_served(specs: Sequence[Spec]) -> None:
+    """Raise UserError for settings that a served model does not have."""
+    spec = specs[0]
+    if spec.server is None:
+        return
+    for name in LOADING:
+        if getattr(spec, name) != Spec.model_fields[name].default:
+            raise UserError(
+                f"--{name.replace('_', '-')} is a setting of weights that are loaded here; leave it"
+                " out with --server."
+            )
+    if len(specs) > 1 or len(spec.scaling) > 1:
+        raise UserError("a server runs one model with one scaling; name one --scaling.")
 
 
 def check_names(spec: Spec) -> None:

@@ -20,8 +20,9 @@ from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.patching.patch import answering, comparing, patched
 from ropewalk.harness.sweep.backend import Failed, Reply
 from ropewalk.harness.sweep.memory import fitted
-from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan
+from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan, open_model
 from ropewalk.harness.sweep.record import machine
+from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling import native
 from ropewalk.scaling.types import Rotation
 from ropewalk.tasks.types import Divergence, ModelRequest, ModelResponse
@@ -33,12 +34,16 @@ OF_AN_INPUT = (RuntimeError, MemoryError, UserError)
 class ThisProcess:
     """The backend that holds the weights in this process, those of one model at a time."""
 
-    device, workers = None, 1
+    workers = 1
 
     def __init__(self) -> None:
         self.checkpoint: Checkpoint | None = None
         self.model: Any = None
         self.machines: dict[str, Any] = {}
+
+    def open(self, spec: Spec) -> Checkpoint:
+        """Return the model of a spec."""
+        return open_model(spec)
 
     def answers(self, plan: Plan, work: Sequence[Batch]) -> Iterator[tuple[Item, Reply]]:
         """Load the weights unless they are, and return the replies to all requests."""
