@@ -14,18 +14,20 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from ropewalk.harness.files import replacing
 from ropewalk.harness.recommend.candidates import OWN
+from ropewalk.harness.recommend.decision import PERPLEXITY, shares
 from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Budget, Losses, Need
-from ropewalk.harness.recommend.race import WINNER, Race
+from ropewalk.harness.recommend.race import Race
 from ropewalk.harness.stats.paired import of_means
 from ropewalk.harness.stats.selection import Selection, select_means, select_shares
 
@@ -121,6 +123,7 @@ def single(case: str, documents: int) -> float:
     return 1 - float(np.mean([one.significant() for one in differences]))
 
 
+@cache
 def deviation(draw: Noise, methods: int = 1) -> float:
     """Return the standard deviation of the losses of methods."""
     return float(draw(np.random.default_rng(0), (200_000 // methods, methods)).std())
@@ -229,12 +232,33 @@ MEANS: dict[str, Array] = {
 }
 
 
-class Known(Losses):
-    """Losses that are all known, asked for as if they were measured; in-window costs are 0."""
+# Shares of trials that 25 methods pass; the last is the best.
+PASSED: dict[str, Array] = {
+    "equal at 50 %": np.full(CANDIDATES, 0.5),
+    "equal at 90 %": np.full(CANDIDATES, 0.9),
+    "one better by 20 points": np.array([0.5] * (CANDIDATES - 1) + [0.7]),
+    "a realistic spread": np.concatenate(
+        [np.linspace(0, 0.1, 8), np.linspace(0.2, 0.7, 12), [0.75, 0.78, 0.8, 0.85, 0.9]]
+    ),
+}
 
-    def __init__(self, names: Sequence[str], far: Array, budget: float = math.inf) -> None:
-        self.columns, self.far, self.budget = list(names), far, Budget(budget)
-        self.order = [str(document) for document in range(len(far))]
+
+class Known(Losses):
+    """Losses that are all known, asked for as if they were measured; in-window costs are 0.
+
+    ``far`` has those of every task at the target, shape (documents or trials, methods).
+    """
+
+    window, target, samples, requested = 1, TARGET, {}, {}
+
+    def __init__(
+        self, names: Sequence[str], far: Mapping[str, Array], budget: float = math.inf
+    ) -> None:
+        self.columns, self.far, self.budget = list(names), [*far.values()], Budget(budget)
+        self.tasks = {
+            task: PERPLEXITY if task == "perplexity" else shares(task, "accuracy") for task in far
+        }
+        self.order = [[str(unit) for unit in range(len(losses))] for losses in self.far]
         self.failed = {}
         self.most: dict[tuple[str, str], int] = {}  # documents requested so far
 
@@ -243,7 +267,12 @@ class Known(Losses):
         most = dict(self.most) if needs is None else dict[tuple[str, str], int]()
         for kind, name, count in needs or ():
             most[kind, name] = max(most.get((kind, name), 0), count)
-        return sum(WEIGHTS[kind] * count for (kind, _), count in most.items())
+        return sum(
+            WEIGHTS[kind] * min(count, len(order))
+            for (kind, _), count in most.items()
+            for order, how in zip(self.order, self.tasks.values(), strict=True)
+            if kind != CUT or not how.share
+        )
 
     def cost(self, needs: Iterable[Need]) -> float:
         """Return the forwards that were not requested yet."""
@@ -256,18 +285,22 @@ class Known(Losses):
             self.most[kind, name] = max(self.most.get((kind, name), 0), count)
         return {}
 
-    def losses(self, kind: str, name: str, documents: int) -> Array:
-        """Return the losses of the first documents."""
-        if kind != FAR:
-            return np.zeros(documents)
-        return np.asarray(self.far[:documents, self.columns.index(name)])
+    def depends_on_length(self, _: str) -> bool:
+        """Return that no candidate changes its form with the length."""
+        return False
+
+    def losses(self, place: int, kind: str, name: str, count: int) -> Array:
+        """Return the losses on the first documents or trials of a task."""
+        rows = self.far[place][:count]
+        return rows[:, self.columns.index(name)] if kind == FAR else np.full(len(rows), -1.0)
 
 
 class Raced(NamedTuple):
     """Shares of races; the bound and what was spent are medians.
 
-    ``within``: the true regret of the recommended method is within its stated bound. ``lost``: the
-    best is eliminated. ``wrong`` and ``right``: a wrong or the right winner is named.
+    ``within``: the true regret of the recommended method is within its stated bound on every task.
+    ``lost``: the best over all tasks is eliminated. ``wrong`` and ``right``: a wrong winner is
+    named on a task, or none but right ones.
     """
 
     within: float
@@ -278,28 +311,52 @@ class Raced(NamedTuple):
     spent: float
 
 
-def race(shape: str, means: str, documents: int, *, races: int = RACES) -> Raced:
-    """Race 25 candidates; documents differ far more than methods, by losses that they share."""
-    rng, draw, mean = np.random.default_rng(documents), RACE_SHAPES[shape], MEANS[means]
-    scale = SPREAD / deviation(draw, CANDIDATES)
+def texts(rng: Random, shape: str, means: str, documents: int) -> tuple[Array, Array]:
+    """Draw losses of 25 methods, and how much worse than the best each is in truth.
+
+    Documents differ far more than methods, by losses that they share.
+    """
+    draw, mean = RACE_SHAPES[shape], MEANS[means]
+    losses = SPREAD / deviation(draw, CANDIDATES) * draw(rng, (documents, CANDIDATES)) + mean
+    return losses + np.exp(rng.standard_normal((documents, 1))), np.expm1(mean - mean.min())
+
+
+def trials(rng: Random, passed: str, count: int) -> tuple[Array, Array]:
+    """Draw trials that 25 methods pass, and by how much the share of each is below the best.
+
+    Half of what decides whether a trial is passed is the trial's own.
+    """
+    luck = rng.standard_normal((count, 1)) + rng.standard_normal((count, CANDIDATES))
+    hits = luck / math.sqrt(2) < ndtri(PASSED[passed])
+    return -hits.astype(float), PASSED[passed].max() - PASSED[passed]
+
+
+def race(*tasks: Callable[[Random], tuple[Array, Array]], seed: int, races: int = RACES) -> Raced:
+    """Race 25 candidates by tasks: perplexity, where a method loses nats, or shares of trials."""
+    rng, rows = np.random.default_rng(seed), []
     names = (OWN, *(f"m{index:02}" for index in range(1, CANDIDATES)))
-    unique = int((mean == mean.min()).sum()) == 1
-    rows = []
     for _ in range(races):
-        losses = scale * draw(rng, (documents, CANDIDATES)) + mean
-        losses += np.exp(rng.standard_normal((documents, 1)))
+        drawn = [task(rng) for task in tasks]
         order = rng.permutation(CANDIDATES)  # who is the best must not matter
-        known = Known(names, losses[:, order])
+        labels = [
+            "perplexity" if losses.max() > 0 else f"trials {at}"
+            for at, (losses, _) in enumerate(drawn)
+        ]
+        known = Known(names, {k: of[:, order] for k, (of, _) in zip(labels, drawn, strict=True)})
         run = Race(known, names, frozenset(names))
         known.budget = Budget(run.default_budget())
         *_, ended = run.run()
-        worse = dict(zip(names, (mean - mean.min())[order].tolist(), strict=True))
-        regret, true = ended.regret.get(ended.recommended, math.inf), worse[ended.recommended]
-        lost = unique and min(worse, key=worse.__getitem__) not in ended.possible
-        named = ended.ended == WINNER
-        wrong = named and (true > 0 or not unique)
-        row = (true <= regret, lost, wrong, named and not wrong)
-        rows.append((*row, math.expm1(regret), known.spent() / run.grid()))
+        worse = [dict(zip(names, of[order].tolist(), strict=True)) for _, of in drawn]
+        whole = {name: max(of[name] for of in worse) for name in names}
+        best = [name for name in names if whole[name] == min(whole.values())]
+        named = [(w, of) for w, of in zip(ended.winners, worse, strict=True) if w]
+        wrong = any(of[w] > 0 or [*of.values()].count(0) > 1 for w, of in named)
+        regrets = ended.regrets.get(ended.recommended, (math.inf,) * len(worse))
+        within = all(
+            of[ended.recommended] <= regret for of, regret in zip(worse, regrets, strict=True)
+        )
+        row = (within, len(best) == 1 and best[0] not in ended.possible, wrong, named and not wrong)
+        rows.append((*map(bool, row), max(regrets), known.spent() / run.grid()))
     table = np.array(rows, float)
     return Raced(*table[:, :4].mean(axis=0).tolist(), *np.median(table[:, 4:], axis=0).tolist())
 
@@ -369,14 +426,34 @@ def statistics() -> Tables:
 def races() -> Tables:
     """Yield the tables of races, one row per shape of noise and number of documents."""
     *usual, rare = RACE_SHAPES
+
+    def show(of: Raced) -> str:
+        return " | ".join(map(percent, of))
+
     for title, shapes, means, counts in (
         ("A realistic spread", usual, "a realistic spread", (10, 23, 50)),
         ("Equal means", usual, "equal means", (10, 23)),
         ("One better by 2 %", usual, "one better by 2 %", (23,)),
         ("Rare failures", [rare], "a realistic spread", (10, 23, 50)),
     ):
-        rows = {f"{s}, {n} documents": [partial(race, s, means, n)] for s in shapes for n in counts}
-        yield title, rows, lambda of: " | ".join(map(percent, of))
+        rows: Rows = {
+            f"{s}, {n} documents": [
+                partial(race, partial(texts, shape=s, means=means, documents=n), seed=n)
+            ]
+            for s, n in product(shapes, counts)
+        }
+        yield title, rows, show
+    each = {n: {p: partial(trials, passed=p, count=n) for p in PASSED} for n in (25, 100)}
+    rows = {f"{p}, {n} trials": [partial(race, each[n][p], seed=n)] for p in PASSED for n in each}
+    yield "Shares of trials", rows, show
+    text = partial(texts, shape="normal", means="a realistic spread", documents=23)
+    rows = {
+        f"{p}, {n} trials": [partial(race, text, each[n][p], seed=n)] for p in PASSED for n in each
+    }
+    rows["two tasks of trials, a realistic spread, 100 trials"] = [
+        partial(race, *[each[100]["a realistic spread"]] * 2, seed=100)
+    ]
+    yield "Two tasks", rows, show
 
 
 def write(page: Path, tables: Tables) -> None:

@@ -9,11 +9,12 @@ from cyclopts import Parameter
 from ropewalk.harness.commands.run import open_loaded
 from ropewalk.harness.plugins import check_name
 from ropewalk.harness.sweep.spec import (
+    MEASURED,
     METHODS,
     MODEL,
     NO_FLAG,
-    TASKS,
     DryRun,
+    Entries,
     Methods,
     OneModel,
     Out,
@@ -32,7 +33,9 @@ class Candidates(OneModel):
     scaling: Annotated[Methods, Parameter(group=METHODS, show_default=False)] = ("all",)
     """The candidates: NAME, NAME:option=value,… or your own .py file. [default: all that need no
     training, at the fixed factor of the target, and what the checkpoint ships]"""
-    task: Annotated[tuple[str, ...], NO_FLAG] = TASKS
+    task: Annotated[Entries, Parameter(group=MEASURED, alias=("--tasks", "-t"))] = ("perplexity",)
+    """What decides: perplexity, or tasks whose trials are right or wrong, such as passkey, niah and
+    ruler. Several tasks get one method."""
     out: Out = None
     """The run folder. [default: results/recommend-MODEL]"""
 
@@ -51,17 +54,20 @@ def recommend(
 ) -> Recommendation | None:
     """Recommend the method for a target length (--length, default 4x), by a race on your documents.
 
-    Methods (--scaling, or all training-free ones) are measured on the same documents in
+    Methods (--scaling, or all training-free ones) are measured on the same documents or trials in
     rounds, and those that are significantly worse are measured no further. The answer is one
-    method, with a bound on how much worse than the best it is. The same command continues a race.
+    method for all tasks (--task, default perplexity), with a bound on how much worse than the best
+    it is. The same command continues a race.
 
     Args:
         model: A folder, a hub name (NAME@REVISION) or a GGUF file; reference is the embedded demo
             model. From Python also a loaded model, with its ``tokenizer``.
         to: The engine that will serve it (transformers, vllm, sglang, gguf, mlx, hf-code): only
             methods that it can express are candidates.
-        tolerance: Percent of perplexity that a method may cost inside the window.
-        margin: Percent of perplexity up to which a method is as good as the best.
+        tolerance: Percent of perplexity, or percentage points, that a method may cost inside the
+            window.
+        margin: Percent of perplexity, or percentage points, up to which a method is as good as the
+            best.
         budget: The most that it may spend: 2h, 15min, a number of forwards at the target, or all.
             [default: a third of all forwards, and at least all methods on 6 documents]
         dry_run: Say what it may cost; read no weights, write nothing.

@@ -10,14 +10,18 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.patching.resolve import as_served, depends_on_length
 from ropewalk.harness.plugins import load, module_of, names, parameters
+from ropewalk.harness.recommend.decision import PERPLEXITY, shares
 from ropewalk.harness.reports._sentences import are, counted
 from ropewalk.harness.serve._export import export
+from ropewalk.harness.stats.measure import SHARES, Measure
 from ropewalk.harness.stats.selection import plainness
 from ropewalk.harness.sweep.plan import Plan, make_plan, open_model
+from ropewalk.harness.sweep.record import facts_of
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling import native
 
 log = logging.getLogger("ropewalk")
+TEXT = "perplexity"  # the task that a race lays out by itself
 OWN = "none"  # the model without scaling, against which in-window costs are measured
 SHIPPED = "native"  # the checkpoint's own scaling
 # Searched or calibrated on the model: without that they are an error, or another method.
@@ -81,15 +85,39 @@ def plan_race(
         named = tuple(dict.fromkeys(forms.get(one, one) for one in named))
         if fixed := ", ".join(f"`{one}` as `{form}`" for one, form in forms.items() if form != one):
             log.info(f"{to} keeps one factor for all lengths. Measured in this form: {fixed}.")
+    tasks = spec.task if "task" in spec.model_fields_set else (TEXT,)
+    if any(name.partition(":")[0] == TEXT != name for name in tasks):
+        raise UserError(f"recommend sets the options of {TEXT} itself; write --task {TEXT}.")
+    ends = f"{TEXT}:tail={target - trained},slide=true", f"{TEXT}:tail={trained // 2}"
     changes = {
         "scaling": named if OWN in named else (OWN, *named),
         "length": (str(trained), str(target)),
-        "task": (
-            f"perplexity:tail={target - trained},slide=true",
-            f"perplexity:tail={trained // 2}",
-        ),
+        "task": tuple(one for name in tasks for one in (ends if name == TEXT else (name,))),
     }
+    if tasks != (TEXT,):
+        log.info(f"Every task is measured at {target:,} tokens and in the window, {trained:,}.")
     return make_plan(spec.model_copy(update=changes), checkpoint=checkpoint)
+
+
+def measures(plan: Plan) -> dict[str, Measure]:
+    """Return how each task of a race measures, by its label at the target.
+
+    Raises UserError for a task that measures neither perplexity nor shares of trials.
+    """
+    result = dict[str, Measure]()
+    for task in plan.tasks:
+        metric = str(facts_of(plan, task)["metric"])
+        if task.label.partition(":")[0] == TEXT:
+            if PERPLEXITY not in result.values():
+                result[task.label] = PERPLEXITY
+        elif metric in SHARES:
+            result[task.label] = shares(task.label, metric)
+        else:
+            raise UserError(
+                f"recommend decides by {TEXT} and by shares ({', '.join(sorted(SHARES))}); "
+                f"{task.label} measures {metric}."
+            )
+    return result
 
 
 def candidates_of(plan: Plan, to: str | None) -> tuple[dict[str, list[str]], frozenset[str]]:

@@ -19,9 +19,11 @@ import pandas as pd
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.resolve import depends_on_length
-from ropewalk.harness.recommend.candidates import OWN
+from ropewalk.harness.recommend.candidates import OWN, measures
+from ropewalk.harness.recommend.decision import difference
 from ropewalk.harness.runs.store import measured, read_samples
-from ropewalk.harness.stats.paired import Array
+from ropewalk.harness.stats.measure import Measure
+from ropewalk.harness.stats.paired import Array, Difference
 from ropewalk.harness.sweep.backend import Backend
 from ropewalk.harness.sweep.measure import Stored, measure
 from ropewalk.harness.sweep.memory import costs
@@ -29,7 +31,9 @@ from ropewalk.harness.sweep.plan import Batch, Cell, Item, Key, Plan
 from ropewalk.harness.sweep.progress import follow
 
 FAR, NEAR, CUT = "far", "near", "cut"  # at the target; inside the window; truncated to the window
-Need = tuple[str, str, int]  # one of these, a candidate, and on how many documents
+# One of these, a candidate, and on how many documents or trials of every task, or all that it has.
+Need = tuple[str, str, int]
+At = tuple[int, str, str]  # the place of a task, one of these, and a candidate
 SLOWER = 1.15  # times the measured rate: what happens between the forwards, and their spread
 
 
@@ -80,68 +84,107 @@ def read_budget(text: str | None, default: float) -> Budget:
 
 
 class Losses(Measurements):
-    """The losses of the candidates of a race by document, and what it takes to measure them.
+    """The losses of the candidates of a race by document or trial, and what they take to measure.
 
     That is counted in forwards of the target length, by their operations.
 
     Attributes:
-        order: the documents in the order in which they are measured.
+        tasks: the tasks by which it decides, by label, and how they measure.
+        order: the documents or trials of every task, in the order in which they are measured.
         failed: the methods that have no rotation, and why.
         requested: the samples of this race so far, each with its method.
         seconds: the seconds per forward that were measured, by method; "" is any method.
     """
 
+    tasks: dict[str, Measure]
+    order: list[list[str]]
+
     def __init__(self, plan: Plan, folder: Path, backend: Backend) -> None:
         super().__init__(plan, folder, backend)
         self.budget, self.began = Budget(), time.monotonic()
         self.window, self.target = plan.lengths
-        far, near = (task.label for task in plan.tasks)
-        kinds = {(far, self.target): FAR, (near, self.window): NEAR, (far, self.window): CUT}
+        self.tasks, kinds = measures(plan), dict[tuple[str, int], tuple[int, str]]()
+        for place, (far, how) in enumerate(self.tasks.items()):
+            near = (
+                far
+                if how.share
+                else next(task.label for task in plan.tasks if task.label not in self.tasks)
+            )
+            kinds |= {(far, self.window): (place, CUT), (far, self.target): (place, FAR)}
+            kinds[near, self.window] = place, NEAR
         cells = {
-            (kinds[cell.task, cell.length], cell.scaling): cell
+            (*kinds[cell.task, cell.length], cell.scaling): cell
             for cell in plan.cells
             if (cell.task, cell.length) in kinds
         }
-        plain = cells[FAR, OWN]
-        self.order = list(dict.fromkeys(request.doc_id for request in plain.questions))
-        Random(plan.spec.seed).shuffle(self.order)
+        self.order = []
+        for place in range(len(self.tasks)):
+            units = (request.doc_id for request in cells[place, FAR, OWN].questions)
+            self.order.append(list(dict.fromkeys(units)))
+            Random(plan.spec.seed).shuffle(self.order[-1])
         self.failed = {cell.scaling: cell.failed for cell in plan.cells if cell.failed is not None}
         self.requested: dict[Key, str] = {}
         self.seconds: dict[str, float] = {}
         self._rotations = {at: cell.rotation for at, cell in cells.items()}
-        self._keys: dict[tuple[str, str], dict[str, list[Key]]] = {}
+        self._keys: dict[At, dict[str, list[Key]]] = {}
         self._sizes: dict[Key, float] = {}  # in forwards of the target length
+        plain = cells[0, FAR, OWN]
         whole = next(self._costs(replace(plain, questions=plain.questions[:1])))[1]
         for at, cell in cells.items():
-            self._keys[at] = {document: [] for document in self.order}
+            self._keys[at] = {unit: [] for unit in self.order[at[0]]}
             for item, cost in self._costs(cell):
                 self._keys[at][item.question.doc_id].append(item.key)
                 self._sizes[item.key] = cost / whole
 
+    @property
+    def size(self) -> int:
+        """The documents or trials of the task that has the most."""
+        return max(map(len, self.order))
+
+    @property
+    def units(self) -> str:
+        """What is counted: documents, trials, or both."""
+        return " and ".join(dict.fromkeys(how.units for how in self.tasks.values()))
+
     def _costs(self, cell: Cell) -> Iterator[tuple[Item, float]]:
         """Yield the requests of a cell and their operations; what they share is counted once."""
         if cell.rotation is not None:
-            batch = Batch(cell.rotation, tuple(Item(cell, one) for one in cell.questions))
-            for item, cost in zip(batch.items, costs(self.plan.checkpoint, batch), strict=True):
-                yield item, cost.operations
+            parts = [[Item(cell, of) for of in one.model_requests] for one in cell.questions]
+            batch = Batch(cell.rotation, tuple(chain.from_iterable(parts)))
+            each = costs(self.plan.checkpoint, batch)
+            for question, own in zip(cell.questions, parts, strict=True):
+                yield Item(cell, question), sum(next(each).operations for _ in own)
 
     def keys(self, need: Need) -> list[list[Key]]:
-        """Return the samples of a candidate on each of the first documents."""
-        kind, name, documents = need
-        return [self._keys[kind, name][document] for document in self.order[:documents]]
+        """Return the samples of a candidate on each of the first documents or trials."""
+        kind, name, count = need
+        return [
+            self._keys[place, kind, name][unit]
+            for place, order in enumerate(self.order)
+            if (place, kind, name) in self._keys
+            for unit in order[:count]
+        ]
 
-    def losses(self, kind: str, name: str, documents: int) -> Array:
-        """Return the loss per token of each of the first documents."""
+    def losses(self, place: int, kind: str, name: str, count: int) -> Array:
+        """Return the loss on each of the first documents or trials of the task at a place."""
+        sign = 1 if [*self.tasks.values()][place].lower else -1
         each = []
-        for keys in self.keys((kind, name, documents)):
-            records = [self.samples[key] for key in keys]
+        for unit in self.order[place][:count]:
+            records = [self.samples[key] for key in self._keys[place, kind, name][unit]]
             nats = math.fsum(record["value"] for record in records)
-            each.append(nats / sum(record["weight"] for record in records))
+            each.append(sign * nats / sum(record["weight"] for record in records))
         return np.array(each)
+
+    def difference(
+        self, place: int, one: tuple[str, str], other: tuple[str, str], count: int
+    ) -> Difference:
+        """Return by how much the score of one, a kind and a candidate, differs from another's."""
+        losses = self.losses(place, *one, count) - self.losses(place, *other, count)
+        return difference(losses, how=[*self.tasks.values()][place])
 
     def depends_on_length(self, name: str) -> bool:
         """Return whether a candidate's form changes with the length of the input."""
-        far, near = (self._rotations[kind, name] for kind in (FAR, NEAR))
+        far, near = (self._rotations[0, kind, name] for kind in (FAR, NEAR))
         return depends_on_length(far, near, self.window)
 
     def measure(self, needs: Iterable[Need]) -> dict[str, str]:
@@ -154,8 +197,8 @@ class Losses(Measurements):
         self.complete(wanted.keys())
         self._update_rates()
         failed = {}
-        for kind, name, documents in needs:
-            for key in chain.from_iterable(self.keys((kind, name, documents))):
+        for kind, name, count in needs:
+            for key in chain.from_iterable(self.keys((kind, name, count))):
                 sample = self.samples.get(key, {})
                 if sample.get("status") != "ok":
                     failed[name] = str(sample.get("reason") or sample.get("status"))

@@ -1,22 +1,31 @@
 """A race of methods: who is measured on more documents, when it ends, what its answer may claim.
 
-After each round the candidates are compared on the documents so far by Hsu's multiple comparisons
-with the best (``harness/stats/selection.py``). For each candidate k this gives upper bounds of how
-much worse every other candidate is than k; if k is truly the best, all of them hold. Everything
-that a race claims needs only this one event, for the method that is truly the best:
+After each round the candidates are compared on the documents or trials so far, task by task, by
+Hsu's multiple comparisons with the best (``harness/stats/selection.py``). For each candidate k this
+gives upper bounds of how much worse every other candidate is than k. Everything that a race claims
+of a task needs only those bounds to hold of the method that is truly the best there:
 
-- a candidate is eliminated once another's upper bound is below 0: it is not the best;
+- a candidate whose bound is below 0 for another is significantly worse: it is not the best;
 - how much worse the recommended method can be than the best is the largest of its upper bounds
   over the candidates that may be the best;
-- the winner is the one candidate that is left.
+- the winner is the one candidate that may be the best.
 
 So all claims of a race hold together in 95 % of races (simulated: ``results/races.md``). Looking
-after every round does not change this, because the rounds share the error of 5 %, in parts that are
-fixed before the first comparison (a union bound). As the bounds of all rounds hold together, the
-lowest one counts. The bounds are over all candidates, also those that the budget did not reach yet.
+after every round does not change this, because rounds and tasks share the error of 5 %, in parts
+that are fixed before the first comparison (a union bound). As the bounds of all rounds hold
+together, the lowest one counts. The bounds are over all candidates, also those that the budget did
+not reach yet.
 
-A candidate is also measured no further once the leader is at most the margin worse than it: it may
-be the best, but not by more than the margin. Its bounds stay, so the claims still include it.
+With several tasks the best method is the one whose largest regret is least; percent of perplexity
+and percentage points of a share count alike. A candidate is eliminated once it is not that one: it
+is significantly worse than some other on every task, or on one of them by more than another's
+largest regret can be. (The method that is the best overall is eliminated only where its own bounds
+fail, or those of the best on a task: of this, another 5 % is the most.)
+
+A candidate is also measured no further once the leader is at most the margin worse than it on every
+task: it may be the best, but not by more than the margin. Its bounds stay, so the claims still
+include it. One that is eliminated is still measured while it may be the best on one of several
+tasks, because the leader's bound there depends on it.
 """
 
 from __future__ import annotations
@@ -31,13 +40,12 @@ import numpy as np
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.recommend.candidates import OWN
-from ropewalk.harness.recommend.decision import difference
+from ropewalk.harness.recommend.decision import lowest, select
 from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Losses, Need
 from ropewalk.harness.stats.paired import Array
-from ropewalk.harness.stats.selection import preferred, select_means
-from ropewalk.tasks._intervals import ratios
+from ropewalk.harness.stats.selection import preferred
 
-FIRST, SECOND, GROWTH = 4, 6, 1.5  # documents of the first rounds, and how fast they grow
+FIRST, SECOND, GROWTH = 4, 6, 1.5  # units of the first rounds, and how fast they grow
 SHARE = 3  # the default budget is one part in so many of what measuring everything takes
 FINALISTS = 6  # candidates whose in-window cost is measured on all documents of the race
 ERROR, COST_ERROR = 0.05, 0.01  # probability of a false claim; the part for in-window costs
@@ -55,14 +63,17 @@ def rounds(documents: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Standing:
-    """A race after a round; a loss is in nats per token.
+    """A race after a round. A regret is a share of perplexity, or of the trials.
 
     Attributes:
-        documents: how many the leader was measured on.
-        leader: the servable candidate with the lowest mean.
-        possible: the servable candidates that may be the best.
-        regret: how much worse each candidate can be than the best servable one; absent if unknown.
-        needed: documents that would bring the leader's regret down to the margin; None if unknown.
+        documents: how many documents or trials of every task the leader was measured on, or all.
+        leader: the servable candidate whose scores are least worse than the best ones.
+        possible: the servable candidates that may be the best over all tasks.
+        regrets: how much worse each candidate can be than the best servable one, task by task;
+            absent if unknown.
+        winners: the one candidate that may be the best, task by task; "" where there are several.
+        needed: documents or trials of every task that would bring the leader's regret down to the
+            margin; None if unknown.
         ended: why the race is over, "" while it goes on.
         recommended: the method to use; "" while the race goes on.
     """
@@ -70,10 +81,15 @@ class Standing:
     documents: int
     leader: str
     possible: tuple[str, ...]
-    regret: Mapping[str, float]
-    needed: int | None
+    regrets: Mapping[str, tuple[float, ...]]
+    winners: tuple[str, ...]
+    needed: tuple[int | None, ...]
     ended: str
     recommended: str = ""
+
+    def regret(self, name: str) -> float:
+        """Return the largest regret that a candidate can have on a task."""
+        return max(self.regrets.get(name, (math.inf,)))
 
 
 class Race:
@@ -81,11 +97,11 @@ class Race:
 
     Attributes:
         servable: the candidates to choose from; others are measured for a note.
-        tolerance: the in-window cost that a candidate may have, as a share of the perplexity.
+        tolerance: the in-window cost that a candidate may have on a task, as a share.
         margin: a method at most this much worse than the best is as good as the best.
         entered: the candidates that were measured on the first round.
-        seen: the documents on which each candidate was measured at the target.
-        cost_documents: the documents on which each in-window cost was measured.
+        seen: the documents or trials on which each candidate was measured at the target.
+        cost_documents: those on which each in-window cost was measured.
     """
 
     def __init__(
@@ -98,7 +114,8 @@ class Race:
     ) -> None:
         self.data, self.names, self.servable = data, tuple(names), servable
         self.tolerance, self.margin = tolerance, margin
-        self.rounds = rounds(len(data.order))
+        self.tasks = [*data.tasks.values()]
+        self.rounds = rounds(data.size)
         self.entered: list[str] = []
         self.failed = dict(data.failed)
         self.costly: set[str] = set()
@@ -112,6 +129,7 @@ class Race:
         costly after it eliminated others, and if the budget turns out to cover more candidates.
         """
         first, answer = self.rounds[0], None
+        self._check_window()
         if self.data.budget.timed:  # a few short forwards show how fast the model is
             for count in (1, min(3, first)):
                 self._measure([(NEAR, OWN, count)])
@@ -134,8 +152,8 @@ class Race:
                 f"every candidate failed or {why}; give other --scaling, or more --tolerance."
             )
         main = self.choices()
-        upper = np.full((len(main), len(main)), np.inf)
-        np.fill_diagonal(upper, 0)
+        upper = np.full((len(self.tasks), len(main), len(main)), np.inf)
+        upper[:, range(len(main)), range(len(main))] = 0
         self.seen |= dict.fromkeys(names, 0)
         standing = None
         for end, alpha in levels.items():
@@ -149,9 +167,8 @@ class Race:
                     break
             if not self._measure([(FAR, name, documents) for name in active]):
                 return None
-            losses = {name: self.data.losses(FAR, name, documents) for name in active}
             self.seen |= dict.fromkeys(active, documents)
-            standing, active = self._decide(losses, alpha, main, upper)
+            standing, active = self._decide(active, documents, alpha, main, upper)
             yield standing
             if standing.ended:
                 return standing
@@ -160,61 +177,92 @@ class Race:
         return replace(standing, ended=DOCUMENTS if complete else BUDGET)
 
     def _decide(
-        self, losses: Mapping[str, Array], alpha: float, main: Sequence[str], upper: Array
+        self, names: Sequence[str], documents: int, alpha: float, main: Sequence[str], upper: Array
     ) -> tuple[Standing, tuple[str, ...]]:
         """Compare the candidates of a round; return the standing, and whom to measure further.
 
         ``upper`` has the lowest bounds so far of how much worse each of ``main`` is than each
-        other. It is updated.
+        other, by task. It is updated.
         """
-        margin = math.log1p(self.margin)
-        active = [index for index, name in enumerate(main) if name in losses]
-        table = np.stack([losses[main[index]] for index in active], axis=1)
-        documents = len(table)
-        leader = active[int(table.mean(axis=0).argmin())]
+        active = [index for index, name in enumerate(main) if name in names]
+        excess = self._excess([main[index] for index in active], documents)
+        leading = min(excess, key=excess.__getitem__)
+        leader = main.index(leading)
         count = max(len(main), len(self.servable.intersection(self.names)))
-        selection = select_means(table, np.ones(documents), level=1 - alpha, candidates=count)
-        if selection:
-            both = np.ix_(active, active)
-            upper[both] = np.minimum(upper[both], selection.upper)
-        possible = np.all(upper >= 0, axis=0)
-        regret = upper[:, possible].max(axis=1)
-        rivals = np.flatnonzero(possible & (upper[leader] > margin)).tolist()
+        needed = []
+        for place, how in enumerate(self.tasks):
+            each = [self.data.losses(place, FAR, main[index], documents) for index in active]
+            level = 1 - alpha / len(self.tasks)
+            selection = select(np.stack(each, axis=1), how, level, count)
+            if selection:
+                both = np.ix_([place], active, active)
+                upper[both] = np.minimum(upper[both], np.vectorize(how.shown)(selection.upper))
+            margin = how.margin(100 * self.margin, 0.0)
+            needed.append(selection.needed(margin) if selection else None)
+        possible = np.all(upper >= 0, axis=1)
+        possible[~possible.any(axis=1)] = True  # the bounds of two rounds can contradict each other
+        regrets = np.stack(
+            [of[:, may].max(axis=1) for of, may in zip(upper, possible, strict=True)]
+        )
+        least = np.stack([  # that each is worse than the best
+            1 / (1 + low) - 1 if how.relative else -low
+            for how, low in zip(self.tasks, upper.min(axis=1), strict=True)
+        ])  # fmt: skip
+        left = (upper >= 0).any(axis=0).all(axis=0) & (least.max(0) <= regrets.max(0).min())
+        far = upper[:, leader] > self.margin
+        matters = (far & (possible | left)).any(axis=0)
+        rivals = np.flatnonzero(matters).tolist() if left.sum() > 1 else []
         following = {main[index] for index in (leader, *rivals)} | {
             name  # of those that no engine serves, until it is significantly better or worse
-            for name in losses.keys() - set(main)
-            if not difference(losses[name] - losses[main[leader]]).significant()
+            for name in set(names) - set(main)
+            if not all(
+                self.data.difference(place, (FAR, name), (FAR, leading), documents).significant()
+                for place in range(len(self.tasks))
+            )
         }
+        single = [np.flatnonzero(may).tolist() for may in possible]
         return Standing(
             documents=documents,
-            leader=main[leader],
-            possible=tuple(name for name, is_ in zip(main, possible, strict=True) if is_),
-            regret={n: float(r) for n, r in zip(main, regret, strict=True) if r < np.inf},
-            needed=selection.needed(margin) if selection else None,
-            ended="" if rivals else WINNER if possible.sum() == 1 else MARGIN,
+            leader=leading,
+            possible=tuple(name for name, is_ in zip(main, left, strict=True) if is_),
+            regrets={
+                name: tuple(of)
+                for name, of in zip(main, regrets.T.tolist(), strict=True)
+                if max(of) < math.inf
+            },
+            winners=tuple(main[places[0]] if len(places) == 1 else "" for places in single),
+            needed=tuple(needed),
+            ended="" if rivals else WINNER if left.sum() == 1 else MARGIN,
         ), tuple(name for name in self.names if name in following)
+
+    def _excess(self, names: Sequence[str], documents: int) -> dict[str, list[float]]:
+        """Return by how much each score is worse than the best of these, the largest first."""
+        each = {name: list[float]() for name in names}
+        for place, how in enumerate(self.tasks):
+            means = [float(self.data.losses(place, FAR, one, documents).mean()) for one in names]
+            for name, mean in zip(names, means, strict=True):
+                each[name].append(how.shown(mean - min(means)))
+        return {name: sorted(of, reverse=True) for name, of in each.items()}
 
     def _finish(self, standing: Standing) -> Standing | None:
         """Measure in-window costs and truncation, and recommend; None if a candidate is out."""
         end, cut = standing.documents, [(CUT, OWN, standing.documents)]
-        best = {
-            name: float(self.data.losses(FAR, name, end).mean())
-            for name in {standing.leader, *standing.possible}
-            if self.seen[name] == end
-        }
+        names = {standing.leader, *standing.possible}
+        best = self._excess([name for name in names if self.seen[name] == end], end)
         final = sorted(best, key=lambda name: (best[name], name))[:FINALISTS]
         while len(final) > 1 and self.data.cost(_near(final, end) + cut) > self._budget_left():
             final.pop()
         if not self._within_tolerance(final, end):
             return None
         self._measure(cut)
-        margin = math.log1p(self.margin)
-        alike = [name for name in final if standing.regret.get(name, math.inf) <= margin]
+        alike = [name for name in final if standing.regret(name) <= self.margin]
+        level = [name for name in final if best[name] == best[standing.leader]]
 
         def cost(name: str) -> float:
-            return round(float(self.in_window_cost(name, end).mean()), 3)
+            each = (self.in_window_cost(place, name, end) for place in range(len(self.tasks)))
+            return max(round(float(losses.mean()), 3) for losses in each)
 
-        return replace(standing, recommended=preferred(alike or [standing.leader], cost))
+        return replace(standing, recommended=preferred(alike or level, cost))
 
     def _levels(self) -> dict[int, float]:
         """Return the part of the error of each round, by its documents.
@@ -253,9 +301,9 @@ class Race:
                 least = budget.text(self.data.spent() + cost)
                 raise UserError(
                     f"--budget {budget.text(budget.most)} is too small: {len(new)} candidates on "
-                    f"{documents} documents, with their in-window cost and truncation, take at "
-                    f"least {least}. Give that much, fewer documents (--limit), or a shorter "
-                    "--length."
+                    f"{documents} {self.data.units}, with their in-window cost and truncation, "
+                    f"take at least {least}. Give that much, fewer {self.data.units} (--limit), or "
+                    "a shorter --length."
                 )
             new.pop()
         return new
@@ -286,17 +334,33 @@ class Race:
         self.cost_documents |= dict.fromkeys(left, documents)
         if not left:
             return False
-        costs = np.stack([self.in_window_cost(name, documents) for name in left], axis=1)
-        level = 1 - COST_ERROR / len(self.names)  # of two sides, one of which is tested, twice
-        for name, cost in zip(left, ratios(costs, np.ones((documents, 1))), strict=True):
-            low, _ = cost.interval(level)
-            if low is not None and low > math.log1p(self.tolerance):
-                self.costly.add(name)
+        level = 1 - COST_ERROR / len(self.names) / len(self.tasks)  # of two sides, one is tested
+        for place, how in enumerate(self.tasks):
+            each = [self.in_window_cost(place, name, documents) for name in left]
+            for name, low in zip(left, lowest(np.stack(each, axis=1), level, how), strict=True):
+                if low is not None and how.shown(low) > self.tolerance:
+                    self.costly.add(name)
         return complete and self.left(names) == left
 
-    def in_window_cost(self, name: str, documents: int) -> Array:
+    def in_window_cost(self, place: int, name: str, documents: int) -> Array:
         """Return how much more a candidate loses inside the window than the plain model."""
-        return self.data.losses(NEAR, name, documents) - self.data.losses(NEAR, OWN, documents)
+        losses = self.data.losses
+        return losses(place, NEAR, name, documents) - losses(place, NEAR, OWN, documents)
+
+    def _check_window(self) -> None:
+        """Raise UserError for retrieval that the plain model fails inside its window."""
+        self._measure(self._plain())
+        for place, (task, how) in enumerate(self.data.tasks.items()):
+            if how.share and not self.data.losses(place, NEAR, OWN, self.data.size).any():
+                raise UserError(
+                    f"{OWN} scores 0 on all {len(self.data.order[place])} trials of {task} inside "
+                    f"the trained window ({self.data.window:,} tokens): there is no retrieval to "
+                    "keep beyond it. Name a task that the model can do, such as --task perplexity."
+                )
+
+    def _plain(self) -> list[Need]:
+        """Return what shows whether the model itself can do the tasks of retrieval."""
+        return [(NEAR, OWN, self.data.size)] if any(how.share for how in self.tasks) else []
 
     def choices(self) -> tuple[str, ...]:
         """Return the candidates to choose from that entered and are not out."""
@@ -306,7 +370,7 @@ class Race:
     def _cost(self, names: Sequence[str], end: int) -> float:
         """Return what it takes to measure candidates on so many documents and finish the race."""
         near = sorted(names, key=lambda name: self.data.cost([(NEAR, name, end)]))
-        needs = [*((FAR, name, end) for name in names), (CUT, OWN, end)]
+        needs = [*((FAR, name, end) for name in names), (CUT, OWN, end), *self._plain()]
         return self.data.cost(
             [*needs, *_near(names, self.rounds[0]), *_near(near[-FINALISTS:], end)]
         )

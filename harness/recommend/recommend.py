@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,30 @@ from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.plugins import FUNCTION
 from ropewalk.harness.recommend.candidates import OWN, candidates_of, plan_race
-from ropewalk.harness.recommend.decision import MARKS, columns, decision, difference, perplexity
-from ropewalk.harness.recommend.losses import CUT, FAR, Losses, read_budget
+from ropewalk.harness.recommend.decision import (
+    MARKS,
+    PERPLEXITY,
+    columns,
+    decision,
+    score,
+)
+from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Losses, read_budget
 from ropewalk.harness.recommend.race import BUDGET, WINNER, Race, Standing
-from ropewalk.harness.reports._sentences import at_most, counted, listed, signed, text
+from ropewalk.harness.reports._sentences import (
+    at_most,
+    bound,
+    counted,
+    listed,
+    signed,
+    text,
+    unit,
+)
 from ropewalk.harness.reports._tables import csv, folded, page
+from ropewalk.harness.reports.verdict import for_all
 from ropewalk.harness.runs.store import REPORTS
 from ropewalk.harness.serve._export import express
 from ropewalk.harness.stats.cells import records as rows_of
-from ropewalk.harness.stats.paired import share
+from ropewalk.harness.stats.measure import SHARES
 from ropewalk.harness.sweep.backend import Backend
 from ropewalk.harness.sweep.notes import note_plan
 from ropewalk.harness.sweep.record import records
@@ -34,7 +50,10 @@ from ropewalk.harness.sweep.spec import Spec
 log = logging.getLogger("ropewalk")
 TRUNCATION, UNREACHED = "truncation", "not measured"
 USE, BEST, OPEN, WORSE = "use", "best scaling", "possible", "worse"
-RETRIEVAL = "Retrieval tasks (niah, ruler, passkey) show whether a method uses the longer text."
+RETRIEVAL = (
+    "Retrieval tasks (niah, ruler, passkey) show whether a method uses the longer text: "
+    "--task perplexity niah decides by both."
+)
 
 
 @dataclass(frozen=True)
@@ -43,12 +62,12 @@ class Recommendation:
 
     Attributes:
         scaling: the method to use.
-        winner: whether it is significantly the best.
+        winner: whether it is significantly the best on every task.
         truncate: whether truncation to the window is significantly better on these texts.
-        regret: the share by which its perplexity is at most above that of the best (95 %); None
-            where there are too few documents for a bound.
+        regret: how much worse than the best it is at most on any task (95 %), as a share of the
+            perplexity or of the trials; None where there are too few for a bound.
         text: the recommendation, one line per subject.
-        table: one row per candidate and one for truncation.
+        table: one row per task and candidate, and one for truncation.
         next: what to type to write the method for an engine, or why nothing serves it; empty for a
             model or a function of this process.
         failures: the candidates without a number, and why.
@@ -71,10 +90,19 @@ class Recommendation:
         return int(bool(self.failures))
 
     def __str__(self) -> str:
-        table = display(self.table).set_index("method").rename_axis(None).to_string()
         lines = [f"No number of {name}: {reason}" for name, reason in self.failures.items()]
         lines += [f"Table: {self.files[0]}", *([f"Next:  {self.next}"] if self.next else [])]
-        return "\n".join([*map(folded, self.text.splitlines()), "", table, "", *lines])
+        tables = display(self.table)
+        shown = [
+            part
+            for task, table in tables.items()
+            for part in (
+                *([task] if len(tables) > 1 else []),
+                table.set_index("method").rename_axis(None).to_string(),
+                "",
+            )
+        ]
+        return "\n".join([*map(folded, self.text.splitlines()), "", *shown, *lines])
 
 
 def recommend(
@@ -110,7 +138,7 @@ def recommend(
     reached = len(race.covered(race.rounds[0]))
     log.info(
         f"{counted(len(candidates), 'candidates')} at {data.target:,} tokens, in rounds of "
-        f"{', '.join(map(str, race.rounds))} documents. Measuring everything takes "
+        f"{', '.join(map(str, race.rounds))} {data.units}. Measuring everything takes "
         f"{race.grid():,.0f} forwards; the budget is {data.budget.text(data.budget.most)}."
     )
     if reached < len(candidates):
@@ -119,10 +147,10 @@ def recommend(
         return None
     for standing in race.run():
         if not standing.recommended:
-            regret = standing.regret.get(standing.leader)
-            bound = "" if regret is None else f", at most {at_most(share(regret))} above the best"
+            worse = _worse(race, standing, standing.leader)
             log.info(
-                f"After {counted(standing.documents, 'documents')}: `{standing.leader}`{bound}; "
+                f"After {counted(standing.documents, data.units)}: `{standing.leader}`"
+                f"{f', {worse}' if worse else ''}; "
                 f"{len(standing.possible)} of {counted(len(race.entered), 'candidates')} may be "
                 "the best."
             )
@@ -133,17 +161,20 @@ def recommend(
         following = express(plan.spec, method.given, data.target, to).text
     files = folder / REPORTS / "recommend.csv", folder / REPORTS / "recommend.md"
     words = [*lines, *([f"Next: {following}"] if following else [])]
-    contents = csv(table), page([({plan.checkpoint.label: display(table)}, words)])
+    shown = display(table)
+    titles = [plan.checkpoint.label, *(f"{plan.checkpoint.label}, {task}" for task in shown)]
+    named = dict(zip(titles[len(shown) > 1 :], shown.values(), strict=False))
+    contents = csv(table), page([(named, words)])
     make_folder(folder / REPORTS)
     for file, content in zip(files, contents, strict=True):
         with replacing(file) as new:
             new.write(content.encode())
-    regret = standing.regret.get(method.label)
+    regret = standing.regret(method.label)
     return Recommendation(
         scaling=method.label,
-        winner=standing.ended == WINNER and len(race.choices()) > 1,
+        winner={*standing.winners} == {method.label} and len(race.choices()) > 1,
         truncate=BEST in table["verdict"].tolist(),
-        regret=None if regret is None else share(regret),
+        regret=None if math.isinf(regret) else regret,
         text="\n".join(lines),
         table=table,
         next=following,
@@ -154,45 +185,88 @@ def recommend(
 
 
 def make_table(race: Race, standing: Standing, candidates: Mapping[str, list[str]]) -> pd.DataFrame:
-    """Return one row per candidate and one for truncation: what to use first, then by mean.
+    """Return one row per task and candidate, and one for truncation: what to use, then by mean.
 
-    ``score`` is the perplexity on the first ``documents``, at the target. The next columns are
-    shares: ``regret``, by which it is at most above that of the best (95 %, all rows together);
-    ``difference``, by which it is above the recommended one's, and ``truncation``, above that
-    of truncation, on the documents that both were measured on; ``cost``, by which it is above
-    the unscaled model's inside the window, on the first ``cost_documents``. ``same`` are the other
+    ``score`` is on the first ``n`` documents or trials, at the target. The next columns are shares
+    of the perplexity, or of the trials: ``regret``, by which it is at most worse than the best
+    (95 %, all rows together); ``difference``, by which it is above the recommended one's, and
+    ``truncation``, above that of truncation, on what both were measured on; ``cost``, by which it
+    is above the unscaled model's inside the window, on the first ``cost_n``. ``same`` are the other
     names of a candidate.
     """
+    tables = [
+        _rows(race, standing, candidates, place, truncate=_truncates(race, standing))
+        for place in range(len(race.tasks))
+    ]
+    counts = dict.fromkeys(("n", "cost_n"), "Int64")
+    table = pd.DataFrame([row for rows in tables for row in rows])
+    return table.astype(counts).fillna({"n": 0, "same": ""})
+
+
+def _rows(
+    race: Race,
+    standing: Standing,
+    candidates: Mapping[str, list[str]],
+    place: int,
+    *,
+    truncate: bool,
+) -> list[dict[str, Any]]:
     data, use, end = race.data, standing.recommended, standing.documents
-    cut, rows = data.losses(CUT, OWN, end), list[dict[str, Any]]()
-    gain = difference(data.losses(FAR, use, end) - cut)
-    above = gain.swapped(relative=True)
-    truncate = above.high is not None and above.high < 0
+    task, how = [*data.tasks.items()][place]
+    rows = list[dict[str, Any]]()
     for name in dict.fromkeys([*candidates, *race.failed]):
-        row: dict[str, Any] = {"scaling": name, "verdict": _verdict(race, standing, name)}
+        row: dict[str, Any] = {"task": task, "metric": how.metric, "scaling": name}
+        row |= {"verdict": BEST if truncate and name == use else _verdict(race, standing, name)}
         row |= {"same": ", ".join(candidates.get(name, [])[1:]), "reason": race.failed.get(name)}
         count = min(race.seen.get(name, 0), end)
         if name not in race.failed and count:
-            losses, regret = data.losses(FAR, name, count), standing.regret.get(name)
-            row |= perplexity(losses) | {"regret": None if regret is None else share(regret)}
-            row |= columns("difference", difference(losses - data.losses(FAR, use, count)))
-            row |= columns("truncation", difference(losses - cut[:count]))
+            far, regrets = (FAR, name), standing.regrets.get(name)
+            row |= score(data.losses(place, *far, count), how=how)
+            row |= {"regret": regrets and regrets[place]}
+            row |= columns("difference", data.difference(place, far, (FAR, use), count))
+            if not how.share:
+                row |= columns("truncation", data.difference(place, far, (CUT, OWN), count))
         count = race.cost_documents.get(name, 0)
         # A server keeps one form for all lengths: that of the target.
         if count and name not in race.failed and not data.depends_on_length(name):
-            row |= columns("cost", difference(race.in_window_cost(name, count)))
-            row |= {"cost_documents": count}
-        if truncate and row["verdict"] == USE:
-            row["verdict"] = BEST
+            cost = data.difference(place, (NEAR, name), (NEAR, OWN), count)
+            row |= columns("cost", cost) | {"cost_n": cost.n}
         rows.append(row)
-    worse = above.low is not None and above.low > 0
-    verdict = USE if truncate else WORSE if worse else OPEN
-    row = {"scaling": TRUNCATION, "verdict": verdict, "truncation": 0.0, "cost": 0.0}
-    rows.append(row | perplexity(cut) | columns("difference", above))
-    order = {USE: -2, BEST: -1}
-    rows.sort(key=lambda row: (order.get(row["verdict"], 0), row.get("difference", math.inf)))
-    counts = dict.fromkeys(("documents", "cost_documents"), "Int64")
-    return pd.DataFrame(rows).astype(counts).fillna({"documents": 0, "same": ""})
+    if not how.share:
+        above = data.difference(place, (FAR, use), (CUT, OWN), end).swapped(relative=True)
+        worse = above.low is not None and above.low > 0
+        verdict = USE if truncate else WORSE if worse else OPEN
+        row = {"task": task, "metric": how.metric, "scaling": TRUNCATION, "verdict": verdict}
+        row |= {"truncation": 0.0, "cost": 0.0}
+        rows.append(row | score(data.losses(place, CUT, OWN, end)) | columns("difference", above))
+    order, sign = {USE: -2, BEST: -1}, 1 if how.lower else -1
+
+    def place_of(row: Mapping[str, Any]) -> tuple[int, float]:
+        return order.get(row["verdict"], 0), sign * row.get("difference", sign * math.inf)
+
+    return sorted(rows, key=place_of)
+
+
+def _truncates(race: Race, standing: Standing) -> bool:
+    """Return whether truncation is significantly better on the text, and no retrieval gains."""
+    data, use, end = race.data, standing.recommended, standing.documents
+    gains = [
+        data.difference(place, (FAR, use), (CUT, OWN), end).low
+        for place, how in enumerate(race.tasks)
+        if not how.share
+    ]
+    return any(low is not None and low > 0 for low in gains) and not _gains(race, standing)
+
+
+def _gains(race: Race, standing: Standing) -> list[str]:
+    """Return the retrieval tasks that find more than the share of the text one window holds."""
+    data, use, end = race.data, standing.recommended, standing.documents
+    return [
+        task
+        for place, (task, how) in enumerate(data.tasks.items())
+        if how.share
+        and score(data.losses(place, FAR, use, end), how=how)["low"] > data.window / data.target
+    ]
 
 
 def _verdict(race: Race, standing: Standing, name: str) -> str:
@@ -205,44 +279,70 @@ def _verdict(race: Race, standing: Standing, name: str) -> str:
         return USE
     if name not in race.choices():
         return "needs code"
-    if standing.regret.get(name, math.inf) <= math.log1p(race.margin):
+    if standing.regret(name) <= race.margin:
         return "as good"
     return OPEN if name in standing.possible else WORSE
 
 
+def _worse(race: Race, standing: Standing, name: str) -> str:
+    """Return how much worse than the best a candidate is at most, "" where that is unknown."""
+    regret, how = standing.regret(name), race.tasks[0]
+    if math.isinf(regret):
+        return ""
+    if len(race.tasks) > 1:
+        return f"at most {at_most(regret)} worse than the best on each task"
+    return f"at most {bound(regret, relative=how.relative, metric=how.metric)} worse than the best"
+
+
 def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
     """Return the decision, what it costs inside the window, and what the race took."""
-    data, rows = race.data, {row["scaling"]: row for row in rows_of(table)}
-    use = rows[standing.recommended]
-    verdict = decision(
-        [rows[name] for name in race.choices()], use["scaling"], standing.leader,
-        winner=standing.ended == WINNER, window=data.window, truncation=rows[TRUNCATION]["score"],
-    )  # fmt: skip
+    data, use, several = race.data, standing.recommended, len(race.tasks) > 1
+    tables = [
+        {row["scaling"]: row for row in rows_of(rows)}
+        for _, rows in table.groupby("task", sort=False)
+    ]
+    signs = [1 if how.lower else -1 for how in race.tasks]
+    units = [unit(relative=how.relative, metric=how.metric) for how in race.tasks]
 
-    def change(row: Mapping[str, Any], kind: str) -> str:
-        return signed(*(row[f"{kind}{mark}"] for mark in MARKS))
+    def change(name: str, kind: str) -> str:
+        texts = []
+        for rows, shown in zip(tables, units, strict=True):
+            value, low, high = (rows[name][f"{kind}{mark}"] for mark in MARKS)
+            texts.append(signed(value, low, high, shown))
+        named = [f"{text} ({task})" for text, task in zip(texts, data.tasks, strict=True)]
+        return ", ".join(named) if several else texts[0]
 
-    lines = [f"At {data.target:,} tokens: {verdict}."]
-    if use["cost"] is None:
+    def inside_cost(name: str) -> tuple[float, str]:
+        return max(s * rows[name]["cost"] for s, rows in zip(signs, tables, strict=True)), name
+
+    lines = [f"At {data.target:,} tokens: {_decided(race, standing, tables[0], 0)}."]
+    if several:
+        lines = [
+            f"{task}: {_decided(race, standing, rows, place)}."
+            for place, (task, rows) in enumerate(zip(data.tasks, tables, strict=True))
+        ]
+        if not _truncates(race, standing):
+            together = for_all(use, max(standing.regrets[use]) if use in standing.regrets else None)
+            lines.insert(0, f"At {data.target:,} tokens: {together}.")
+    if tables[0][use]["cost"] is None:
         lines.append(
             f"Inside {data.window:,} tokens its cost on a server was not measured: a server keeps "
             f"the form of {data.target:,} tokens, and this method changes its form with the length."
         )
     else:
-        near = [rows[name] for name in standing.possible if name != OWN]
-        near = [row for row in near if row["cost"] is not None] + [use]
-        least = min(near, key=lambda row: (row["cost"], row["scaling"]))
-        name, inside = use["scaling"], f"Inside {data.window:,} tokens"
-        line = f"{inside} the perplexity of `{name}` changes by {change(use, 'cost')}"
-        if least is not use:
+        known = {name for name in standing.possible if tables[0][name]["cost"] is not None}
+        least = min((known - {OWN}) | {use}, key=inside_cost)
+        what = "scores" if several else race.tasks[0].metric
+        line = f"Inside {data.window:,} tokens the {what} of `{use}` "
+        line += f"{'change' if several else 'changes'} by {change(use, 'cost')}"
+        if least != use:
             line += (
-                f"; the cheapest of those that may be best is `{least['scaling']}`, "
-                f"{change(least, 'cost')} there and {change(least, 'difference')} against `{name}` "
-                "at the target"
+                f"; the cheapest of those that may be best is `{least}`, {change(least, 'cost')} "
+                f"there and {change(least, 'difference')} against `{use}` at the target"
             )
         lines.append(f"{line}.")
-    costly = f"Left out, significantly above {100 * race.tolerance:g} % there"
-    unreached = [name for name in rows if rows[name]["verdict"] == UNREACHED]
+    costly = f"Left out, significantly above {100 * race.tolerance:g}{units[0]} there"
+    unreached = [name for name in tables[0] if tables[0][name]["verdict"] == UNREACHED]
     for names, why in ((sorted(race.costly), costly), (unreached, "Not reached")):
         lines[-1] += f" {why}: {listed(names)}." if names else ""
     seconds = sum(data.samples.get(key, {}).get("seconds") or 0 for key in data.requested)
@@ -252,25 +352,51 @@ def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
     )
     if over := standing.ended == BUDGET:
         lines[-1] += f" The budget of {data.budget.text(data.budget.most)} ended the race."
-    regret = standing.regret.get(use["scaling"], math.inf)
-    if standing.needed and regret > math.log1p(race.margin) and standing.ended != WINNER:
+    wide = [of > race.margin for of in standing.regrets.get(use, ())]
+    takes = [
+        f"{needed:,} {how.units}" + f" ({task})" * several
+        for (task, how), needed, is_ in zip(data.tasks.items(), standing.needed, wide, strict=False)
+        if needed and is_
+    ]
+    if takes and len(takes) == sum(wide) and standing.ended != WINNER:
         more = "; a larger --budget goes on from here" * over
-        takes = f"takes about {standing.needed:,} documents{more}"
-        lines[-1] += f" A bound of {100 * race.margin:g} % {takes}."
-    unsure = use["truncation_high"] is None or use["truncation_high"] >= 0
-    return [*lines, *([RETRIEVAL] if unsure else [])]
+        lines[-1] += f" A bound of {100 * race.margin:g}{units[0]} takes about "
+        lines[-1] += f"{' and '.join(takes)}{more}."
+    high = tables[0][use].get("truncation_high")
+    alone = all(how == PERPLEXITY for how in race.tasks)
+    return [*lines, *([RETRIEVAL] if alone and (high is None or high >= 0) else [])]
 
 
-def display(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of a race for people."""
-    rows = [{**row, "metric": "perplexity", "status": "ok"} for row in rows_of(table)]
-    return pd.DataFrame(
-        {
-            "method": table["scaling"],
-            "perplexity [95 %]": [text(row) if row["documents"] else "" for row in rows],
-            "truncation": table["truncation"].map(signed),
-            "inside": table["cost"].map(signed),
-            "n": table["documents"].astype(str),
-            "verdict": table["verdict"],
-        }
+def _decided(race: Race, standing: Standing, rows: Mapping[str, Any], place: int) -> str:
+    """Return the sentence of the reports on one task."""
+    how, names = race.tasks[place], race.choices()
+    sign, full = (1 if how.lower else -1), rows[standing.leader]["n"]
+    best = min(
+        (name for name in names if rows[name]["n"] == full),
+        key=lambda name: (sign * rows[name]["score"], name != standing.leader),
     )
+    return decision(
+        [rows[name] for name in names], standing.recommended, best,
+        winner=standing.winners[place] == best, how=how, window=race.data.window,
+        truncation=rows[TRUNCATION]["score"] if TRUNCATION in rows else None,
+        gains=_gains(race, standing),
+    )  # fmt: skip
+
+
+def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return one table per task of a race, for people."""
+    result = {}
+    for task, part in table.groupby("task", sort=False):
+        metric, cut = str(part["metric"].iloc[0]), part["scaling"].eq(TRUNCATION).any()
+        written = partial(signed, unit=unit(relative=metric not in SHARES, metric=metric))
+        rows = [{**row, "status": "ok"} for row in rows_of(part)]
+        columns = {
+            "method": part["scaling"],
+            f"{metric} [95 %]": [text(row) if row["n"] else "" for row in rows],
+            **({"truncation": part["truncation"].map(written)} if cut else {}),
+            "inside": part["cost"].map(written),
+            "n": part["n"].astype(str),
+            "verdict": part["verdict"],
+        }
+        result[str(task)] = pd.DataFrame(columns)
+    return result

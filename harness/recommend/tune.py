@@ -18,7 +18,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import replacing
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
-from ropewalk.harness.recommend.decision import MARKS, columns, decision, difference, perplexity
+from ropewalk.harness.recommend.decision import MARKS, columns, decision, difference, score
 from ropewalk.harness.recommend.losses import Measurements
 from ropewalk.harness.recommend.space import Space, closed_form, is_free, of_factors, of_options
 from ropewalk.harness.reports._sentences import counted, signed
@@ -258,7 +258,7 @@ class Search(Measurements):
             use = found if high is not None and high < 0 else use
         selection = select_means(np.stack([*costs.values()], axis=1), weights)
         for place, (name, cost) in enumerate(costs.items()):
-            rows[name] |= perplexity(cost, weights)
+            rows[name] |= score(cost, weights)
             rows[name] |= columns("difference", difference(cost - costs[use], weights))
             rows[name]["regret"] = share(float(selection.regret[place])) if selection else None
         best = min(costs, key=lambda name: float(rows[name]["score"]))

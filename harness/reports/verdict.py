@@ -161,10 +161,16 @@ def _overall(here: pd.DataFrame) -> str:
     if chosen.empty:
         return ""
     [(name, regret), *_] = chosen[["scaling", "overall_regret"]].itertuples(index=False)
+    return for_all(name, regret)
+
+
+def for_all(name: str, regret: float | None) -> str:
+    """Return what to use for several tasks, and its largest regret on one of them."""
     if regret == 0:
         return f"use {name} for all tasks, the best on each"
     size = bound(regret, relative=True, metric="")
-    return f"use {name} for all tasks, at most {size} worse than the best on each (95 %)"
+    sure = f"at most {size} worse than the best on each (95 %)" if size else "no bound is known"
+    return f"use {name} for all tasks, {sure}"
 
 
 def sentence(rows: Sequence[Row], gains: Sequence[str] = ()) -> str:

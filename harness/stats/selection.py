@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-from ropewalk.harness.stats.paired import ALPHA, Array, Difference, of_means, of_shares, shares_of
+from ropewalk.harness.stats.paired import Array, Difference, of_means, of_shares, shares_of
 from ropewalk.tasks._intervals import (
     CONFIDENCE,
     MIN_DOCUMENTS,
@@ -110,15 +110,19 @@ def select_means(
     return _selection(costs, costs.sum(axis=0) / weights.sum(), above, compare)
 
 
-def select_shares(hits: Array) -> Selection | None:
+def select_shares(
+    hits: Array, *, level: float = CONFIDENCE, candidates: int | None = None
+) -> Selection | None:
     """Compare shares of hits, shape (trials, methods), of which more are better.
 
-    The bounds are those of Bonett and Price, joint by Bonferroni; costs are misses.
+    The bounds are those of Bonett and Price, joint by Bonferroni; costs are misses. ``level`` and
+    ``candidates`` are as in ``select_means``.
     """
     if not len(hits):
         return None
-    misses, count = 1 - hits, hits.shape[1]
-    critical = float(max(ndtri(1 - ALPHA / max(1, count - 1)), ndtri(1 - ALPHA / 2)))
+    misses, alpha = 1 - hits, 1 - level
+    rivals = max(1, (candidates or hits.shape[1]) - 1)
+    critical = float(max(ndtri(1 - alpha / rivals), ndtri(1 - alpha / 2)))
 
     def above(differences: Array) -> Array:
         center, error = shares_of(differences)

@@ -19,7 +19,7 @@ from ropewalk.harness.runs.compatible import check_same_sweep
 from ropewalk.harness.runs.record import SCHEMA, Model, Run, Task
 from ropewalk.harness.runs.record import Plugin as PluginRecord
 from ropewalk.harness.runs.store import record_in
-from ropewalk.harness.sweep.plan import Plan
+from ropewalk.harness.sweep.plan import Cell, Plan
 
 PACKAGES = (
     "ropewalk", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scipy", "peft",
@@ -120,18 +120,28 @@ def _plugin(plugin: Plugin) -> PluginRecord:
 
 
 def _task(plan: Plan, task: Plugin) -> Task:
-    module = task.module
-    first = plan.methods[0].label  # every method is asked the same
-    cells = [cell for cell in plan.cells if (cell.task, cell.scaling) == (task.label, first)]
-    about, asked = getattr(module, "about", None), [q for cell in cells for q in cell.questions]
-    more = call(f"task {task.label}", lambda: about(asked, **task.arguments)) if about else {}
+    questions = {str(one.length): [q.digest for q in one.questions] for one in _cells(plan, task)}
+    facts: Any = facts_of(plan, task)
     return {
         **_plugin(task),
-        "version": module.VERSION,
-        "metric": module.METRIC,
-        **more,
-        "questions": {str(one.length): [q.digest for q in one.questions] for one in cells},
+        "version": task.module.VERSION,
+        "metric": task.module.METRIC,
+        **facts,
+        "questions": questions,
     }
+
+
+def facts_of(plan: Plan, task: Plugin) -> dict[str, Any]:
+    """Return the metric of a task, and what else it says of itself."""
+    about = getattr(task.module, "about", None)
+    asked = [question for cell in _cells(plan, task) for question in cell.questions]
+    more = call(f"task {task.label}", lambda: about(asked, **task.arguments)) if about else {}
+    return {"metric": task.module.METRIC, **more}
+
+
+def _cells(plan: Plan, task: Plugin) -> list[Cell]:
+    first = plan.methods[0].label  # every method is asked the same
+    return [cell for cell in plan.cells if (cell.task, cell.scaling) == (task.label, first)]
 
 
 def machine(device: str) -> dict[str, Any]:

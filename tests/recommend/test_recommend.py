@@ -55,7 +55,7 @@ def test_a_race_answers_in_a_paragraph_a_table_and_a_line(recommend, tmp_path, r
     rest = table[~table["verdict"].isin(["use", "best scaling", "too costly"])]["difference"]
     assert rest.is_monotonic_increasing
     assert table.loc["self_extend", "verdict"] == "needs code"
-    raced = table[table["documents"] > 0]
+    raced = table[table["n"] > 0]
     assert raced[["score", "low", "difference", "truncation"]].notna().all(axis=None)
     assert raced.index[raced["cost"].isna()].tolist() == ["self_extend"]  # none on a server
     assert ropewalk("report", tmp_path / "race").status == 0
@@ -204,6 +204,7 @@ def test_a_method_without_a_number_is_left_out(ropewalk, tiny, docs, tmp_path):
     [
         (["--length", "1x"], "beyond the trained window"),
         (["--length", "2x", "4x"], "one length"),
+        (["--task", "perplexity:tail=8"], "sets the options of perplexity itself"),
         (["--budget", "soon"], "write 2h"),
         (["--tolerance", "nan"], "--tolerance nan is invalid"),
         (["--margin", "0"], "--margin 0 is invalid: it is a percentage, above 0"),
@@ -213,6 +214,29 @@ def test_what_is_asked_wrongly_is_one_sentence(recommend, words, text):
     """Before any weight is read, with exit status 2."""
     done = recommend(*words)
     assert (done.status, text in done.err) == (2, True)
+
+
+def test_retrieval_that_the_model_itself_fails_ends_a_race(recommend, tmp_path):
+    """Nobody can choose by it; only the plain model's prompts inside the window are measured."""
+    words = ["--task", "passkey:trials=1", "--trained-length", "256", "--length", "2x", "--out"]
+    done = recommend(*words, tmp_path / "race")
+    text = (
+        "none scores 0 on all 5 trials of passkey:trials=1 inside the trained window (256 tokens)"
+    )
+    assert (done.status, text in done.err) == (2, True)
+    assert {one["length"] for one in read_samples(tmp_path / "race").values()} == {256}
+
+
+@pytest.mark.slow
+def test_one_method_for_texts_and_retrieval(ropewalk, tmp_path):
+    """The demo model recovers passkeys at twice its window under YaRN, and none without it."""
+    words = "recommend reference --length 2x --scaling yarn:factor=2 --limit 3 --task perplexity"
+    done = ropewalk(*words.split(), "passkey:trials=1", "--budget", "all", "--out", tmp_path)
+    assert done.status == 0, done.err
+    assert "At 512 tokens: use yarn:factor=2 for all tasks, at most " in done.out
+    assert "passkey:trials=1: use yarn:factor=2 100 % [57, 100], " in done.out
+    table = pd.read_csv(tmp_path / "reports" / "recommend.csv").set_index(["task", "scaling"])
+    assert table.loc[("passkey:trials=1", "none"), "difference"] < 0
 
 
 def test_a_budget_is_a_time_or_a_number():
