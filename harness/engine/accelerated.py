@@ -77,15 +77,10 @@ def check_flash4(device: str, dtype: str) -> None:
             " or leave --attention out."
         )
     known: list[str] = getattr(attention, "list_flash_attention_impls", list)()
-    if NAME not in known:
+    if NAME not in known or not (find_spec(PACKAGE) and find_spec(f"{PACKAGE}.cute")):
         raise UserError(
-            f"--attention flash4 needs a later PyTorch than {torch.__version__}, which cannot"
-            " activate FlashAttention-4; install PyTorch 2.13, or leave --attention out."
-        )
-    if find_spec(PACKAGE) is None or find_spec(f"{PACKAGE}.cute") is None:
-        raise UserError(
-            "--attention flash4 needs the package flash-attn-4; install it, or leave --attention"
-            " out."
+            "--attention flash4 needs PyTorch 2.13 and the package flash-attn-4; install them, or"
+            " leave --attention out."
         )
 
 

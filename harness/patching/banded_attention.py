@@ -186,7 +186,7 @@ class BandedAttention:
         flash = softcap is None and flash_windows(query)
         end = position + query.shape[2]  # of the keys that are there
         call = (position, query.shape[2], window, layout is not None, fused, flash)
-        rows, parts = self._parts(*call)
+        rows, parts = self._parts(call)
         query = self._scaled(query, position, window)
         # Heads of keys are folded into the batch, so that queries sharing one share it as a view.
         where, group = (module, key.shape[1]), query.shape[1] // key.shape[1]
@@ -199,12 +199,9 @@ class BandedAttention:
             q, v = query[:, :, part.rows], _present(value, part.keys, dropped)
             if layout is not None:
                 q = self._rotated(where, layout, part.band, part.own, q, query=True)
-            k, place = (
-                self._keys(where, layout, part, key, end, dropped, kept),
-                merged.of(part.rows),
-            )
+            k = self._keys(where, layout, part, key, end, dropped, kept)
             heads = k.shape[1] if flash else group  # the flash operator wants no copies of keys
-            k, v = (x.expand(-1, heads, -1, -1) for x in (k, v))
+            (k, v), place = (x.expand(-1, heads, -1, -1) for x in (k, v)), merged.of(part.rows)
             if flash:
                 attend_runs(place, q, k, v, part.cut, scale)
             elif rows is not None:
@@ -214,20 +211,14 @@ class BandedAttention:
         return merged.of(rows.kept) if rows is not None and rows.padded else merged
 
     def _parts(
-        self,
-        position: int,
-        rows: int,
-        window: int | None,
-        rotated: bool,
-        fused: bool,
-        flash: bool,
+        self, call: tuple[int, int, int | None, bool, bool, bool]
     ) -> tuple[Rows | None, list[Part]]:
         """Return the parts of a call, equal in all layers of a kind; and its rows in tiles."""
+        position, rows, window, rotated, fused, flash = call
         if position + rows > self.bands.length:
             raise ValueError(
                 f"the bands are for {self.bands.length} tokens, the context has {position + rows}"
             )
-        call = (position, rows, window, rotated, fused, flash)
         if call not in self._calls:
             if len(self._calls) == KEPT_CALLS:
                 del self._calls[next(iter(self._calls))]
