@@ -27,7 +27,7 @@ from ropewalk.harness.data.corpus import make_context
 from ropewalk.harness.data.embedded import held_out
 from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.files import make_folder
-from ropewalk.harness.reports._sentences import counted
+from ropewalk.harness.reports._text import counted
 from ropewalk.harness.sweep.record import named
 from ropewalk.tasks.passkey import Filler, framed, prompt
 from ropewalk.tasks.types import TaskContext

@@ -29,7 +29,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import FOLDERS, METHOD, Plugin, catalogue, load, names, parameters
-from ropewalk.harness.reports._tables import markdown
+from ropewalk.harness.reports._text import markdown
 from ropewalk.harness.serve._export import choose
 from ropewalk.harness.serve._parameters import Target
 from ropewalk.harness.sweep.spec import bundled

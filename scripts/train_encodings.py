@@ -37,7 +37,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.models.config import REFERENCE
 from ropewalk.harness.plugins import call, names
-from ropewalk.harness.reports._sentences import counted
+from ropewalk.harness.reports._text import counted
 from ropewalk.harness.reports._write import save_csv
 
 # A fifth of the reference model's parameters, a quarter of its rows, more steps, a higher rate.

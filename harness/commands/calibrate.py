@@ -80,7 +80,7 @@ def calibrate(
     from ropewalk.harness.files import make_folder, replacing
     from ropewalk.harness.models.weights import load_weights
     from ropewalk.harness.patching.heads import measure_heads
-    from ropewalk.harness.reports._sentences import counted
+    from ropewalk.harness.reports._text import counted
     from ropewalk.harness.sweep.plan import open_model
 
     checkpoint = open_model(sweep)

@@ -75,7 +75,7 @@ class Reports:
             yield f"Card: {self.card}"
 
     def __str__(self) -> str:
-        from ropewalk.harness.reports._tables import as_text
+        from ropewalk.harness.reports._text import as_text
 
         if not self.chosen:
             return "\n".join([answer(self.frame), *self.ends()])

@@ -11,7 +11,7 @@ from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.patching.resolve import as_served, depends_on_length
 from ropewalk.harness.plugins import load, module_of, names, parameters
 from ropewalk.harness.recommend.decision import PERPLEXITY, shares
-from ropewalk.harness.reports._sentences import are, counted
+from ropewalk.harness.reports._text import are, counted
 from ropewalk.harness.serve._export import export
 from ropewalk.harness.stats.measure import SHARES, Measure
 from ropewalk.harness.stats.selection import plainness

@@ -27,16 +27,18 @@ from ropewalk.harness.recommend.decision import (
 )
 from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Losses, read_budget
 from ropewalk.harness.recommend.race import BUDGET, WINNER, Race, Standing
-from ropewalk.harness.reports._sentences import (
+from ropewalk.harness.reports._text import (
     at_most,
     bound,
     counted,
+    csv,
+    folded,
     listed,
+    page,
     signed,
     text,
     unit,
 )
-from ropewalk.harness.reports._tables import csv, folded, page
 from ropewalk.harness.reports.verdict import for_all
 from ropewalk.harness.runs.store import REPORTS
 from ropewalk.harness.serve._export import express

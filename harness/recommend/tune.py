@@ -21,9 +21,8 @@ from ropewalk.harness.plugins import load
 from ropewalk.harness.recommend.decision import MARKS, columns, decision, difference, score
 from ropewalk.harness.recommend.losses import Measurements
 from ropewalk.harness.recommend.space import Space, closed_form, is_free, of_factors, of_options
-from ropewalk.harness.reports._sentences import counted, signed
-from ropewalk.harness.reports._sentences import text as text_of
-from ropewalk.harness.reports._tables import as_text, folded, page
+from ropewalk.harness.reports._text import as_text, counted, folded, page, signed
+from ropewalk.harness.reports._text import text as text_of
 from ropewalk.harness.runs.store import measured
 from ropewalk.harness.serve._export import express
 from ropewalk.harness.stats.cells import records as rows_of

@@ -11,8 +11,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import replacing
-from ropewalk.harness.reports._sentences import markdown_sentence
-from ropewalk.harness.reports._tables import markdown, page, wide
+from ropewalk.harness.reports._text import across, markdown, markdown_sentence, page
 from ropewalk.harness.reports._write import Written
 from ropewalk.harness.reports.verdict import sentences
 from ropewalk.harness.runs.provenance import Run, command, documents, facts
@@ -39,7 +38,7 @@ def write_card(
         *map(markdown_sentence, [*sentences(written.cells), *([note] if note else [])]),
         *(["![Scores against length](curves.png)"] if drawn else []),
         "The 95 % interval over documents or trials is in brackets.",
-        page([(wide(table), [])]),
+        page([(across(table), [])]),
         "### How it was measured",
         "\n".join(f"- {name}: {'; '.join(lines)}" for name, lines in known.items()),
         markdown(documents(runs)),

@@ -12,8 +12,7 @@ import pandas as pd
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder
 from ropewalk.harness.reports import _published
-from ropewalk.harness.reports._sentences import counted
-from ropewalk.harness.reports._tables import as_text
+from ropewalk.harness.reports._text import as_text, counted
 from ropewalk.harness.reports._write import save_table
 from ropewalk.harness.reports.differences import between, notes
 from ropewalk.harness.reports.differences import display as display_differences

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tabulate import tabulate
 
@@ -196,27 +195,10 @@ def channels(rope: Rope, rotation: Rotation, length: int) -> tuple[Channel, ...]
             change = "unchanged"
         elif slowed >= 1 - ROUNDING:
             change = "in part" if slowed > 1 + ROUNDING else "in full"
-        pairs.append(
-            Channel(
-                pair=pair,
-                turns=turns,
-                wavelength_unscaled=2 * math.pi / plain,
-                wavelength=2 * math.pi / new if new else None,
-                ratio=ratio,
-                change=change,
-                unseen=turns < 1 and angle > trained * (1 + ROUNDING),
-            )
-        )
+        waves = 2 * math.pi / plain, 2 * math.pi / new if new else None
+        unseen = turns < 1 and angle > trained * (1 + ROUNDING)
+        pairs.append(Channel(pair, turns, *waves, ratio, change, unseen))
     return tuple(pairs)
-
-
-def channel_frame(inspection: Inspection) -> pd.DataFrame:
-    """Return one row per scaling, length and pair; an unrotated pair has no wavelength."""
-    return pd.DataFrame(
-        {**_head(inspection, reading), **asdict(channel)}
-        for reading in inspection.readings
-        for channel in reading.channels
-    )
 
 
 def score_frame(inspection: Inspection) -> pd.DataFrame:
@@ -257,7 +239,12 @@ def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
 def write(inspection: Inspection, folder: Path) -> list[Path]:
     """Write the tables as CSV and the figures as PNG, SVG and PDF; return the files."""
     make_folder(folder)
-    pairs, scores = channel_frame(inspection), score_frame(inspection)
+    pairs = pd.DataFrame(
+        {**_head(inspection, reading), **asdict(channel)}
+        for reading in inspection.readings
+        for channel in reading.channels
+    )
+    scores = score_frame(inspection)
     files = [folder / "channels.csv", folder / "scores.csv"]
     for file, table in zip(files, (pairs, scores), strict=True):
         save_csv(table, file)
@@ -265,9 +252,9 @@ def write(inspection: Inspection, folder: Path) -> list[Path]:
     columns = ["model", "trained_length", "length", "scaling", "frequencies", octave.rename("bin")]
     curves = scores.groupby(columns, sort=False)[["distance", "mean", "low", "high"]].mean()
     with style.drawing():
-        figure = _drawn(pairs, ("pair", "wavelength"), _wavelength_axes, WAVE_NOTE)
+        figure = _drawn(pairs, "pair", "wavelength", WAVE_NOTE)
         files += save_figure(figure, folder, "wavelengths")
-        figure = _drawn(curves.reset_index(), ("distance", "mean"), _score_axes, SCORE_NOTE)
+        figure = _drawn(curves.reset_index(), "distance", "mean", SCORE_NOTE)
         files += save_figure(figure, folder, "scores")
     return files
 
@@ -283,49 +270,36 @@ SCORE_NOTE = (
 )
 
 
-def _drawn(
-    frame: pd.DataFrame,
-    curve: tuple[str, str],
-    make_axes: Callable[[Axes, pd.DataFrame], None],
-    note: str,
-) -> Figure:
+def _drawn(frame: pd.DataFrame, x: str, y: str, note: str) -> Figure:
     known = style.methods(frame)
     groups = list(known.drawn(frame).groupby("length"))
     columns = style.columns_for(len(groups))
-    figure, panels = style.sheet(len(groups), columns, 2.6)
-    room = figure.get_size_inches()[0] / columns - 0.65
-    for axes, (length, rows) in zip(panels, groups, strict=True):
-        make_axes(axes, rows)
+    figure, panels, room = style.sheet(len(groups), columns, 2.6)
+    dotted: dict[str, Any] = {"color": style.GREY, "linewidth": 0.8, "linestyle": ":", "zorder": 1}
+    for axes, (_, rows) in zip(panels, groups, strict=True):
+        first, last = rows.iloc[0], rows[x].max()
+        window = int(first["trained_length"])
+        if x == "pair":
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+            axes.minorticks_off()
+            axes.axhline(window, **dotted)
+            axes.set(xlabel="Channel pair i, fastest first", ylabel="Wavelength (tokens)")
+        else:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda value, _: style.length_label(int(value)))
+            axes.axvspan(1, min(window, last), color="0.94", linewidth=0, zorder=0)
+            axes.axvline(window, **dotted)
+            axes.set(xlabel="Distance (tokens)", ylabel="Attention score")
         for scaling, part in rows.groupby("scaling", sort=False):
             look = known.look[str(scaling)]
             if "low" in part and look != style.REST:
-                axes.fill_between(part[curve[0]], part["low"], part["high"],
-                                  color=look.color, alpha=0.08, linewidth=0)  # fmt: skip
-            known.plot(axes, part[[*curve]], str(scaling))
-        first = rows.iloc[0]
-        tokens = style.length_label(int(str(length)))
-        relative = first["length"] / first["trained_length"]
-        title = f"{first['model']}, {tokens} tokens ({relative:.3g}×)"
+                axes.fill_between(
+                    part[x], part["low"], part["high"], color=look.color, alpha=0.08, linewidth=0
+                )
+            known.plot(axes, part[[x, y]], str(scaling))
+        length = int(first["length"])
+        title = f"{first['model']}, {style.length_label(length)} tokens ({length / window:.3g}×)"
         axes.set_title(style.folded(title, room))
     known.finish(figure, panels, note)
     return figure
-
-
-def _wavelength_axes(axes: Axes, rows: pd.DataFrame) -> None:
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.minorticks_off()
-    window = rows["trained_length"].iloc[0]
-    axes.axhline(window, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
-    axes.set_xlabel("Channel pair i, fastest first")
-    axes.set_ylabel("Wavelength (tokens)")
-
-
-def _score_axes(axes: Axes, rows: pd.DataFrame) -> None:
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda value, _: style.length_label(int(value)))
-    window, last = rows["trained_length"].iloc[0], rows["distance"].max()
-    axes.axvspan(1, min(window, last), color="0.94", linewidth=0, zorder=0)
-    axes.axvline(window, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
-    axes.set_xlabel("Distance (tokens)")
-    axes.set_ylabel("Attention score")

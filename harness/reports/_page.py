@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.reports import answer, curves, position, retrieval, verdict
 from ropewalk.harness.reports._style import drawing
-from ropewalk.harness.reports._tables import without_missing
+from ropewalk.harness.reports._text import without_missing
 from ropewalk.harness.reports._write import Written, notes, sections
 from ropewalk.harness.reports.cells import cells
 from ropewalk.harness.runs.provenance import documents, facts

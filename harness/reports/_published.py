@@ -20,7 +20,7 @@ import pandas as pd
 
 from ropewalk.harness.errors import UserError, nearest
 from ropewalk.harness.plugins import load, names
-from ropewalk.harness.reports._sentences import signed, text
+from ropewalk.harness.reports._text import signed, text
 from ropewalk.harness.stats.cells import records
 
 UNTUNED = ("no", "as published")

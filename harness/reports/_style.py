@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -110,8 +110,8 @@ def paper_width() -> float:
     return float(rcParams["figure.figsize"][0])
 
 
-def sheet(panels: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a grid of panels, each ``height`` inches high."""
+def sheet(panels: int, columns: int, height: float) -> tuple[Figure, list[Axes], float]:
+    """Return a figure with a grid of panels ``height`` inches high, and the width of each."""
     rows, width = math.ceil(panels / columns), paper_width()
     if columns == 1 and width == PAGE:
         width = 0.65 * PAGE
@@ -119,7 +119,7 @@ def sheet(panels: int, columns: int, height: float) -> tuple[Figure, list[Axes]]
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for spare in axes[panels:]:
         spare.remove()
-    return figure, axes[:panels]
+    return figure, axes[:panels], width / columns - 0.65
 
 
 def columns_for(panels: int, most: int = 3) -> int:
@@ -134,6 +134,12 @@ def shown_part(groups: Sequence[T], what: str, most: int = MOST_PANELS) -> tuple
     left = len(groups) - most
     text = f" {left} of {len(groups)} {what} are left out here; the tables have all." * (left > 0)
     return list(groups[:most]), text
+
+
+def span(numbers: Iterable[int]) -> str:
+    """Return "20", or "18 to 20" for the least and the most of several."""
+    known = {*numbers}
+    return " to ".join(map(str, sorted({min(known), max(known)})))
 
 
 def folded(text: str, inches: float) -> str:

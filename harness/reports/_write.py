@@ -20,15 +20,15 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.plugins import Plugin, call, load, names
 from ropewalk.harness.reports import differences, verdict
-from ropewalk.harness.reports._sentences import markdown_text
 from ropewalk.harness.reports._style import Paper, drawing
-from ropewalk.harness.reports._tables import (
+from ropewalk.harness.reports._text import (
     Part,
     RenderedTable,
     csv,
     headed,
     latex,
     markdown,
+    markdown_text,
     page,
 )
 from ropewalk.harness.reports.cells import cells, scores

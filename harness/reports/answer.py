@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ropewalk.harness.reports import _style as style
 from ropewalk.harness.reports import cells
-from ropewalk.harness.reports._sentences import change, counted, signed, titles, unit
+from ropewalk.harness.reports._text import change, counted, signed, titles, unit
 from ropewalk.harness.reports.verdict import verdicts
 from ropewalk.harness.stats.cells import records
 from ropewalk.harness.stats.decision import MARGIN
@@ -111,19 +111,24 @@ class Mark:
     value: float
     low: float | None
     high: float | None
-    bound: float | None
-    color: str
-    marker: str
-    full: bool
+    bound: float | None = None
+    color: str = style.GREY
+    marker: str = "|"
+    full: bool = False
     use: bool = False
     cost: str = ""
     note: str = ""
 
     @property
+    def ends(self) -> list[float]:
+        """Return all that is drawn of the row."""
+        every = (self.value, self.low, self.high, self.bound)
+        return [end for end in every if end is not None]
+
+    @property
     def reach(self) -> float:
         """Return how far from 0 the row is drawn."""
-        ends = (self.value, self.low, self.high, self.bound)
-        return max(abs(end) for end in ends if end is not None)
+        return max(map(abs, self.ends))
 
 
 def _panel(
@@ -138,7 +143,7 @@ def _panel(
     if best["truncation"] is not None and best["change"] is not None:
         ends = [best[f"change{end}"] for end in ("", "_high", "_low")]
         value, low, high = (None if end is None else 1 / (1 + end) - 1 for end in ends)
-        cut = Mark(CUT, value or 0.0, low, high, None, style.GREY, "|", full=False, cost=f"0{sign}")
+        cut = Mark(CUT, value or 0.0, low, high, cost=f"0{sign}")
         marks.insert(sum(mark.value <= cut.value for mark in marks), cut)
         if abs(cut.value) <= reach:
             axes.axvline(cut.value, color=style.GREY, linewidth=0.9, linestyle="-.", zorder=1)
@@ -146,9 +151,8 @@ def _panel(
     axes.axvspan(-margin, margin, color="0.9", linewidth=0, zorder=0)
     for index, mark in enumerate(marks):
         _draw(axes, mark, index, reach, sign)
-    drawn = [mark for mark in marks if abs(mark.value) <= reach]
-    ends = [end for mark in drawn for end in (mark.value, mark.low, mark.high, mark.bound) if end]
-    low, high = max(-reach, min([0.0, *ends])), min(reach, max([0.0, *ends]))
+    ends = [0.0, *(end for mark in marks if abs(mark.value) <= reach for end in mark.ends)]
+    low, high = max(-reach, min(ends)), min(reach, max(ends))
     pad = 0.06 * (high - low) or 0.05
     axes.set_xlim(min(low - pad, -1.5 * margin), max(high + pad, 1.5 * margin))
     axes.set_ylim(len(marks) - 0.4, -0.6)

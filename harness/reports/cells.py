@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ropewalk.harness.reports._sentences import text
-from ropewalk.harness.reports._tables import across
+from ropewalk.harness.reports._text import across, text
 from ropewalk.harness.stats.cells import CELL, cell_scores, in_option, once, records
 from ropewalk.harness.stats.checkpoints import separated
 from ropewalk.harness.stats.decision import MARGIN, Family, decide, overall

@@ -14,7 +14,7 @@ from matplotlib.ticker import NullLocator, PercentFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.reports._sentences import titles
+from ropewalk.harness.reports._text import titles
 from ropewalk.harness.reports.seeds import ENDING, over_seeds
 from ropewalk.harness.reports.seeds import make as of_seeds
 from ropewalk.harness.stats.cells import cell_scores, records
@@ -73,8 +73,8 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
     columns = style.columns_for(len(groups), kinds if several and 1 < kinds < most else most)
     lines = max(rows["scaling"].nunique() for _, rows in groups) + 1
     height = max(2.7, LINE * lines + 0.9 if labelled else 0)
-    figure, panels = style.sheet(len(groups), columns, height)
-    room = figure.get_size_inches()[0] / columns - (1.75 if labelled else 0.65)
+    figure, panels, room = style.sheet(len(groups), columns, height)
+    room -= 1.1 * labelled
     first: dict[str, Axes] = {}
     for axes, ((model, task), rows) in zip(panels, groups, strict=True):
         if first.setdefault(str(task), axes) is not axes:
@@ -95,8 +95,16 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
         metric = str(rows["metric"].iloc[0])
         axes.set_ylabel(metric.replace("_", " ").capitalize() + " (%)" * (metric in SHARES))
         axes.set_xlabel(f"Context length (tokens{', trained windows' if room > 2 else ''})")
-    shown = pd.concat([rows for _, rows in groups])
-    caption = f"{_facts(shown, named)}{about}{TRUNCATED if cuts else ''}"
+    shown, counts = pd.concat([rows for _, rows in groups]), []
+    for task, n in shown.dropna(subset="score").groupby("task", sort=False)["n"]:
+        counts.append(f"{style.span(n)} ({named[str(task)]})")
+    better = " and ".join(
+        f"{'lower' if metric in LOWER else 'higher'} {metric}"
+        for metric in shown["metric"].unique()
+    )
+    caption = "" if several else f"{shown['model'].iloc[0]}. "
+    caption += f"Better: {better}. n per point: {', '.join(counts)}."
+    caption += f"{about}{TRUNCATED if cuts else ''}"
     caption += "".join(f" {SIGNS[mark]} {name}." for name, mark in _lost(table).items())
     known.finish(figure, panels, caption + left_out, legend=not labelled)
     return figure
@@ -253,15 +261,3 @@ def spread(places: Sequence[float], line: float) -> list[float]:
         centers[index] = min(centers[index], ceiling - line / 2)
         ceiling = centers[index] - line / 2
     return centers
-
-
-def _facts(table: pd.DataFrame, named: Mapping[str, str]) -> str:
-    counts = []
-    for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
-        counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({named[str(task)]})")
-    better = " and ".join(
-        f"{'lower' if metric in LOWER else 'higher'} {metric}"
-        for metric in table["metric"].unique()
-    )
-    models = f"{table['model'].iloc[0]}. " if table["model"].nunique() == 1 else ""
-    return f"{models}Better: {better}. n per point: {', '.join(counts)}."

@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ropewalk.harness.reports import cells
-from ropewalk.harness.reports._sentences import change
-from ropewalk.harness.reports._tables import across
+from ropewalk.harness.reports._text import across, change
 from ropewalk.harness.stats.cells import CELL
 from ropewalk.harness.stats.differences import NOT_COMPARED, SAME
 from ropewalk.harness.stats.differences import between as between

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ropewalk.harness.reports._sentences import text
-from ropewalk.harness.reports._tables import across
+from ropewalk.harness.reports._text import across, text
 from ropewalk.harness.stats.cells import CELL, cell_scores, in_option
 from ropewalk.tasks._intervals import Ratio, ratio
 

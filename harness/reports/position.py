@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.reports._sentences import titles
+from ropewalk.harness.reports._text import titles
 
 MOST_PANELS = 4
 WINDOW = ["trained_length", "unit", "start", "bucket", "tokens", "losses"]
@@ -36,8 +36,7 @@ def make(frame: pd.DataFrame) -> Figure:
     every = list(table.groupby(["model", "task", "length"], sort=False))
     groups, left_out = style.shown_part(every, "panels")
     columns = style.columns_for(len(groups))
-    figure, panels = style.sheet(len(groups), columns, 2.6)
-    room = figure.get_size_inches()[0] / columns - 0.65
+    figure, panels, room = style.sheet(len(groups), columns, 2.6)
     parts = [part for part in ("model", "task") if table[part].nunique() > 1]
     for axes, (_, rows) in zip(panels, groups, strict=True):
         for scaling, curve in rows.groupby("scaling", sort=False):
@@ -50,9 +49,9 @@ def make(frame: pd.DataFrame) -> Figure:
         axes.set_title(style.folded(", ".join(title), room), pad=style.SIZE + 4)
     for axes in panels[::columns]:
         axes.set_ylabel("Loss (nats per token),\nlower is better")
-    counts = " to ".join(map(str, sorted({table["documents"].min(), table["documents"].max()})))
     kind = ", ".join(f"{model}, {named[str(task)]}" for (model, task), _ in kinds)
-    note = f"{kind}; {counts} documents; a point is the mean of the positions around it."
+    note = f"{kind}; {style.span(table['documents'])} documents; a point is the mean of the "
+    note += "positions around it."
     known.finish(figure, panels, note + left_out)
     return figure
 

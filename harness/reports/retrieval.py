@@ -16,8 +16,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.reports._sentences import percent, text, titles
-from ropewalk.harness.reports._tables import across, heading
+from ropewalk.harness.reports._text import across, heading, percent, text, titles
 from ropewalk.harness.stats.cells import CELL, records
 from ropewalk.harness.stats.measure import SHARES
 from ropewalk.tasks._intervals import draws, macro_average, proportion
@@ -84,16 +83,12 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
     table = table.assign(relative_length=table["length"] / table["trained_length"])
     kept = []
     for _, cells in table.groupby(["model", "scaling", "part"], sort=False):
-        whole = bool(cells["score"].notna().all())
         by_length = cells.sort_values("length")
-        reached = by_length[(by_length["score"] >= threshold - ROUNDING).cummin()]
-        kept.append(
-            cells.assign(
-                average=cells["score"].mean() if whole else None,
-                effective_length=reached["length"].max() if whole and len(reached) else None,
-                threshold=threshold,
-            )
-        )
+        reached = by_length["length"][(by_length["score"] >= threshold - ROUNDING).cummin()]
+        facts = {"average": cells["score"].mean(), "effective_length": reached.max()}
+        if cells["score"].isna().any():
+            facts = dict.fromkeys(facts)
+        kept.append(cells.assign(**facts, threshold=threshold))
     result = pd.concat(kept, ignore_index=True).astype({"average": float})
     result["effective_length"] = result["effective_length"].astype("Int64")
     metric = result.pop("metric")
@@ -110,26 +105,24 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     for model, rows in table[table["part"] == MEAN].groupby("model", sort=False):
         mean = tables[heading(first, rows["metric"].iloc[0], str(model))]
         below = f"< {style.length_label(int(rows['length'].min()))}"
-        every = records(rows.drop_duplicates("scaling"))
-        averages = [row["average"] for row in every]
-        mean["average"] = ["" if of is None else f"{100 * of:.1f} %" for of in averages]
-        mean["effective length"] = [
-            "" if row["average"] is None else _reach(row, below) for row in every
-        ]
+        texts = []
+        for row in records(rows.drop_duplicates("scaling")):
+            reach = row["effective_length"]
+            length = below if reach is None else style.length_label(reach)
+            known = row["average"] is not None
+            texts.append((f"{100 * row['average']:.1f} %", length) if known else ("", ""))
+        mean[["average", "effective length"]] = texts
     order = sorted(tables, key=lambda title: not title.startswith(first))
     return {title: tables[title] for title in order}
-
-
-def _reach(row: Mapping[str, Any], below: str) -> str:
-    length = row["effective_length"]
-    return below if length is None else style.length_label(length)
 
 
 def notes(table: pd.DataFrame) -> list[str]:
     """Return how many trials there are, what is missing, and when a length is effective."""
     counts = table.loc[(table["part"] != MEAN) & table["score"].notna(), "n"]
-    trials = " to ".join(map(str, sorted({counts.min(), counts.max()}))) if len(counts) else "none"
-    texts = [TRIALS.format(trials), EFFECTIVE.format(100 * table["threshold"].iloc[0])]
+    texts = [
+        TRIALS.format(style.span(counts) if len(counts) else "none"),
+        EFFECTIVE.format(100 * table["threshold"].iloc[0]),
+    ]
     return texts + [LACKING] * bool((table["status"] == "missing").any())
 
 
@@ -198,7 +191,7 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     columns = style.columns_for(len(every), 3 if widest <= 7 else 2 if widest <= 10 else 1)
     height = max(0.9, min(0.2 * deepest, 2.4))
     groups, left_out = style.shown_part(every, "maps", columns * int(TALLEST / (height + 0.75)))
-    figure, panels = style.sheet(len(groups), columns, height + 0.75)
+    figure, panels, _ = style.sheet(len(groups), columns, height + 0.75)
     if widest > 7:
         figure.set_figwidth(style.paper_width())
     room = (figure.get_size_inches()[0] - 0.9) / columns - 0.35
@@ -232,10 +225,9 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     bar.outline.set_visible(False)
     alike = [samples[name].iloc[0] for name in ("model", "task") if name not in parts]
     what = f"{', '.join(named.get(name, name) for name in alike)}. " if alike else ""
-    sizes = " to ".join(map(str, sorted({min(counts), max(counts)})))
     if len(best) == MOST_METHODS:
         left_out += f" At most the best {MOST_METHODS} methods at the longest length are drawn."
-    figure.set_label(CAPTION.format(what, sizes) + HATCHED * unknown + left_out)
+    figure.set_label(CAPTION.format(what, style.span(counts)) + HATCHED * unknown + left_out)
     return figure
 
 
@@ -266,9 +258,7 @@ def _heat_map(
                 red, green, blue, _ = mesh.cmap(share)
                 dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
                 count = int(trials.to_numpy(float)[row, column])
-                few = count < FEW and math.isclose(
-                    share * count, round(share * count), abs_tol=1e-9
-                )
+                few = count < FEW and abs(share * count - round(share * count)) < 1e-9
                 axes.text(
                     column, row, f"{share * count:.0f} of {count}" if few else percent(share),
                     color="white" if dark else "black", fontsize=style.SIZE - 1.5, ha="center",

@@ -12,8 +12,7 @@ from typing import Any
 import pandas as pd
 from scipy.special import stdtrit
 
-from ropewalk.harness.reports._sentences import change, text
-from ropewalk.harness.reports._tables import across
+from ropewalk.harness.reports._text import across, change, text
 from ropewalk.harness.stats.cells import CELL
 from ropewalk.harness.stats.checkpoints import labels, separated
 from ropewalk.harness.stats.decision import requested_units

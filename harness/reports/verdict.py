@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ropewalk.harness.reports._sentences import bound, change, counted, signed, text
-from ropewalk.harness.reports._tables import as_text, folded
+from ropewalk.harness.reports._text import as_text, bound, change, counted, folded, signed, text
 from ropewalk.harness.reports.cells import make as cells_of
 from ropewalk.harness.reports.cells import scores
 from ropewalk.harness.stats.cells import records

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from ropewalk.harness.reports import _write as write
 from ropewalk.harness.reports import curves
 from ropewalk.harness.reports._style import COLUMN, Paper, drawing, methods
-from ropewalk.harness.reports._tables import latex
+from ropewalk.harness.reports._text import latex
 from tests.frames import PERPLEXITY, sweep
 
 FRAME = sweep(lengths=(256, 2048))

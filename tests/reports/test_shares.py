@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.harness.reports import cells, seeds
-from ropewalk.harness.reports._sentences import bound, rounded_up
+from ropewalk.harness.reports._text import bound, rounded_up
 from ropewalk.tasks._intervals import proportion
 from tests.frames import Row, asked
 

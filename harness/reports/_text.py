@@ -1,0 +1,297 @@
+"""How numbers, sentences and tables are written: for the screen, in Markdown and in LaTeX."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Context
+from textwrap import wrap
+from typing import Any
+
+import pandas as pd
+from tabulate import LATEX_ESCAPE_RULES, MIN_PADDING, tabulate
+
+from ropewalk.harness.stats.cells import once, records
+from ropewalk.harness.stats.measure import SHARES
+
+SMALL = 0.1  # scores below it, as divergences in nats, differ by less than a hundredth
+LARGE = 1_000_000  # bounds above it are written with a power of ten
+MOST_NAMED = 6  # methods in one list; the table has them all
+
+
+def text(cell: Mapping[Any, Any], digits: int | None = None) -> str:
+    """Return "12.3 [11.0, 13.9]", "85 % [76, 91]", or the status where there is no score.
+
+    Unset, ``digits`` after the point are as many as the size of the score calls for.
+    """
+    score, status = cell["score"], cell["status"]
+    if pd.isna(score):
+        return str(status).replace("_", " ")
+    scale, unit = (100, " %") if cell["metric"] in SHARES else (1, "")
+    if digits is None:
+        size = abs(score)
+        digits = 0 if unit or size >= 100 else 1 if size >= 10 else 2 if size >= SMALL else 4
+    value = f"{scale * score:.{digits}f}{unit}"
+    if pd.notna(cell["low"]) and pd.notna(cell["high"]):
+        value += f" [{scale * cell['low']:.{digits}f}, {scale * cell['high']:.{digits}f}]"
+    return value if status == "ok" else f"{value} ({status.split(' ok')[0]})"
+
+
+def bound(regret: float | None, *, relative: bool, metric: str) -> str:
+    """Return a regret rounded up: "2.2 %", "13 pp" (percentage points), or "" without a bound."""
+    if regret is None:
+        return ""
+    shown = unit(relative=relative, metric=metric)
+    return f"{rounded_up(100 * regret if shown else regret)}{shown}"
+
+
+def unit(*, relative: bool, metric: str) -> str:
+    """Return the unit of a difference: percent, percentage points, or that of the score itself."""
+    return " %" if relative else " pp" if metric in SHARES else ""
+
+
+def percent(share: float) -> str:
+    """Return a share in whole percent; halves are rounded up."""
+    return f"{math.floor(round(100 * share, 6) + 0.5)}"
+
+
+def at_most(share: float) -> str:
+    """Return a bound that is a share, rounded up: "2.2 %"."""
+    return f"{rounded_up(100 * share)} %"
+
+
+def rounded_up(value: float) -> str:
+    """Return a bound of 0 or more in two digits, or as a whole number; it is not below the value.
+
+    An error of the last binary digit is no reason to round up: 5.000000000000001 is "5".
+    """
+    whole = math.floor(math.log10(value)) + 1 if 1 <= value < LARGE else 2
+    rounding = Context(prec=max(2, whole), rounding=ROUND_CEILING)
+    rounded = rounding.create_decimal(f"{value:.9g}").normalize()
+    return f"{rounded:,f}" if value < LARGE else f"{rounded:.1e}"
+
+
+def signed(
+    value: float | None, low: float | None = None, high: float | None = None, unit: str = " %"
+) -> str:
+    """Return a difference as tables have it: "+1.2 % [−0.3, +2.6]"; "" where it is not known.
+
+    With a ``unit``, % or percentage points, the numbers are shares.
+    """
+    texts = []
+    for end in (value, low, high):
+        if end is not None and not pd.isna(end):
+            share = f"{100 * end:+.1f}" if abs(end) < 0.1 else f"{100 * end:+,.0f}"
+            written = share if unit else f"{end:+.3g}"
+            texts.append("0" if end == 0 else written.replace("-", "−"))
+    around = f" [{texts[1]}, {texts[2]}]" if len(texts) == 3 else ""
+    return f"{texts[0]}{unit}{around}" if texts else ""
+
+
+def change(row: Mapping[Any, Any], name: str = "change") -> str:
+    """Return the difference of this name in a row, with its interval."""
+    shown = unit(relative=row["relative"], metric=row["metric"])
+    return signed(row[name], row[f"{name}_low"], row[f"{name}_high"], shown)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return "`a`, `b` and `c`"; of many the first and how many more."""
+    marked = [f"`{name}`" for name in names]
+    if len(marked) > MOST_NAMED:
+        marked[MOST_NAMED - 1 :] = [f"{len(marked) - MOST_NAMED + 1} more"]
+    return marked[0] if len(marked) == 1 else f"{', '.join(marked[:-1])} and {marked[-1]}"
+
+
+def counted(count: int, nouns: str) -> str:
+    """Return "1 document" or "3 documents"."""
+    return f"{count:,} {nouns.removesuffix('s') if count == 1 else nouns}"
+
+
+def are(count: int) -> str:
+    """Return the verb of so many: "is" or "are"."""
+    return "is" if count == 1 else "are"
+
+
+MARKUP = re.compile(r"([\\`*<|~$]|](?=[(\[:]))")
+
+
+def markdown_text(text: object) -> object:
+    """Return a text with Markdown's signs escaped; anything else is returned unchanged.
+
+    A ``_`` inside a word, a ``#`` inside a line and brackets without a link are no markup.
+    """
+    return MARKUP.sub(r"\\\1", " ".join(text.split())) if isinstance(text, str) else text
+
+
+def markdown_sentence(text: str) -> str:
+    """Return a sentence whose signs Markdown takes as they are; `names` in backticks stay code."""
+    parts = " ".join(text.split()).split("`")
+    parts[::2] = [MARKUP.sub(r"\\\1", part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+PROTOCOLS = {
+    "tail": "Perplexity on the last {:,} tokens",
+    "prefix": "Perplexity on whole windows",
+    "sliding": "Perplexity in a sliding window",
+    "disjoint": "Perplexity in disjoint windows",
+    "overlapping": "Perplexity in overlapping windows",
+}
+SPELLED = {"niah": "NIAH", "ruler": "RULER", "qa": "QA", "window_kl": "KL divergence per token"}
+
+
+@once
+def titles(frame: pd.DataFrame) -> dict[str, str]:
+    """Return a title for every task label of a frame; its options where two would be alike."""
+    named: dict[str, str] = {}
+    for task, rows in frame.groupby("task", sort=False):
+        family, metric = str(task).partition(":")[0], str(rows["metric"].iloc[0])
+        protocols = rows.get("protocol", pd.Series(dtype=str)).dropna().head(1)
+        name = SPELLED.get(family, family.replace("_", " ").capitalize())
+        name += f" {metric.replace('_', ' ')}" * (metric != family)
+        for protocol in protocols if metric == "perplexity" else ():
+            # With slide, the windows of shorter lengths share the targets of the longest.
+            targets = rows["weight"][rows["length"] == rows["length"].max()].mode()
+            title = PROTOCOLS.get(protocol, name)
+            name = title.format(*map(int, targets)) if len(targets) else title.replace(" {:,}", "")
+        named[str(task)] = name
+    every = list(named.values())
+    for label, title in named.items():
+        if every.count(title) > 1:
+            named[label] = f"{title} ({label.partition(':')[2] or 'default'})"
+    return named
+
+
+@dataclass(frozen=True)
+class RenderedTable:
+    """A table report: what it is about, its rows, its tables for people, and what they mean."""
+
+    about: str
+    table: pd.DataFrame
+    display: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    JSON = ("about", "table", "notes")
+
+
+ESCAPES = str.maketrans(dict[str, Any](LATEX_ESCAPE_RULES))
+LATEX_SIGNS = str.maketrans(
+    {
+        "−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "×": r"$\times$", "|": "$|$",
+        "ρ": r"$\rho$", "◂": r"$\triangleleft$", "▸": r"$\triangleright$",
+        "▾": r"$\bigtriangledown$", "†": r"$\dagger$",
+    }
+)  # fmt: skip
+Part = tuple[Mapping[str, pd.DataFrame], Sequence[str]]  # tables by their titles, and sentences
+
+
+def across(
+    table: pd.DataFrame, written: Callable[[dict[str, Any]], str] = text
+) -> dict[str, pd.DataFrame]:
+    """Put the texts of the rows of every length side by side, one table per model and task."""
+    tables, table = {}, table.assign(text=list(map(written, records(table))))
+    for (model, task), rows in table.groupby(["model", "task"], sort=False):
+        relative = rows.set_index("length")["relative_length"]
+        texts = rows.pivot(index="scaling", columns="length", values="text").fillna("")
+        texts = texts.reindex(rows["scaling"].unique())
+        texts.columns = [f"{n} ({relative.loc[[n]].iloc[0]:.3g}×)" for n in texts.columns]
+        title = heading(str(task), str(rows["metric"].iloc[0]), str(model))
+        tables[title] = texts.rename_axis("scaling").reset_index()
+    return tables
+
+
+def headed(tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Head a frame's methods "model" where they are models that are compared as methods."""
+    names = {"scaling": "model"} if "of_model" in frame else {}
+    return {title: table.rename(columns=names) for title, table in tables.items()}
+
+
+def heading(task: str, metric: str, model: str) -> str:
+    """Return the title of one model's and task's table; a task named for its metric needs one."""
+    named = task if task.partition(":")[0] == metric else f"{task}, {metric}"
+    return f"{named} [95 % interval], {model}"
+
+
+def as_text(table: pd.DataFrame, width: int = 80) -> str:
+    """Return a table in columns, in parts with the same first column where it is too wide."""
+    names = [str(name) for name in table]
+    rows = [[str(cell) for cell in row] for row in without_missing(table).to_numpy().tolist()]
+    head = [f"{name}{' ' * MIN_PADDING}" for name in names]  # as tabulate widens it
+
+    def widths() -> list[int]:
+        columns = zip(head, *rows, strict=True)
+        return [max(len(line) for cell in own for line in cell.split("\n")) + 2 for own in columns]
+
+    if sum(widths()) > width:  # an interval is below its score
+        rows = [[row[0], *(cell.replace(" [", "\n[") for cell in row[1:])] for row in rows]
+    parts, sizes = [[0]], widths()  # the columns of each part, which begins with the first
+    for at in range(1, len(names)):
+        if len(parts[-1]) > 1 and sum(sizes[other] for other in [*parts[-1], at]) > width:
+            parts.append([0])
+        parts[-1].append(at)
+    texts = []
+    for columns in parts:
+        shown, heads = ([[row[at] for at in columns] for row in of] for of in (rows, [names]))
+        align = ["left", *["right"] * (len(columns) - 1)]
+        texts.append(tabulate(shown, heads[0], "simple", colalign=align, disable_numparse=True))
+    return "\n\n".join(texts)
+
+
+def folded(text: str, width: int = 80) -> str:
+    """Return a text in lines of this width, none of which breaks a number with its interval."""
+    kept = re.sub(r"(?<=\d)(,?) (?=[\[+−\d%])", "\\1\u00a0", text).replace(" pp", "\u00a0pp")
+    return "\n".join(wrap(kept, width, subsequent_indent="  ", break_long_words=False)).replace(
+        "\u00a0", " "
+    )
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """Return a pipe table; what is missing is empty."""
+    plain = without_missing(table).map(markdown_text)
+    plain = plain.rename(columns=markdown_text)
+    return plain.to_markdown(index=False, disable_numparse=True)
+
+
+def page(parts: Sequence[Part]) -> str:
+    """Return a Markdown page: the sentences of every part, then each table under its title."""
+    texts = []
+    for shown, words in parts:
+        texts += [f"{markdown_sentence(sentence)}\n" for sentence in words]
+        texts += [
+            f"### {markdown_text(title)}\n\n{markdown(table)}\n" for title, table in shown.items()
+        ]
+    return "\n".join(texts)
+
+
+def csv(table: pd.DataFrame) -> str:
+    """Return a table for programs and spreadsheets."""
+    return table.to_csv(index=False, lineterminator="\n")
+
+
+def without_missing(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with empty texts for what is missing."""
+    return table.astype(object).where(table.notna(), "")
+
+
+def latex(table: pd.DataFrame, caption: str, label: str, bold: pd.DataFrame | None = None) -> str:
+    """Return a table of LaTeX, which needs the package booktabs.
+
+    ``bold`` is a table of the same shape with a text in the place of every cell that is bold.
+    """
+    shown = without_missing(table).astype(str)
+    style = shown.style.hide(axis="index").format(escape="latex")
+    style = style.format_index(escape="latex", axis=1)
+    if bold is not None:
+        marks = (bold == "bold").reindex(columns=shown.columns, fill_value=False)
+        marks = marks.replace({True: "textbf:--rwrap;", False: ""})
+        style = style.apply(lambda _: marks, axis=None)
+    text = style.to_latex(
+        hrules=True,
+        caption=caption.translate(ESCAPES),
+        label=f"tab:{label}",
+        column_format="l" + "r" * (len(table.columns) - 1),
+        position_float="centering",
+    )
+    return str(text).translate(LATEX_SIGNS)
