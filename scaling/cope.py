@@ -1,5 +1,6 @@
 """CoPE: the slow channels fade out, or stop turning, on top of a method (arXiv:2602.05258)."""
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -43,7 +44,5 @@ def frequencies(
     weights = torch.zeros(pairs - first)
     if clip == "soft":
         weights = 0.5 * (1.0 + torch.cos(torch.linspace(0.0, torch.pi, pairs - first)))
-    return Frequencies(
-        torch.cat([inner.inv_freq[:first], inner.inv_freq[first:] * weights]),
-        inner.attention_factor,
-    )
+    faded = torch.cat([inner.inv_freq[:first], inner.inv_freq[first:] * weights])
+    return replace(inner, inv_freq=faded)

@@ -1,6 +1,7 @@
 """LaMPE: far positions mapped into a span that depends on the length (ACL 2026, 2508.02308)."""
 
 import math
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -64,7 +65,7 @@ def bands(
     ``near`` and of exactly length - R. Its script for RULER has a fixed span and no far corner.
     """
     plain = frequencies_on(on, rope, length)
-    frequencies = Frequencies(plain.inv_freq, plain.attention_factor * ATTENTION_FACTOR)
+    frequencies = replace(plain, attention_factor=plain.attention_factor * ATTENTION_FACTOR)
     unit = min(1.0, rope.trained_length / 8192)
     close = max(1, int(512 * unit)) if near is None else near
     corner = max(1, int(200 * unit)) if tail is None else tail

@@ -1,5 +1,6 @@
 """What the checkpoint ships: its own scaling, as transformers reads it (modeling_rope_utils)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import ModuleType
@@ -17,6 +18,8 @@ TYPES: dict[str, ModuleType] = {
     "llama3": llama3,
     "longrope": longrope,
 }
+BETA = "llama_4_scaling_beta"  # of Ministral 3 and Mistral 4
+LATENT = "latent"  # whether the keys are latent (MLA): such a model reads mscale_all_dim
 DUAL_CHUNK = "dual_chunk_attention_config"  # of Qwen2.5-1M and Qwen3-2507
 
 
@@ -69,7 +72,26 @@ def frequencies(rope: Rope, length: int) -> Frequencies:
     window = None if kind == "dynamic" else _optional(rope, "original_max_position_embeddings")
     scaled = rope if window is None else replace(rope, trained_length=int(window))
     result: Frequencies = TYPES[kind].frequencies(scaled, length, **options)
-    return result
+    return replace(result, logit_scale=logit_scale(rope), temperature=temperature(rope))
+
+
+def logit_scale(rope: Rope) -> float:
+    """Return the shipped softmax scale of latent attention over the plain one, mu^2.
+
+    mu = 0.1 * mscale_all_dim * ln(factor) + 1 (DeepSeek-V3, modeling_deepseek_v3.py).
+    """
+    all_dim, factor = (_optional(rope, name) or 0.0 for name in ("mscale_all_dim", "factor"))
+    if not rope.shipped.get(LATENT) or not all_dim or factor <= 1:
+        return 1.0
+    mu = 0.1 * all_dim * math.log(factor) + 1.0
+    return mu * mu
+
+
+def temperature(rope: Rope) -> tuple[float, int] | None:
+    """Return beta and step of the shipped scale of queries by position (Ministral 3)."""
+    if not (beta := _optional(rope, BETA)):
+        return None
+    return beta, int(_required(rope, "original_max_position_embeddings"))
 
 
 def ships(rope: Rope) -> bool:

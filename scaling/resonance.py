@@ -1,6 +1,7 @@
 """Resonance RoPE: wavelengths rounded to whole tokens, on top of a method (arXiv:2403.00071)."""
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -23,4 +24,4 @@ def frequencies(rope: Rope, length: int, *, on: Method = none.frequencies) -> Fr
     """
     inner = frequencies_on(on, rope, length)
     wavelengths = torch.round(2 * math.pi / inner.inv_freq)  # inf for one that does not rotate
-    return Frequencies(2 * math.pi / wavelengths, inner.attention_factor)
+    return replace(inner, inv_freq=2 * math.pi / wavelengths)

@@ -17,20 +17,22 @@ def bands(
     *,
     scale: float = 0.1,
     floor: int | None = None,
+    offset: int = 1,
+    layers: str = "all",
     on: Method = none.frequencies,
 ) -> Bands | Frequencies:
-    """Return a method with each query scaled by 1 + scale * ln(1 + floor((m + 1) / floor)).
+    """Return a method with each query scaled by 1 + scale * ln(1 + floor((m + offset) / floor)).
 
-    m counts from 0. ``floor`` is in tokens, by default the trained window (Llama 4: 8192). ``on``
-    is any method, including one that moves positions. Inside the window it is that method alone,
-    except for the last token of the window.
-
-    Differs from Llama 4, where only the layers without a rotary embedding are scaled; here all that
-    attend to the whole context are.
+    m counts from 0. ``floor`` is in tokens, by default the trained window (Llama 4: 8192). Llama 4
+    has ``layers=unrotated``, those without a rotary embedding; Ministral 3 has ``offset=0``.
+    ``layers`` are those of ``log_n``. ``on`` is any method, including one that moves positions.
+    Inside the window it is that method alone, except for the last token at offset 1.
     """
     step = rope.trained_length if floor is None else floor
+    if offset < 0:
+        raise ValueError(f"offset must be 0 or more, got {offset}")
     if step < 1 or not (math.isfinite(scale) and scale >= 0):
         raise ValueError(f"floor must be 1 or more and scale 0 or more, got {step} and {scale}")
-    here = torch.arange(1, length + 1, dtype=torch.float64)
+    here = torch.arange(offset, length + offset, dtype=torch.float64)
     growth = 1 + scale * (1 + (here / step).floor()).log()
-    return rotation_on(on, rope, length).as_bands(length).scaled(growth).plainest()
+    return rotation_on(on, rope, length).as_bands(length).scaled(growth, layers).plainest()

@@ -165,10 +165,16 @@ class Frequencies(Rotation):
     ``inv_freq`` is float32 ``(rotary_dim // 2,)``, radians per token, fastest first;
     ``attention_factor`` multiplies cos and sin, so attention logits by its square. Raises
     ValueError for anything that cannot be a rotary embedding.
+
+    Two factors are outside the rotary embedding. ``logit_scale`` multiplies the logits of every
+    layer, as DeepSeek's softmax scale. ``temperature`` (beta, step) multiplies the query at
+    position m by 1 + beta * ln(1 + floor(m / step)), as the model's own code does (Ministral 3).
     """
 
     inv_freq: torch.Tensor
     attention_factor: float = 1.0
+    logit_scale: float = 1.0
+    temperature: tuple[float, int] | None = None
 
     def __post_init__(self) -> None:
         row: Any = self.inv_freq  # a user's method may give anything
@@ -182,22 +188,44 @@ class Frequencies(Rotation):
                 f"inv_freq must be finite and not negative, got {float(row[pair]):g} for channel"
                 f" pair {pair}"
             )
-        if not 0 < self.attention_factor < math.inf:
-            raise ValueError(f"attention_factor must be positive, got {self.attention_factor}")
+        for name in ("attention_factor", "logit_scale"):
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise ValueError(f"{name} must be positive, got {value}")
 
     @property
     def fingerprint(self) -> str:
         numbers = self.inv_freq.detach().cpu().contiguous().numpy().tobytes()
         factor = float(self.attention_factor).hex().encode()
-        return hashlib.sha256(numbers + factor).hexdigest()[:16]
+        outside = json.dumps(self._outside()).encode() if self._outside() else b""
+        return hashlib.sha256(numbers + factor + outside).hexdigest()[:16]
+
+    def _outside(self) -> dict[str, Any]:
+        """Return what it scales outside the rotary embedding; empty for nothing."""
+        both = {"logit_scale": self.logit_scale, "temperature": self.temperature}
+        return {name: value for name, value in both.items() if value not in (1.0, None)}
+
+    def inside(self) -> Frequencies:
+        """Return the same rotary embedding, with nothing scaled outside it."""
+        return Frequencies(self.inv_freq, self.attention_factor) if self._outside() else self
+
+    def query_scale(self, length: int) -> torch.Tensor:
+        """Return what multiplies each query outside the rotary embedding, float64 ``(length,)``."""
+        beta, step = self.temperature or (0.0, 1)
+        here = torch.arange(length, dtype=torch.float64)
+        return self.logit_scale * (1 + beta * (1 + (here / step).floor()).log())
 
     def frequency_sets(self) -> tuple[Frequencies, ...]:
         return (self,)
+
+    @property
+    def strength(self) -> float:
+        return super().strength * self.logit_scale
 
     def to_record(self) -> dict[str, Any]:
         return {
             "attention_factor": float(self.attention_factor),
             "inv_freq": self.inv_freq.tolist(),
+            **self._outside(),
         }
 
 
@@ -390,7 +418,8 @@ class Bands(Rotation):
     """An attention whose query-key pairs are rotated band by band, under one softmax.
 
     No pair is in two bands; a pair in none is not attended to. ``query_scale`` multiplies each
-    query, so its logits (float64 ``(length,)``), in every full-attention layer, rotary or not.
+    query, so its logits (float64 ``(length,)``), in the full-attention layers ``scaled_in``: "all",
+    "unrotated" (those without a rotary embedding), or "2" (from the third layer on).
     ``length`` is the context in tokens. Raises ValueError where bands overlap or a query is left
     without a key.
     """
@@ -398,11 +427,18 @@ class Bands(Rotation):
     length: int
     bands: tuple[Band, ...]
     query_scale: torch.Tensor | None = None
+    scaled_in: str = "all"
     moves_positions = True
 
     def __post_init__(self) -> None:
         kept = tuple(b for b in (band.upto(self.length) for band in self.bands) if b.pairs)
+        outer = kept[0].frequencies
+        if outer.inside() is not outer:  # all bands have those of one method
+            kept = tuple(replace(b, frequencies=b.frequencies.inside()) for b in kept)
         object.__setattr__(self, "bands", kept)
+        if outer.inside() is not outer:
+            whole = self.scaled(outer.query_scale(self.length))
+            object.__setattr__(self, "query_scale", whole.query_scale)
         rows = torch.cat([band.start + torch.arange(len(band.first)) for band in kept])
         first, end = (torch.cat([getattr(b, name) for b in kept]) for name in ("first", "end"))
         order = torch.argsort(rows * (self.length + 1) + first)
@@ -427,6 +463,8 @@ class Bands(Rotation):
             digest.update(b"blended" * band.blended)
         if self.query_scale is not None:
             digest.update(_bytes(self.query_scale))
+        if self.scaled_in != "all":
+            digest.update(self.scaled_in.encode())
         return digest.hexdigest()[:16]
 
     def frequency_sets(self) -> tuple[Frequencies, ...]:
@@ -479,14 +517,27 @@ class Bands(Rotation):
     def as_bands(self, length: int) -> Bands:
         return self
 
-    def scaled(self, scale: torch.Tensor) -> Bands:
-        """Return the attention with each query multiplied by its scale, float64 ``(length,)``."""
+    def scaled(self, scale: torch.Tensor, layers: str = "all") -> Bands:
+        """Return the attention with each query multiplied by its scale, float64 ``(length,)``.
+
+        ``layers`` are those of ``scaled_in``.
+        """
+        if layers not in ("all", "unrotated") and not layers.isdecimal():
+            raise ValueError(f"layers must be all, unrotated or a number, got {layers!r}")
+        if self.query_scale is not None and layers != self.scaled_in:
+            raise ValueError(f"layers={layers} cannot build on queries scaled in other layers")
         before = 1.0 if self.query_scale is None else self.query_scale
-        return replace(self, query_scale=scale * before)
+        return replace(self, query_scale=scale * before, scaled_in=layers)
+
+    def scales(self, layer: int, *, rotated: bool) -> bool:
+        """Return whether the queries of a full-attention layer are scaled."""
+        if self.query_scale is None or not self.scaled_in.isdecimal():
+            return self.query_scale is not None and not (rotated and self.scaled_in == "unrotated")
+        return layer >= int(self.scaled_in)
 
     def upto(self, length: int) -> Bands | Frequencies:
         scale = None if self.query_scale is None else self.query_scale[:length]
-        return Bands(length, self.bands, scale).plainest()
+        return Bands(length, self.bands, scale, self.scaled_in).plainest()
 
     def plainest(self) -> Bands | Frequencies:
         """Return only frequencies where the bands are equivalent to them.
@@ -496,7 +547,7 @@ class Bands(Rotation):
         """
         scale = self.query_scale
         if scale is not None and bool((scale == 1).all()):
-            return replace(self, query_scale=None).plainest()
+            return replace(self, query_scale=None, scaled_in="all").plainest()
         if scale is not None or len({one.fingerprint for one in self.frequency_sets()}) > 1:
             return self
         whole = self.pairs == self.length * (self.length + 1) // 2

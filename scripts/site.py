@@ -253,13 +253,15 @@ def _files(folder: Path) -> dict[str, str]:
     (folder / "heads.json").write_text(json.dumps({"outlier_shares": ranks.tolist()}))
     (folder / "factors.json").write_text(json.dumps(lists))
     return {
+        "logit_scale": "scale=1.5",
         "longrope": f"factors={folder / 'factors.json'}",
         "ms_poe": f"heads={folder / 'heads.json'}",
     }
 
 
 def _changes(rotation: Rotation) -> str:
-    what, logits = "frequencies", rotation.last.attention_factor != 1
+    what = "" if (scaled := rotation.last.logit_scale != 1) else "frequencies"
+    logits = scaled or rotation.last.attention_factor != 1
     if rotation.per_layer:
         return "frequencies of each layer"
     if isinstance(rotation, Bands):
@@ -283,6 +285,8 @@ def _calibration(method: Plugin) -> str:
         return "needed: factors"
     if "span" in known:
         return "span, for other models than the authors'"
+    if "start" in known:
+        return "start and end"
     return "made for training" if hasattr(method.module, "TRAINING") else "none"
 
 
@@ -298,7 +302,7 @@ def _served(method: Plugin, far: Rotation) -> str:
         except UserError:
             continue
         served.append(engine)
-    return "all" if len(served) == len(ENGINES) else ", ".join(served)
+    return "all" if len(served) == len(ENGINES) else ", ".join(served) or "–"
 
 
 def _source(module: ModuleType) -> tuple[str, str]:

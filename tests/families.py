@@ -76,12 +76,16 @@ VISION = {
 MORE: dict[str, dict[str, Any]] = {  # what a family needs besides
     "falcon": {"alibi": False}, "falcon_h1": {"lm_head_multiplier": 3.0},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]}, "gptj": {"rotary_dim": 8},
-    "granitemoehybrid": {"layer_types": ["mamba", "attention"], "num_local_experts": 0},
+    "granitemoehybrid": {
+        "layer_types": ["mamba", "attention"], "num_local_experts": 0,
+        "position_embedding_type": "nope",
+    },
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "nemotron_h": {"layers_block_type": ["mamba", "attention"], "n_groups": 1},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"head_dim": 8, "num_heads": 8, "n_groups": 1, "state_size": 16},
-    "smollm3": {"no_rope_layers": [1, 0]},
+    "mistral4": {"head_dim": 32}, "smollm3": {"no_rope_layers": [1, 0]},
 }  # fmt: skip
 INDEXING = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")  # choose their keys by an index
 # The families that tests measure; the table has all.
@@ -165,7 +169,9 @@ def tiny(family: str, **given: Any) -> Any:
     config = kind(**sizes | MORE.get(family, {}) | given)
     if not is_rotary(config):
         return config
-    config = rescaled(config, {"rope_type": "default"})
+    # The default type of Mistral 4 rotates more channels than its attention has.
+    plain = {"rope_type": "linear", "factor": 1.0} if family == "mistral4" else {}
+    config = rescaled(config, {"rope_type": "default", **plain})
     flat = config.get_text_config().rope_parameters
     if text is not base and "rope_theta" in flat:  # each third of the pairs has its own positions
         pairs = geometry_of(config).rotary_dim // 2

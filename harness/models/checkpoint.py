@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -30,7 +31,6 @@ from ropewalk.harness.plugins import call
 from ropewalk.scaling import native
 from ropewalk.scaling.types import Rope
 
-QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
 # Keys with which generate(do_sample=False) does more than process scores, and their neutral values.
 UNSUPPORTED = {
     "num_beams": 1, "guidance_scale": 1, "penalty_alpha": 0, "token_healing": False,
@@ -166,36 +166,31 @@ def open_checkpoint(
 
 
 def check_rope(config: Any, rope: Rope, *, trust_remote_code: bool = False) -> None:
-    """Raise UserError unless a model rotates as its config says, and scales nowhere else.
+    """Raise UserError unless a model rotates, and scales its logits, as its config says.
 
-    What a shipped scaling does outside the rotary embedding (DeepSeek's softmax scale, Mistral 3's
-    query scale) would stay on under every method. Both are detected from the config alone: the
-    model's own rotary class is built, and the same model with and without the scaling.
+    Both are detected from the config alone: the model's own rotary class is built, and the same
+    model with and without the scaling.
     """
-    shipped = rope.shipped
     call("the checkpoint", lambda: native.bands(rope, 1))
     if not rope.rotary_dim:
         return
     model = without_weights(config, trust_remote_code=trust_remote_code)
     own = own_frequencies(model, config.get_text_config())
     check_described(type(model).__name__, own, rope)
-    if shipped.get("rope_type", "default") == "default":
+    if rope.shipped.get("rope_type", "default") == "default":
         return
     plain = rescaled(config, {"rope_type": "default"})
     with_it, without = (
         {name: getattr(module, "scaling", None) for name, module in built.named_modules()}
         for built in (model, without_weights(plain, trust_remote_code=trust_remote_code))
     )
-    changed = [
-        name
-        for name, scale in with_it.items()
-        if isinstance(scale, float) and scale != without.get(name)
-    ]
-    beyond = [name for name in QUERY_SCALES if shipped.get(name) is not None]
-    if changed or beyond:
+    factor = native.logit_scale(rope)
+    scales = {name: s for name, s in with_it.items() if isinstance(s, float)}
+    plainly: dict[str, Any] = {name: factor * (without[name] or 0.0) for name in scales}
+    if wrong := [name for name, s in scales.items() if not math.isclose(s, plainly[name])]:
         raise UserError(
             f"{config.model_type} applies the scaling it ships outside its rotary embedding too "
-            f"({(changed + beyond)[0]}), where no method can remove it; not supported."
+            f"({wrong[0]}), by a rule that is not known; not supported."
         )
 
 

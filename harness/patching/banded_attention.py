@@ -187,7 +187,9 @@ class BandedAttention:
         end = position + query.shape[2]  # of the keys that are there
         call = (position, query.shape[2], window, layout is not None, fused, flash)
         rows, parts = self._parts(call)
-        query = self._scaled(query, position, window)
+        layer: Any = module.layer_idx
+        if window is None and self.bands.scales(layer, rotated=layout is not None):
+            query = self._scaled(query, position)
         # Heads of keys are folded into the batch, so that queries sharing one share it as a view.
         where, group = (module, key.shape[1]), query.shape[1] // key.shape[1]
         query = query.reshape(-1, group, *query.shape[2:])
@@ -232,13 +234,9 @@ class BandedAttention:
                 self._calls[call] = None, cut
         return self._calls[call]
 
-    def _scaled(self, query: Tensor, position: int, window: int | None) -> Tensor:
-        """Scale the queries of a layer that attends to the whole context.
-
-        A device gets the scales of all queries once, for every layer and chunk.
-        """
-        if self.bands.query_scale is None or window is not None:
-            return query
+    def _scaled(self, query: Tensor, position: int) -> Tensor:
+        """Scale queries; a device gets the scales of all once, for every layer and chunk."""
+        assert self.bands.query_scale is not None
         wide = torch.promote_types(query.dtype, torch.float32)  # a device may lack float64
         place = query.device, wide
         if place not in self._scales:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,6 +64,32 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
         attention.kernel = attention.attend
     with placed(model, name, at_rest), attending(model, attention, attention.mask):
         check_angles(model, name, at_rest)
+        yield
+
+
+@contextmanager
+def unrotated(model: Any, bands: Bands) -> Iterator[None]:
+    """Run a model without a rotary embedding with the query scale of these bands.
+
+    Its attention in bands is compared with its own on a short prompt. Raises UserError, naming the
+    model, where they differ or its attention cannot be replaced.
+    """
+    kind, layouts = type(model).__name__, defaultdict[nn.Module, Layout | None](lambda: None)
+    before, own = probe(model, CHECKED), bands.last
+    whole = Bands(before.shape[1], (by_distance(before.shape[1], own, 0),))
+    outputs = []
+    for scale in (1.0, 2.0):
+        tried = whole.scaled(torch.full((whole.length,), scale, dtype=torch.float64))
+        attention = BandedAttention(tried, layouts)
+        with runs(kind), attending(model, attention, attention.mask):
+            outputs.append(probe(model, CHECKED))
+    _check_close(kind, "logits", outputs[0], before, ROUNDED.get(before.dtype, EXACT))
+    if torch.equal(*outputs):
+        raise UserError(
+            f"{kind} does not let its attention be replaced; queries cannot be scaled in it."
+        )
+    attention = BandedAttention(bands, layouts)
+    with attending(model, attention, attention.mask):
         yield
 
 

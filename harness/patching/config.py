@@ -98,6 +98,8 @@ def rope_of(config: Any, trained_length: int | None = None) -> Rope:
         if scaling.get("rope_type") == "longrope" and scaling.get("factor") is None:
             # transformers' own rule where a checkpoint names only its two windows
             scaling["factor"] = config.max_position_embeddings / trained
+        if scaling.get("mscale_all_dim") and getattr(config, "kv_lora_rank", None):
+            scaling[native.LATENT] = scaling.get("rope_type", "default") != "default"
         if (dual := getattr(config, DUAL_CHUNK, None)) is not None:
             scaling[DUAL_CHUNK] = dual
         base = _number(kind, "rope_theta", shipped.get("rope_theta"))
@@ -114,7 +116,10 @@ def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:
     text = changed.get_text_config()
     slot, parameters = _slot(text), text.rope_parameters
     shipped = parameters[slot] if slot else parameters
-    new = {**scaling, **{key: value for key, value in shipped.items() if key in GEOMETRY}}
+    # Ministral's code reads a number for each of these.
+    off = {native.BETA: 0.0, ORIGINAL: shipped.get(ORIGINAL)} if native.BETA in shipped else {}
+    kept = {key: value for key, value in shipped.items() if key in GEOMETRY}
+    new = {**off, **scaling, **kept}
     text.rope_parameters = {**parameters, slot: new} if slot else new
     return changed
 

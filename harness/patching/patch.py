@@ -24,29 +24,37 @@ from ropewalk.harness.engine import (
     within_memory,
 )
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.patching.bands import banded
+from ropewalk.harness.patching.bands import banded, unrotated
 from ropewalk.harness.patching.config import is_rotary, rescaled
 from ropewalk.harness.patching.frequencies import layered, rotary_name, with_frequencies
+from ropewalk.harness.patching.outside import scaled_outside
 from ropewalk.scaling.types import Bands, Frequencies, PerLayerFrequencies, Rotation, StatefulRope
 from ropewalk.tasks.types import Generate, LoglikelihoodResponse, ModelRequest, ModelResponse
 
 
-def patched(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
+@contextmanager
+def patched(model: Any, rotation: Rotation) -> Iterator[None]:
     """Run a loaded causal language model with a rotation; restore it bit for bit on exit.
 
     A stateful type begins anew on entry. Raises UserError, naming the model, where the model cannot
     be patched.
     """
+    if not is_rotary(model.config):
+        with unrotated(model, rotation) if isinstance(rotation, Bands) else nullcontext():
+            yield
+        return
+    inside: AbstractContextManager[None]
     match rotation:
         case StatefulRope():
-            return stateful(model, rotation)
+            inside = stateful(model, rotation)
         case PerLayerFrequencies():
-            return layered(model, rotation)
+            inside = layered(model, rotation)
         case Bands():
-            return banded(model, rotation)
-        case Frequencies() if len(rotation.inv_freq) or is_rotary(model.config):
-            return with_frequencies(model, rotation)
-    return nullcontext()  # the model has no rotary embedding, and runs unchanged
+            inside = banded(model, rotation)
+        case Frequencies():
+            inside = with_frequencies(model, rotation)
+    with scaled_outside(model, rotation.last), inside:
+        yield
 
 
 @contextmanager
@@ -107,7 +115,7 @@ def stateful_answers(
     """
 
     def answer(request: ModelRequest) -> ModelResponse:
-        with stateful(model, rotation):
+        with patched(model, rotation):
             if isinstance(request, Generate):
                 return alone(model, request, decode)
             return _losses(model, request)

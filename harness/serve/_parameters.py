@@ -14,7 +14,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from ropewalk.harness.errors import reason
-from ropewalk.harness.patching.config import DUAL_CHUNK, FULL
+from ropewalk.harness.patching.config import DUAL_CHUNK, FULL, ORIGINAL
 from ropewalk.harness.plugins import Plugin
 from ropewalk.scaling import native
 from ropewalk.scaling.types import Frequencies, Rope, Rotation
@@ -167,7 +167,24 @@ def forms(target: Target) -> list[RopeParameters]:
         window: rope.trained_length,
         "factor": rope.stretch(target.length),
     }
-    return [*found, longrope]
+    return [form for form in [*found, longrope] if _outside(form, target)]
+
+
+def _outside(form: RopeParameters, target: Target) -> bool:
+    """Return whether a form can hold what is scaled outside the rotary embedding; add its keys.
+
+    Raises ValueError for a scale that the checkpoint does not ship.
+    """
+    shipped, measured = target.rope.shipped, target.frequencies
+    if measured.inside() is measured:
+        if native.BETA in shipped:  # its code needs a number
+            form |= {native.BETA: 0.0, ORIGINAL: target.rope.trained_length}
+        return True
+    own = native.logit_scale(target.rope), native.temperature(target.rope)
+    if (measured.logit_scale, measured.temperature) != own:
+        raise ValueError("no config holds a scale of the logits that the checkpoint does not ship")
+    form |= {k: shipped[k] for k in ("mscale", "mscale_all_dim", native.BETA) if k in shipped}
+    return bool(form["rope_type"] == shipped["rope_type"])
 
 
 def _base_of(inv_freq: torch.Tensor, rope: Rope) -> float | None:

@@ -73,6 +73,8 @@ def _arrays(target: Target) -> dict[str, Any]:
         return {"inv_freq": np.stack(rows), "factor": np.array(factors)}
     bands = target.rotation.as_bands(target.length)
     arrays: dict[str, Any] = {"length": bands.length}
+    if bands.scaled_in != "all":
+        raise ValueError("the modelling file scales the queries of all layers alike")
     if bands.query_scale is not None:
         arrays["query_scale"] = bands.query_scale.numpy()
     for index, band in enumerate(bands.bands):

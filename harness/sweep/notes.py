@@ -140,7 +140,7 @@ def notes(
 ) -> list[str]:
     """Return a sentence on each special property of a model and its methods; few have any."""
     if not is_rotary(config):
-        return [f"{model} has no rotary embedding: it is measured unchanged."]
+        return [f"{model} has no rotary embedding: only methods that scale queries change it."]
     lines = _shipped(model, rope)
     if (own := rope_of(config).trained_length) != rope.trained_length:
         lines.append(
@@ -158,9 +158,10 @@ def notes(
         if scaled < total:
             lines.append(f"A method scales {scaled} of {total} attention layers.")
         if window and scaled and not rotated["full"] and window <= rope.trained_length:
+            others = "; log_n:layers=unrotated acts on the others" if layers.plain["full"] else ""
             lines.append(
                 f"The layers that rotate see only {window:,} tokens back, within the trained "
-                "window: no method can help."
+                f"window: a method that scales them changes nothing beyond it{others}."
             )
     return lines + [
         f"{method.label} is made for training: {method.module.TRAINING}. Here the weights are used "
@@ -181,7 +182,12 @@ def _shipped(model: str, rope: Rope) -> list[str]:
         return []
     factor = rope.shipped.get("factor")
     by = f", factor {factor:g}" if isinstance(factor, int | float) else ""
+    outside = [
+        f"its softmax scale, {native.logit_scale(rope):.4g}" * (native.logit_scale(rope) != 1),
+        "its scale of queries by position" * (native.temperature(rope) is not None),
+    ]
+    more = "".join(f", {text}" for text in outside if text)
     return [
-        f"{model} ships {kind} scaling{by}, trained window {window} tokens. native keeps it; none "
-        "and every other method start without it."
+        f"{model} ships {kind} scaling{by}{more}, trained window {window} tokens. native keeps it; "
+        "none and every other method start without it."
     ]

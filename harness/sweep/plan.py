@@ -27,7 +27,7 @@ from ropewalk.harness.patching.resolve import over_lengths, supersets
 from ropewalk.harness.plugins import Plugin, call, load
 from ropewalk.harness.runs.compatible import deciding
 from ropewalk.harness.sweep.spec import CELLS, Spec
-from ropewalk.scaling import native, none
+from ropewalk.scaling import info_scale, log_n, logit_scale, native, none, temperature
 from ropewalk.scaling._files import read_table
 from ropewalk.scaling.types import Rotation
 from ropewalk.tasks._tokens import kept
@@ -262,11 +262,13 @@ def calibrations(methods: Iterable[Plugin]) -> dict[str, Mapping[str, Any]]:
 
 def check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
     """Raise UserError for a method requested of a model that has no rotary embedding."""
-    changing = [method.label for method in methods if method.module not in (none, native)]
+    allowed = (none, native, log_n, temperature, info_scale, logit_scale)
+    changing = [method.label for method in methods if method.module not in allowed]
     if changing and not checkpoint.rope.rotary_dim:
         raise UserError(
             f"{checkpoint.label} ({checkpoint.config.model_type}) has no rotary embedding that"
-            f" {changing[0]} could change; measure it unchanged: ropewalk run --scaling none."
+            f" {changing[0]} could change; measure it with --scaling none, or with methods that"
+            " scale queries: log_n, temperature, info_scale, logit_scale."
         )
 
 

@@ -56,30 +56,6 @@ def check_scaling(checkpoint: Checkpoint) -> None:
     check_rope(checkpoint.config, checkpoint.rope)
 
 
-def test_scaling_outside_the_rotary_embedding_is_refused(tmp_path):
-    """DeepSeek's softmax scale and Mistral 3's query scale would stay on under every method."""
-    deepseek = AutoConfig.for_model(
-        "deepseek_v3", vocab_size=300, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=2, q_lora_rank=16, kv_lora_rank=16,
-        qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16, n_routed_experts=4,
-        num_experts_per_tok=2, n_group=1, topk_group=1, moe_intermediate_size=16,
-        max_position_embeddings=4 * WINDOW,
-        rope_parameters={**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
-    )  # fmt: skip
-    with pytest.raises(UserError, match="^deepseek_v3 applies the scaling it ships outside"):
-        check_scaling(opened(saved_config(tmp_path / "deepseek", deepseek)))
-    parameters = {**YARN, "llama_4_scaling_beta": 0.1}
-    ministral = AutoConfig.for_model(
-        "ministral3", vocab_size=300, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=16, rope_parameters=parameters,
-        max_position_embeddings=4 * WINDOW,
-    )  # fmt: skip
-    with pytest.raises(UserError, match=r"outside its .* embedding too \(llama_4_scaling_beta\)"):
-        check_scaling(opened(saved_config(tmp_path / "ministral", ministral)))
-    plain = tiny_config("llama", rope_parameters=dict(YARN), max_position_embeddings=4 * WINDOW)
-    check_scaling(opened(saved_config(tmp_path / "llama", plain)))
-
-
 def test_a_model_that_rotates_otherwise_than_its_config_says_is_refused(tmp_path):
     """Hunyuan calls a fixed base "dynamic" and gives it as alpha; Llama rotates whole heads."""
     hunyuan = families.tiny("hunyuan_v1_dense")

@@ -32,6 +32,7 @@ from ropewalk.scaling import (
     rerope,
     self_extend,
     self_logistic,
+    streaming_llm,
     string,
     temperature,
     yarn,
@@ -79,6 +80,18 @@ def lambda_shaped(window: int, sinks: int) -> Formula:
     return relative
 
 
+def cached(window: int, sinks: int) -> Formula:
+    """StreamingLLM: places in a cache that drops the oldest token but the sinks."""
+
+    def relative(m: int, n: int) -> float | None:
+        cache = list(range(m + 1))
+        if len(cache) > sinks + window:
+            cache = cache[:sinks] + cache[-window:]
+        return len(cache) - 1 - cache.index(n) if n in cache else None
+
+    return relative
+
+
 # The method, its options, and the relative position of query m and key n worked from the papers.
 CASES: list[tuple[Any, dict[str, Any], Formula]] = [
     (rerope, {"window": 9}, lambda m, n: min(m - n, 9)),
@@ -96,6 +109,9 @@ CASES: list[tuple[Any, dict[str, Any], Formula]] = [
     (string, {"shift": 16, "local": 3}, lambda m, n: m - n if m - n < 16 else m - n - 16 + 3),
     (lm_infinite, {"window": 20, "sinks": 4}, lambda_shaped(20, 4)),
     (lm_infinite, {}, lambda_shaped(48, 10)),
+    (streaming_llm, {"window": 20}, cached(20, 4)),
+    (streaming_llm, {"sinks": 0, "window": 9}, cached(9, 0)),
+    (streaming_llm, {}, cached(44, 4)),
     (
         dual_chunk,
         {"form": "qwen", "chunk": 33, "largest": 48},
@@ -338,7 +354,7 @@ def test_a_method_builds_on_a_users_file(tmp_path):
         "    return Frequencies(rope.inv_freq() / (by - less))\n"
     )
     built = load("method", f"log_n:on={mine}:by=5+less=1")
-    assert built.options == {"on": f"{mine}:by=5+less=1"}
+    assert built.options == {"layers": "all", "on": f"{mine}:by=5+less=1"}
     assert built.digest == load("method", str(mine)).digest
     found = log_n.bands(ROPE, 40, **built.arguments)
     assert isinstance(found, Frequencies)

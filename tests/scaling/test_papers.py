@@ -12,6 +12,7 @@ import torch
 from ropewalk.scaling import (
     abf,
     cope,
+    critical_band,
     critical_ntk,
     dynamic_ntk,
     giraffe_power,
@@ -322,3 +323,13 @@ def test_a_phase_is_a_part_of_what_is_measured():
     """Two attentions that differ in it alone have two fingerprints, and neither is plain."""
     near, farther = (jet_long.bands(ROPE, 96, window=w, far="ramped") for w in (7, 8))
     assert near.fingerprint != farther.fingerprint
+
+
+def test_a_critical_band_divides_its_channels_alone():
+    """theta_i / s for a <= i < b, worked by hand; unset, from 32 turns on (YaRN's bound)."""
+    rope = Rope(8, 10_000.0, 48)
+    found = critical_band.frequencies(rope, 96, factor=2.0, start=0.25, end=0.75)
+    assert found.inv_freq.tolist() == pytest.approx([1.0, 0.05, 0.005, 0.001])
+    rope = Rope(8, 10_000.0, 2048)  # 326, 32.6, 3.3 and 0.3 turns
+    found = critical_band.frequencies(rope, 4096)
+    assert found.inv_freq.tolist() == pytest.approx([1.0, 0.1, 0.005, 0.0005])

@@ -24,12 +24,18 @@ SHIPPED = {
     "dynamic-8k": "dynamic scaling, factor 2.5, trained window 8,192 tokens.",
     "gpt-oss-20b": "yarn scaling, factor 32, trained window 4,096 tokens.",
 }
-NO_USE = "see only 4,096 tokens back, within the trained window: no method can help."
+NO_USE = (
+    "see only 4,096 tokens back, within the trained window: a method that scales them changes "
+    "nothing beyond it"
+)
 LAYERS = {
     "gemma-3-1b": ["A method scales 1 of 6 attention layers."],  # the others slide, with their own
-    "command-r7b": ["A method scales 3 of 4 attention layers.", f"The layers that rotate {NO_USE}"],
+    "command-r7b": [
+        "A method scales 3 of 4 attention layers.",
+        f"The layers that rotate {NO_USE}; log_n:layers=unrotated acts on the others.",
+    ],
     "SmolLM3-3B": ["A method scales 3 of 4 attention layers."],
-    "Mistral-7B-v0.1": [f"The layers that rotate {NO_USE}"],
+    "Mistral-7B-v0.1": [f"The layers that rotate {NO_USE}."],
 }
 
 
