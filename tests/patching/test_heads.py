@@ -24,7 +24,8 @@ def unrotated(model: Any, tokens: torch.Tensor) -> list[tuple[torch.Tensor, torc
         model(input_ids=tokens, use_cache=False)
     for handle in handles:
         handle.remove()
-    width = model.config.head_dim or model.config.hidden_size // model.config.num_attention_heads
+    config = model.config
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = [out.unflatten(-1, (-1, width)).transpose(0, 1) for out in seen]
     return list(zip(heads[::2], heads[1::2], strict=True))
 
