@@ -71,12 +71,17 @@ def room(length: int, around: int, hidden: int = 0) -> int:
 
 
 def make_request(
-    doc_id: str, frame: Frame, middle: Sequence[int], metadata: Mapping[str, Fact], new: int
+    doc_id: str,
+    frame: Frame,
+    middle: Sequence[int],
+    metadata: Mapping[str, Fact],
+    new: int,
+    stop: tuple[str, ...] = (),
 ) -> Loglikelihood | Generate:
     """Return a request for a text of up to ``new`` tokens; of 0, for the answer as targets."""
     prompt = [*frame.head, *middle, *frame.tail]
     if new:
-        return Generate(prompt, new, doc_id=doc_id, metadata=metadata)
+        return Generate(prompt, new, stop, doc_id=doc_id, metadata=metadata)
     return Loglikelihood([*prompt, *frame.answer], len(prompt), doc_id=doc_id, metadata=metadata)
 
 
