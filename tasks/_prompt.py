@@ -13,7 +13,7 @@ from uuid import UUID
 
 from ropewalk.tasks.types import TaskContext
 
-Kind = Literal["words", "numbers", "uuids"]
+Kind = Literal["words", "numbers", "uuids", "ten_digits"]
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 FILLER = (
     "The grass is green.",
@@ -133,9 +133,11 @@ def words(*lists: str) -> tuple[str, ...]:
 
 
 def drawn(kind: Kind, draw: Random) -> str:
-    """Draw an adjective-noun pair, a number of seven digits or a random UUID, as RULER does."""
+    """Draw an adjective-noun pair, a number of seven or ten digits, or a random UUID, as RULER."""
     if kind == "numbers":
         return str(draw.randint(1_000_000, 9_999_999))
+    if kind == "ten_digits":
+        return str(draw.randint(1_000_000_000, 9_999_999_999))
     if kind == "uuids":
         return str(UUID(int=draw.getrandbits(128), version=4))
     return f"{draw.choice(words('adjective'))}-{draw.choice(words('noun'))}"

@@ -1,6 +1,7 @@
 """RULER's needles in a haystack: keys, values, queries and haystacks by option (arXiv:2404.06654).
 
-``preset`` names one of RULER's eight needle tests; otherwise every option is given by itself. A
+``preset`` names one of RULER's eight needle tests, or one of the two of RULER v2 that need no data
+(``mk_basic``, ``mv_basic``: values of ten digits); otherwise every option is given by itself. A
 text of ``new`` tokens is scored by the share of the values in it. For one value, ``form=argmax``
 scores without generation whether greedy decoding gives exactly the value.
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, count, repeat
+from itertools import chain, repeat
 from random import Random
 from typing import Literal, NamedTuple
 
@@ -50,7 +51,7 @@ LOGPROB = True  # of the answer, in the facts of a sample of targets
 Haystack = Literal["repeat", "documents", "needles"]
 Preset = Literal[
     "single_1", "single_2", "single_3", "multikey_1", "multikey_2", "multikey_3", "multivalue",
-    "multiquery",
+    "multiquery", "mk_basic", "mv_basic",
 ]  # fmt: skip
 NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 ONE = (
@@ -82,6 +83,11 @@ class Setting(NamedTuple):
         """How many values a prompt asks for."""
         return self.values * self.queries
 
+    @property
+    def noun(self) -> str:
+        """What a prompt calls the values."""
+        return "numbers" if self.value == "ten_digits" else self.value
+
 
 PRESETS: dict[Preset, Setting] = {
     "single_1": Setting(),
@@ -93,6 +99,11 @@ PRESETS: dict[Preset, Setting] = {
     "multivalue": Setting("documents", values=4),
     "multiquery": Setting("documents", keys=4, queries=4),
 }
+SECOND: dict[Preset, Setting] = {  # of RULER v2, branch rulerv2-ns
+    "mk_basic": Setting("needles", value="ten_digits"),
+    "mv_basic": Setting("needles", value="ten_digits", values=4),
+}
+BLOCK = 100  # keys with several values each whose needles are mixed
 
 
 def ask(
@@ -188,7 +199,7 @@ def chosen(preset: Preset, given: Setting, in_turn: int) -> Setting:
         raise ValueError(
             f"preset={preset} sets haystack, key, value, keys, values and queries: leave them out"
         )
-    setting = given if preset == "single_1" else PRESETS[preset]
+    setting = given if preset == "single_1" else (PRESETS | SECOND)[preset]
     if setting.haystack == "needles":
         setting = setting._replace(keys=max(setting.keys, in_turn))
     if min(given.keys, given.values, given.queries, in_turn) < 1:
@@ -223,8 +234,10 @@ def framed(context: TaskContext, setting: Setting, hidden: Hidden, *, chat: bool
     keys = [key for key, _ in hidden.pairs[: hidden.queries]]
     named = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]
     one = setting.answers == 1
-    kind = setting.value[:-1] if one else setting.value
+    kind = setting.noun[:-1] if one else setting.noun
     before, after, reply = (t.format(kind=kind, keys=named) for t in (ONE if one else SEVERAL))
+    if setting == SECOND["mv_basic"]:
+        before = before.replace("memorize it", "memorize them")
     if setting.haystack == "documents":  # elsewhere every sentence ends its line
         after = f"\n{after}"
     answer = f" {hidden.answer}" if one else ""
@@ -239,12 +252,21 @@ def filler(
         return sentences(context, longest)
     if setting.haystack == "repeat":
         return repeat(continued(context, "".join(FILLER)))
-    pairs = ((drawn(setting.key, draw), drawn(setting.value, draw)) for _ in count())
+    pairs = ((key, drawn(setting.value, draw)) for key in _keys(setting, draw))
     return collected((_needle(context, setting, *pair) for pair in pairs), longest)
 
 
+def _keys(setting: Setting, draw: Random) -> Iterator[str]:
+    """Yield keys without end, each as often as it has values."""
+    while True:
+        size = 1 if setting.values == 1 else BLOCK
+        keys = [drawn(setting.key, draw) for _ in range(size)] * setting.values
+        draw.shuffle(keys)
+        yield from keys
+
+
 def _needle(context: TaskContext, setting: Setting, key: str, value: str) -> list[int]:
-    text = NEEDLE.format(kind=setting.value, key=key, value=value)
+    text = NEEDLE.format(kind=setting.noun, key=key, value=value)
     return continued(context, f" {text}" if setting.haystack == "documents" else f"{text}\n")
 
 

@@ -15,7 +15,7 @@ from ropewalk.harness.data.corpus import make_context
 from ropewalk.harness.engine import answers
 from ropewalk.tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
 from ropewalk.tasks._prompt import FILLER, around, continued, inserted
-from ropewalk.tasks.niah import PRESETS, Hidden, Setting, framed, needles
+from ropewalk.tasks.niah import PRESETS, SECOND, Hidden, Setting, framed, needles
 from ropewalk.tasks.types import Generate, Generated, Loglikelihood, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
 
@@ -30,9 +30,9 @@ def source() -> TaskContext:
     return make_context(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", PRESETS | SECOND)
 def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(source, preset):
-    several = PRESETS[preset].answers > 1
+    several = (PRESETS | SECOND)[preset].answers > 1
     asked = list(niah.ask(source, [1200, 2001], preset=preset, depths=3, trials=2, new=50))
     for one in asked:
         assert len(one.tokens) + 50 == one.length
@@ -50,6 +50,23 @@ def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(source, preset):
     if not several:
         depths = [q.metadata["needle"] for q in asked if q.length == 2001][::2]
         assert depths == sorted(depths)
+
+
+@pytest.mark.parametrize(("preset", "values"), [("mk_basic", 1), ("mv_basic", 4)])
+def test_needles_of_ruler_v2_are_like_their_haystack(source, preset, values):
+    """Words have values of ten digits; every whole block of the haystack has four for each key."""
+    (one,) = niah.ask(source, [30_000], preset=preset, depths=0, trials=1)
+    text = source.decode(one.tokens)
+    begin = "A special magic number is" if values == 1 else "Some special magic numbers are"
+    assert text.removeprefix("<s>").startswith(f"{begin} hidden within the following text.")
+    assert ("memorize them." in text) == (values == 4)
+    pairs = re.findall(r"One of the special magic numbers for (\S+-\S+.*?) is: (\d{10})\.\n", text)
+    asked = text.rpartition(" mentioned in")[0].rpartition(" for ")[2]
+    found = [value for key, value in pairs if key == asked]
+    assert sorted(found) == sorted(str(one.metadata["answer"]).split(", "))
+    assert len(found) == values
+    counts = Counter(Counter(key for key, _ in pairs).values())
+    assert counts.most_common(1)[0][0] == values
 
 
 @pytest.mark.slow
