@@ -18,7 +18,7 @@ from pyarrow import parquet
 from ropewalk.harness.data.corpus import Corpus
 from ropewalk.harness.data.documents import open_documents
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.sweep.notes import doc_notes, doc_warnings
+from ropewalk.harness.sweep.notes import doc_notes
 from tests.reading import read, refused
 from tests.tiny import tiny_tokenizer
 
@@ -151,20 +151,6 @@ def test_a_null_row_is_left_out_and_counted(tmp_path):
     for name in ("a.parquet", "a.jsonl"):
         found = measured(tmp_path / name)
         assert (len(found.entries), found.left_out) == (2, {"null": 2})
-
-
-def test_what_is_no_prose_is_a_warning(tmp_path):
-    """A web page, UTF-16 without its mark, and tokens that the tokenizer does not know."""
-    (tmp_path / "page.txt").write_text(f"<html><body>{'<p>A paragraph of it.</p>' * 40}</html>")
-    (tmp_path / "wide.txt").write_bytes(PROSE.encode("utf-16-le"))
-    (tmp_path / "a.txt").write_text(f"{PROSE} A <p> begins a paragraph, and a < b.")
-    plain, page, wide = measured(tmp_path).entries
-    assert not doc_warnings([plain])
-    assert (page["markup"], wide["nul"]) == ("html", len(PROSE))
-    assert ["page.txt." in line for line in doc_warnings([plain, page])] == [True]
-    assert ["wide.txt." in line for line in doc_warnings([plain, wide])] == [True]
-    assert doc_warnings([{"name": "b", "tokens": 1000, "unknown": 500}])
-    assert not any("markup" in entry for entry in measured("embedded").entries)
 
 
 @pytest.fixture(scope="module")

@@ -258,15 +258,6 @@ def saved(encoding: str, to: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_model_past_its_table_has_the_status_failed(docs, tmp_path, ropewalk):
-    model = saved("learned", tmp_path / "learned")
-    words = ("--scaling", "none", "--task", "perplexity:tail=16", "--length", "1x", "2x")
-    done = ropewalk("run", "--model", model, "--docs", docs, *words, "--out", tmp_path / "out")
-    assert done.status == 1
-    assert "has positions for 64 tokens and cannot read 128." in done.out + done.err
-
-
-@pytest.mark.slow
 def test_a_model_of_the_laboratory_is_exported_to_its_own_class(docs, tmp_path, ropewalk):
     rotary, exported = saved("xpos", tmp_path / "xpos"), tmp_path / "exported"
     words = ("--scaling", "yarn:factor=2", "--length", "2x")

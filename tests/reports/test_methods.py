@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from ropewalk.harness.reports import answer, cells
-from ropewalk.harness.reports._style import COLOURS, PLAIN, REST, methods
+from ropewalk.harness.reports._style import COLOURS, PLAIN, methods
 from tests.frames import PASSKEY, PERPLEXITY, TWELVE, sweep
 
 
@@ -18,13 +18,6 @@ def test_a_method_has_its_colour_in_every_run():
     assert few["yarn"] == many["yarn:factor=8,beta_fast=16,beta_slow=2"]
     looks = [(look.color, look.marker) for look in many.values()]
     assert len(set(looks)) == len(looks) == 11  # ntk and dynamic_ntk are one
-
-
-def test_of_many_methods_the_best_are_coloured():
-    names = ["none", *(f"method{n}" for n in range(15))]
-    known = methods(sweep(scalings=names, lengths=(256, 512)))
-    coloured = {name for name, look in known.look.items() if look not in (PLAIN, REST)}
-    assert coloured == set([name for name in known.best if name != "none"][:8])
 
 
 def seen(color: str, kind: str) -> np.ndarray:

@@ -3,10 +3,8 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from ropewalk.harness.reports import position
 from ropewalk.harness.reports.position import positions
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.tasks.perplexity import by_position
@@ -40,18 +38,6 @@ def losses(scaling: str, length: int, rise: float) -> list[Row]:
             "losses": told,
         })  # fmt: skip
     return rows
-
-
-def test_the_mean_of_the_documents_is_drawn_at_its_position():
-    """A line a scaling: 2.15 inside the window and the rise past it, at the middle of each run."""
-    frame = pd.DataFrame([*losses("none", 128, 3.0), *losses("yarn", 128, 0.5)])
-    figure = position.make(frame)
-    [axes] = figure.axes
-    lines = {line.get_label(): line for line in axes.get_lines()}
-    for name, rise in (("none", 3.0), ("yarn", 0.5)):
-        x, y = (np.asarray(values, dtype=float) for values in lines[name].get_data())
-        assert x[:2].tolist() == [3.0, 7.0]
-        assert y == pytest.approx(np.where(x > 64, 2.15 + rise, 2.15))
 
 
 @pytest.mark.slow

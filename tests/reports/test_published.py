@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 
-from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load, names
 from ropewalk.harness.reports import _published
@@ -12,7 +11,6 @@ from ropewalk.harness.reports._published import (
     match_values,
     read_tables,
     rows_of,
-    tasks_of,
 )
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.scaling import Rope, ntk, pi, yarn
@@ -86,41 +84,6 @@ def test_a_run_is_set_beside_its_table_value_by_value():
     shown = display(matched).set_index(["scaling", "length"])["measured [95 %]"]
     assert shown["pi (dynamic)", "8192"] == "9.60 [9.00, 10.20] (9 of 10)"
     assert shown["dca", "4096"] == ""
-
-
-def test_a_method_of_a_table_is_found_however_its_options_are_written():
-    """Options in another order, 4.0 for 4 and a default that is said are the same measurement."""
-    for table, method, same in (
-        ("lceg-pg19", "self_extend:window=1024,group=64", "self_extend:group=64,window=1024"),
-        ("pi-pg19", "pi:factor=4", "pi:factor=4.0"),
-        ("dca", "rerope", "rerope:on=none"),
-    ):
-        rows = rows_of(table, None, None, "meta-llama/Llama-2-7b-hf")
-        [value] = rows.loc[(rows["method"] == method) & (rows["length"] == 8192), "value"]
-        cells = CELLS.iloc[:1].assign(scaling=same, length=8192, score=value)
-        found = match_values(rows, cells, 0.02).set_index(["method", "length"])
-        assert found.loc[(method, 8192), "verdict"] == "within"
-        assert found["verdict"].value_counts()["within"] == 1
-
-
-def test_only_the_task_of_the_tables_stride_is_compared():
-    """Windows 2047 apart score other tokens than those 256 apart; two tasks are no one value."""
-    rows = rows_of("pi-pg19", None, None, "any")
-    tasks = {
-        f"perplexity:protocol=sliding,stride={stride}": {
-            "metric": "perplexity", "options": {"protocol": "sliding", "stride": stride},
-        }
-        for stride in (2047, 256)
-    }  # fmt: skip
-    far, near = tasks
-    record = {"model": {"trained_length": 2048}, "tasks": tasks}
-    assert tasks_of(rows, record) == ([near], [])
-    labels, [reason] = tasks_of(rows, {**record, "tasks": {far: tasks[far]}})
-    assert labels == [far]
-    assert f"protocol=sliding,stride=256, the run with {far}" in reason
-    both = pd.concat([CELLS.assign(task=task) for task in tasks])
-    with pytest.raises(UserError, match="several tasks .*stride=2047, perplexity"):
-        match_values(rows, both, 0.02)
 
 
 def test_the_command_writes_the_comparison_and_its_status_is_the_verdict(

@@ -122,16 +122,6 @@ def test_curves_draw_the_scores(drawn):
             assert np.array_equal(line(axes, name).get_ydata(), rows["score"])
 
 
-@pytest.mark.slow
-def test_a_lost_cell_is_a_gap_and_a_mark(drawn):
-    axes = drawn.axes[0]
-    gap = np.isnan(np.asarray(line(axes, "mine").get_ydata(), dtype=float))
-    assert gap.tolist() == [False, False, False, True]
-    mark = line(axes, "_out_of_memory")
-    assert np.array_equal(mark.get_xdata(), [2048])
-    assert "× out of memory." in str(drawn.get_label())
-
-
 # The map of keys.
 
 
@@ -151,14 +141,3 @@ def test_the_map_holds_the_share_of_keys_found():
     assert [text.get_text() for text in axes.texts] == [
         f"{4 * share:.0f} of 4" for share in expected.flat
     ]
-
-
-@pytest.mark.slow
-def test_a_panel_in_which_every_score_is_0_is_left_out():
-    zero = FRAME["task"] == PASSKEY
-    frame = FRAME.assign(**{name: FRAME[name].mask(zero, 0.0) for name in ("value", "score")})
-    figure = curves.make(frame)
-    assert [axes.get_ylabel() for axes in figure.axes] == ["Perplexity"]
-    assert "every score is 0: Passkey accuracy" in str(figure.get_label())
-    with pytest.raises(ValueError, match="finds anything"):
-        retrieval.draw(frame, frame)

@@ -121,14 +121,3 @@ def test_a_model_of_another_window_or_without_a_number_is_no_seed(frame):
     longer = mine.assign(trained_length=mine.model.map({"rope-seed1": 256, "rope-seed2": 512}))
     with pytest.raises(ValueError, match="windows must be equal"):
         seeds.make(longer)
-
-
-@pytest.mark.slow
-def test_seeds_that_were_asked_other_questions_have_no_mean(frame, table):
-    asked = frame.assign(question=frame.unit)
-    pd.testing.assert_frame_equal(seeds.make(asked), table)
-    other = (asked.model == "rope-seed2") & (asked.length == 1024)
-    table = seeds.make(asked.assign(question=asked.question.mask(other, "x")))
-    gone = table.score.isna()
-    assert set(table.status[gone]) == {"other questions"}
-    assert gone.tolist() == ((table.model == "rope") & (table.length == 1024)).tolist()

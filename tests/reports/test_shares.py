@@ -24,15 +24,6 @@ def recall(scaling: str, values: Sequence[float], *, model: str = "m", gone: int
     ]
 
 
-def test_where_trials_lack_a_share_has_the_interval_of_its_task():
-    """Of 24 perfect trials that both methods have, the interval is Wilson's for 24 of 24."""
-    both = recall("none", [1.0] * 25) + recall("yarn", [0.5] * 24, gone=1)
-    row = cells.make(pd.DataFrame(both)).iloc[0]
-    ends = row[["compared_score", "compared_low", "compared_high"]].tolist()
-    assert ends == [1, *proportion(24, 24)]
-    assert (row["compared"], row["asked"]) == (24, 25)
-
-
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_means_over_seeds_are_shares_whichever_seed_is_first(order):
     """A seed whose trials are all whole changes no form of interval, and no end passes 0 or 1."""

@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -100,18 +99,6 @@ def test_a_killed_training_gives_the_same_weights(scripts, tmp_path, monkeypatch
     assert table.loc["rope-seed1"].filter(like="relative to rope").tolist() == [1, 1, 1]
     with pytest.raises(UserError, match="models of 4 steps"):
         train_encodings.main(**asked, steps=5, out=tmp_path / "whole")
-
-
-@pytest.mark.parametrize("passkeys", [True, False])
-def test_a_quarter_of_the_rows_are_passkey_prompts_or_none_is(scripts, passkeys):
-    import _training
-
-    tokenizer = tiny_tokenizer()
-    texts = _training.read_texts(tokenizer, documents(), 300)
-    eight = replace(recipe(scripts), rows=8, passkeys=passkeys)
-    tokens, _ = _training.batch(texts.source, eight, texts.least, 0)
-    prompts = ["pass key" in tokenizer.decode(row) for row in tokens]
-    assert sum(prompts) == (2 if passkeys else 0)
 
 
 def test_the_weights_of_the_loss_are_those_of_the_study(scripts):

@@ -8,62 +8,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-import torch
 
 from ropewalk.harness.cli import main
-from ropewalk.harness.engine import OutOfMemory, Sizes
-from ropewalk.harness.errors import UserError
 from ropewalk.harness.recommend import race
 from ropewalk.harness.runs.store import RUN, SAMPLES, append
 from ropewalk.harness.sweep import measure
-from ropewalk.harness.sweep.backend import Failed
-from ropewalk.harness.sweep.plan import Batch, Cell, Item
-from ropewalk.harness.sweep.ray import LOSSES, SETTINGS, Loaded, Workers, workers
-from ropewalk.harness.sweep.spec import Spec
-from ropewalk.scaling.types import Frequencies
-from ropewalk.tasks.types import Loglikelihood
+from ropewalk.harness.sweep.ray import SETTINGS, Workers
 from tests import ROOT
 from tests.command_line import MANY, samples, sweep
 
 os.environ.update(SETTINGS)  # which Ray reads when it is imported
 ray = pytest.importorskip("ray")
-
-
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        (RuntimeError("long\nkilled"), Failed(f"{LOSSES} workers were lost over it: killed")),
-        (ray.exceptions.OutOfMemoryError("too much"), OutOfMemory("there")),
-    ],
-)
-def test_what_loses_every_worker_is_a_failure(error, outcome):
-    """It is tried again in the smallest chunks, then request by request, and then told."""
-    sizes: list[tuple[int, Any]] = []
-    answer = SimpleNamespace(remote=lambda _, requests, how: sizes.append((len(requests), how)))
-    loaded: Any = Loaded(
-        SimpleNamespace(answer=SimpleNamespace(options=lambda **_: answer)), "there"
-    )
-    cell = Cell("none", "task", 1, rotation := Frequencies(torch.ones(1)), "key", ())
-    items = tuple(Item(cell, Loglikelihood((n, n), 1, doc_id="u")) for n in (1, 2))
-    backend: Any = object.__new__(Workers)
-    backend.ray, backend.busy, backend.sizes = ray, {}, Sizes()
-    backend.queue, told = deque([(Batch(rotation, items), 0)]), []
-    while backend.queue:
-        backend._assign(loaded, *backend.queue.popleft())
-        told += backend._retry(backend.busy.popitem()[1], error)
-    assert [item for item, _ in told] == [*items]
-    assert all(reply.outcome == outcome for _, reply in told)
-    least = Sizes().least
-    assert sizes == [(2, Sizes()), *[(2, least)] * (LOSSES - 1), (1, least), (1, least)]
 
 
 def processes(dispatch: Workers) -> list[int]:
@@ -171,26 +133,6 @@ class TestRefused:
     ) -> list[str]:
         monkeypatch.chdir(tmp_path)
         return sweep(tiny, docs, Path("run"))
-
-    @pytest.mark.parametrize(
-        ("settings", "message"),
-        [
-            ({"device": "cuda"}, "no machine has a GPU"),
-            ({"device": "mps"}, "cpu or cuda"),
-            ({"device_map": "auto"}, "--workers 4 with --device-map auto: .* there are 2; use"),
-        ],
-    )
-    def test_a_device_that_no_worker_can_have(self, settings, message, tmp_path, monkeypatch):
-        """It is refused at once, and not waited for; a long TMPDIR leaves Ray's sockets short."""
-        started: dict[str, Any] = {}
-        has = {"CPU": 2.0, "GPU": 2.0 if "device_map" in settings else 0.0}
-        monkeypatch.setattr(ray, "init", lambda _, **given: started.update(given))
-        monkeypatch.setattr(ray, "cluster_resources", lambda: has)
-        monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": has}])
-        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("x" * 60)))
-        with pytest.raises(UserError, match=message), workers(Spec(workers=4, **settings)):
-            pass
-        assert len(started["_temp_dir"]) < 40
 
 
 @pytest.fixture(scope="module")

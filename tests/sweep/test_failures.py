@@ -61,15 +61,6 @@ def test_a_method_that_fails_at_one_length_fails_there_alone(run):
     assert len(samples(Path("run"))) == 12
 
 
-@pytest.mark.usefixtures("weightless")
-def test_a_method_that_fails_at_every_length_is_refused(run):
-    Path("mine.py").write_text(PICKY)
-    done = run(scaling=["none", "./mine.py"], length=["5x"])
-    assert done.status == 2
-    assert "scaling mine at length 320 failed: ZeroDivisionError" in done.err
-    assert not Path("run").exists()
-
-
 def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run):
     names = write_task(
         lambda text: text.replace(

@@ -10,7 +10,7 @@ import pytest
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.sweep.entries import expand
-from ropewalk.harness.sweep.spec import parse, parse_all
+from ropewalk.harness.sweep.spec import parse_all
 from tests.command_line import lines_of, status
 from tests.tiny import save_tiny
 
@@ -56,28 +56,6 @@ def test_a_grid_is_every_combination():
     wanted = [f"yarn:factor={f},ramp=paper,beta_fast={b}" for f in (4, 8) for b in (16, 32)]
     assert expand("yarn:factor=[4, 8],ramp=paper,beta_fast=[16,32]") == wanted
     assert expand("./odd[1].py:factor=[2]") == ["./odd[1].py:factor=2"]
-
-
-def test_grids_are_taken_from_flags_and_files(sheet):
-    wanted = ("none", "yarn:factor=4", "yarn:factor=8")
-    file = sheet("scaling:\n- none\n- yarn:factor=[4,8]\n")
-    assert parse(file, {}).scaling == wanted
-    assert parse(None, {"scaling": ("none", "yarn:factor=[4,8]")}).scaling == wanted
-    numbers = ",".join(map(str, range(40)))
-    with pytest.raises(UserError, match="is more than 1000 entries"):
-        parse(None, {"scaling": (f"yarn:factor=[{numbers}],beta_fast=[{numbers}]",)})
-
-
-def test_models_come_one_spec_each(sheet):
-    file = sheet("model: [own/one, own/two@v2, ./here@home]\nseed: 3\n")
-    specs = parse_all(file, {})
-    assert [(s.model, s.revision, s.seed) for s in specs] == [
-        ("own/one", None, 3),
-        ("own/two", "v2", 3),
-        ("./here@home", None, 3),
-    ]
-    (flag,) = parse_all(file, {"model": ("own/three",)})
-    assert flag.model == "own/three"
 
 
 @pytest.mark.usefixtures("scored")
