@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from ropewalk.harness.data.embedded import HELD_OUT_MODULES, HELD_OUT_TOPICS, held_out
+from ropewalk.harness.data.readers import HELD_OUT_MODULES, HELD_OUT_TOPICS, held_out
 
 # Neither measured nor trained on: pdb.py has the same text in its docstrings, in other lines.
 SET_ASIDE_TOPICS = ("debugger",)

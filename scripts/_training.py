@@ -24,7 +24,7 @@ from rich.progress import track
 from transformers.utils import logging
 
 from ropewalk.harness.data.corpus import make_context
-from ropewalk.harness.data.embedded import held_out
+from ropewalk.harness.data.readers import held_out
 from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.files import make_folder
 from ropewalk.harness.reports._text import counted

@@ -92,8 +92,15 @@ def calibrate(
     )
     tables = measure_heads(load_weights(checkpoint), texts)
     result = Calibration(sweep.model, length_, tuple(entries), tables, file)
+    about = {
+        "model": checkpoint.label,
+        "fingerprint": checkpoint.fingerprint,
+        "length": result.length,
+        "documents": result.documents,
+    }
+    about |= {name: table.tolist() for name, table in asdict(tables).items()}
     with replacing(file) as new:
-        new.write(_json(result, checkpoint).encode())
+        new.write(f"{json.dumps(about, ensure_ascii=False)}\n".encode())
     return result
 
 
@@ -122,14 +129,3 @@ def _texts(
     texts = [[*begin, *one.tokens[:own]] for one in corpus.context.documents()]
     entries = [{"name": one["name"], "sha256": one["sha256"]} for one in corpus.entries]
     return texts, entries, length
-
-
-def _json(result: Calibration, checkpoint: Checkpoint) -> str:
-    tables = {name: table.tolist() for name, table in asdict(result.tables).items()}
-    about = {
-        "model": checkpoint.label,
-        "fingerprint": checkpoint.fingerprint,
-        "length": result.length,
-        "documents": result.documents,
-    }
-    return json.dumps({**about, **tables}, ensure_ascii=False) + "\n"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -16,9 +16,6 @@ from ropewalk.harness.reports.cells import PLAIN, cells
 from ropewalk.harness.stats.cells import CELL
 from ropewalk.harness.stats.checkpoints import separated
 from ropewalk.harness.stats.decision import FAILED
-
-if TYPE_CHECKING:
-    from ropewalk.harness.sweep.plan import Plan
 
 NUMBERS = ("score", "low", "high", "regret", "change", "effective_length")
 NAMES = ("model", "task", "scaling", "length", "metric")
@@ -71,11 +68,6 @@ def _compared(condition: str) -> list[tuple[str, Any]]:
                       if isinstance(part, ast.Constant)]  # fmt: skip
             pairs += [(column, value) for column in columns for value in values]
     return [(column, value) for column, value in pairs if column in NAMES]
-
-
-def known_of(plan: Plan) -> dict[str, Collection[Any]]:
-    """Return what conditions may name of a plan."""
-    return {name: {getattr(cell, name) for cell in plan.cells} for name in CELL[1:]}
 
 
 def evaluate(conditions: Sequence[str], frame: pd.DataFrame) -> tuple[Verdict, ...]:

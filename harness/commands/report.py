@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ropewalk.harness.commands.gate import Verdict
-    from ropewalk.harness.reports._style import Paper
     from ropewalk.harness.reports._write import Written
 
 log = logging.getLogger("ropewalk")
@@ -132,22 +131,32 @@ def report(
         format: Other files beside CSV, Markdown and PNG.
         fail_if: As for `ropewalk run`.
     """
+    from ropewalk.harness.commands.gate import evaluate
+    from ropewalk.harness.reports._card import write_card
+    from ropewalk.harness.reports._page import write_page
     from ropewalk.harness.reports._style import COLUMN, PAGE, Paper, drawing
-    from ropewalk.harness.reports._write import FORMATS
+    from ropewalk.harness.reports._write import ALL, FORMATS, write_reports
+    from ropewalk.harness.runs.compatible import raw_text, reasons, unpaired
+    from ropewalk.harness.runs.frame import make_frame
     from ropewalk.harness.runs.parquet import runs_at
-    from ropewalk.harness.runs.store import REPORTS, runs_in
+    from ropewalk.harness.runs.store import REPORTS, read_run, runs_in
+    from ropewalk.harness.stats.cells import shared
 
     places = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
-    folders = runs_in(places)
-    joined = len(places) > 1 or bool(runs_at(places[0]))
-    if joined and out is None and page is None:
-        raise UserError(
-            "several runs are joined: say with --out where their tables and figures go, or with "
-            "--page where a page of them goes."
-        )
+    folders, chosen, formats = runs_in(places), _several(report), _several(format)
+    folder = Path(out) if out else None
+    if len(places) > 1 or runs_at(places[0]):
+        if folder is None and page is None:
+            raise UserError(
+                "several runs are joined: say with --out where their tables and figures go, or "
+                "with --page where a page of them goes."
+            )
+        if folder is None and card:
+            raise UserError("--card: say with --out where the card of several runs goes.")
+    else:
+        folder = folder or places[0] / REPORTS
     if page is not None and Path(page).suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--page {page}: name a file that ends in .html.")
-    formats = _several(format)
     if unknown := {*formats} - {*FORMATS}:
         raise UserError(f"--format {min(unknown)}: write some of {', '.join(FORMATS)}.")
     widths = {"page": PAGE, "column": COLUMN}
@@ -159,70 +168,19 @@ def report(
             pass
     except OSError as error:
         raise UserError(f"--style {style} is no style of Matplotlib: {reason(error)}.") from None
-    folder = Path(out) if out else None if joined else places[0] / REPORTS
-    if card and folder is None:
-        raise UserError("--card: say with --out where the card of several runs goes.")
-    return write(
-        folders,
-        folder,
-        _several(report),
-        _several(task),
-        mixed=mixed,
-        together=together,
-        page=Path(page) if page else None,
-        card=card,
-        paper=paper,
-        formats=formats,
-        conditions=_several(fail_if),
-    )
-
-
-def _several(texts: Any) -> Any:
-    """Accept one text for a list of one, as from Python."""
-    return [texts] if isinstance(texts, str) else texts
-
-
-def write(
-    runs: Sequence[Path],
-    folder: Path | None,
-    chosen: Sequence[str] | None = None,
-    tasks: Sequence[str] = (),
-    *,
-    mixed: bool = False,
-    together: bool | None = None,
-    page: Path | None = None,
-    card: bool = False,
-    paper: Paper | None = None,
-    formats: Sequence[str] = (),
-    conditions: Sequence[str] = (),
-) -> Reports:
-    """Write the reports of run folders into a folder, and their page.
-
-    Only the code of ``tasks`` runs beside the built-in ones. Figures are drawn for ``paper``.
-    """
-    from ropewalk.harness.commands.gate import evaluate
-    from ropewalk.harness.reports._card import write_card
-    from ropewalk.harness.reports._page import write_page
-    from ropewalk.harness.reports._write import ALL, write_reports
-    from ropewalk.harness.runs.compatible import raw_text, reasons, unpaired
-    from ropewalk.harness.runs.frame import make_frame
-    from ropewalk.harness.runs.store import read_run
-    from ropewalk.harness.stats.cells import shared
-
-    frame = compared(make_frame(runs, tasks, mixed=mixed), together)
-    verdicts = evaluate(conditions, frame)
-    records = {run: read_run(run) for run in runs}
+    frame = compared(make_frame(folders, _several(task), mixed=mixed), together)
+    verdicts = evaluate(_several(fail_if), frame)
+    records = {run: read_run(run) for run in folders}
     why = reasons(records)
     notes = [f"Not comparable: {'; '.join(why)}."] if why else unpaired(records)
     note = " ".join([*notes, *raw_text(records.values())])
     whole = chosen is None or ALL in chosen
-    if page is None and folder is not None and whole:
-        page = folder / INDEX
+    file = Path(page) if page else folder / INDEX if folder and whole else None
+    card_file = folder / "card.md" if card and folder else None
     with shared():
         written = write_reports(frame, folder, chosen, note, paper, formats)
-        if page is not None:
-            write_page(page, frame, list(records.values()), written, note)
-        card_file = folder / "card.md" if card and folder is not None else None
+        if file is not None:
+            write_page(file, frame, list(records.values()), written, note)
         if card_file is not None:
             write_card(card_file, frame, list(records.values()), written, note)
     for verdict in verdicts:
@@ -231,7 +189,12 @@ def write(
         else:
             word = "Failed" if verdict.holds else "Not evaluated"
             log.error(f"{word}: {verdict.condition}: {verdict.text}.")
-    return Reports(frame, written, note, page, verdicts, card_file, not whole)
+    return Reports(frame, written, note, file, verdicts, card_file, not whole)
+
+
+def _several(texts: Any) -> Any:
+    """Accept one text for a list of one, as from Python."""
+    return [texts] if isinstance(texts, str) else texts
 
 
 def compared(frame: pd.DataFrame, together: bool | None) -> pd.DataFrame:

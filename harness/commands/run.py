@@ -205,9 +205,9 @@ def run_sweep(
     specs = parse_all(sweep, settings)  # before anything that takes long to import
     if specs[0].model == Spec.model_fields["model"].default and model is None:
         log.info(DEMO)
-    from ropewalk.harness.commands.gate import check, known_of
+    from ropewalk.harness.commands.gate import check
     from ropewalk.harness.commands.plan import summarize
-    from ropewalk.harness.commands.report import write
+    from ropewalk.harness.commands.report import report
     from ropewalk.harness.reports._published import table_of
     from ropewalk.harness.runs.store import REPORTS
 
@@ -215,7 +215,8 @@ def run_sweep(
         table_of(specs[0].published)
     with planned(specs) as (pairs, backend):
         for plan, _ in pairs:
-            check(fail_if, known_of(plan))
+            named = ("task", "scaling", "length")
+            check(fail_if, {name: {getattr(cell, name) for cell in plan.cells} for name in named})
         if dry_run:
             names = [plan.checkpoint.label for plan, _ in pairs]
             plans = each_model(names, pairs, lambda pair: summarize(*pair))
@@ -223,9 +224,9 @@ def run_sweep(
         done = measured(pairs, backend)
     folders = list(done.folders)
     place = folders[0] if len(specs) == 1 else folders[0].parent
-    making = partial(write, folders, tasks=specs[0].task, mixed=len(folders) > 1)
+    options: dict[str, Any] = {"task": specs[0].task, "mixed": len(folders) > 1}
     try:
-        reports = making(place / REPORTS, conditions=fail_if)
+        reports = report(tuple(folders), out=place / REPORTS, fail_if=fail_if, **options)
     except UserError as error:  # a full disk, for instance
         raise UserError(
             f"{error} Everything measured is kept, and the same command writes the reports."

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -21,7 +22,6 @@ from fsspec import open as open_file
 from fsspec.compression import register_compression
 from huggingface_hub import constants
 
-from ropewalk.harness.data import embedded
 from ropewalk.harness.errors import UserError, foreign, nearest
 from ropewalk.harness.files import expanded, is_path
 
@@ -67,6 +67,31 @@ def _unpack_zstd(file: Any, **_: Any) -> Any:
 register_compression("zstd", _unpack_zstd, "zst", force=True)  # datasets reads through it too
 
 
+# The documents on every machine: the standard library's sources and the language reference. The
+# reference model was not trained on them. They differ a little between Python versions, and a
+# record has their hashes. Every supported Python has these modules; none is generated or short.
+HELD_OUT_MODULES = (
+    "_markupbase", "argparse", "bdb", "concurrent/futures/_base", "difflib", "email/header",
+    "email/headerregistry", "heapq", "json/__init__", "mailbox", "optparse", "shutil",
+    "statistics", "tomllib/_parser", "tracemalloc", "unittest/suite", "weakref",
+    "xml/etree/ElementPath", "xml/sax/handler", "zoneinfo/_zoneinfo",
+)  # fmt: skip
+# Chapters of the language reference that have no page in common with another one.
+HELD_OUT_TOPICS = ("formatstrings", "string-methods", "typesmapping")
+
+
+def held_out() -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of the held-out documents, modules first."""
+    from pydoc_data.topics import topics  # half a megabyte
+
+    root = Path(sysconfig.get_path("stdlib"))
+    for module in HELD_OUT_MODULES:
+        text = (root / f"{module}.py").read_text(encoding="utf-8", errors="replace")
+        yield f"{module}.py", text
+    for topic in HELD_OUT_TOPICS:
+        yield f"topics/{topic}", topics[topic]
+
+
 def kind(path: Path) -> str:
     """Return the suffix of a file's content: the one before a compression's."""
     suffix = path.suffix.lower()
@@ -82,7 +107,7 @@ def matching(pattern: str) -> list[Path]:
 def read(selection: Selection) -> Iterator[RawDocument]:
     """Yield the documents of a selection; raise UserError where there is none."""
     if selection.name == "embedded":
-        documents = _drawn([*embedded.held_out()], selection.seed)
+        documents = _drawn([*held_out()], selection.seed)
     elif (files := _files(selection)) is None:
         documents = _read_set(selection)
     else:

@@ -38,7 +38,7 @@ def words(run: Path, tiny: Path, docs: Path, tmp_path: Path) -> dict[str, list[o
     heads = ["--documents", 1, "--out", tmp_path / "heads.json"]
     return {
         "run": ["run", *sweep, "--out", tmp_path / "new"],
-        "report": ["report", run, "--report", "cells", "curves"],
+        "report": ["report", run, "--report", "cells"],
         "recommend": ["recommend", *model, "--length", "2x", "--dry-run"],
         "tune": ["tune", *model, "--length", "2x", "--task", "perplexity:tail=16", "--dry-run"],
         "calibrate": ["calibrate", "--model", tiny, "--docs", docs, *heads],

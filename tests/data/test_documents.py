@@ -9,7 +9,7 @@ import datasets
 import pytest
 
 import ropewalk as rw
-from ropewalk.harness.data import embedded
+from ropewalk.harness.data import readers
 from ropewalk.harness.data.documents import of_python, open_documents
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.runs.provenance import command
@@ -21,7 +21,7 @@ ROWS = {"text": ["one", "two", "three"], "number": [1, 2, 3]}
 
 @pytest.fixture(scope="module")
 def held_out() -> dict[str, str]:
-    return dict(embedded.held_out())
+    return dict(readers.held_out())
 
 
 def test_held_out_documents_are_many_and_long(held_out):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ropewalk.harness.data.embedded import held_out
+from ropewalk.harness.data.readers import held_out
 from ropewalk.harness.errors import UserError
 from tests import ROOT
 from tests.tiny import tiny_tokenizer
