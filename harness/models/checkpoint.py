@@ -15,10 +15,11 @@ from transformers import AutoTokenizer, GenerationConfig
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.engine.accelerated import check_compiler, check_flash4
 from ropewalk.harness.errors import UserError, foreign, printable
+from ropewalk.harness.models import gguf
 from ropewalk.harness.models.adapter import Adapter, open_adapter
 from ropewalk.harness.models.config import label, open_config, packed
-from ropewalk.harness.models.files import file_hash, folder_hash, reading, tokenizer_hash
-from ropewalk.harness.models.gguf import configure_tokenizer, is_gguf, pretrained, quantization
+from ropewalk.harness.models.files import folder_hash, reading, tokenizer_hash
+from ropewalk.harness.models.gguf import gguf_tokenizer, is_gguf, quantization
 from ropewalk.harness.models.structure import (
     own_frequencies,
     position_limit,
@@ -129,7 +130,7 @@ def open_checkpoint(
         if commit is not None:
             fingerprint = commit
         elif is_gguf(where):
-            fingerprint = file_hash(Path(where))[:16]
+            fingerprint = gguf.fingerprint(where)
         else:
             pickles = {"allow_pickle": allow_pickle}
             fingerprint = folder_hash(Path(where), code=trust_remote_code, **pickles)
@@ -224,11 +225,11 @@ def _tokenizer(where: str, commit: str | None, trusted: bool) -> Any:
     that token other losses are measured.
     """
     with reading("tokenizer", where):
-        with pretrained(where) as (place, file):
-            options = {"revision": commit, "trust_remote_code": trusted, **file}
-            tokenizer = AutoTokenizer.from_pretrained(place, **options)
         if is_gguf(where):
-            tokenizer = configure_tokenizer(where, tokenizer)
+            tokenizer = gguf_tokenizer(where)
+        else:
+            options = {"revision": commit, "trust_remote_code": trusted}
+            tokenizer = AutoTokenizer.from_pretrained(where, **options)
         tokenizer.decode(tokenizer("A short text.", add_special_tokens=False)["input_ids"])
         folder = Path(where)
         named = not folder.is_dir() or any((folder / name).exists() for name in SPECIAL)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -19,8 +20,8 @@ from safetensors.torch import save_model
 from tokenizers import Regex, decoders
 from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
-from transformers import AutoConfig, PreTrainedConfig
-from transformers.utils import SAFE_WEIGHTS_NAME
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ropewalk.harness.errors import UserError, reason
 from ropewalk.harness.files import new_folder
@@ -64,13 +65,23 @@ def pretrained(where: str) -> Iterator[tuple[str, dict[str, str]]]:
             yield folder, {"gguf_file": ALONE}
 
 
-def dequantized(fingerprint: str, dtype: str) -> Path:
-    """Return the folder for the dequantised weights of a file, which take long to compute.
+def fingerprint(where: str) -> str:
+    """Return the hash of a GGUF file's content."""
+    return _fingerprint(where, Path(where).stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _fingerprint(where: str, _time: int) -> str:
+    return file_hash(Path(where))[:16]
+
+
+def kept(content: str, fingerprint: str) -> Path:
+    """Return the folder for what takes long to read from a file: its weights in a dtype, or else.
 
     It is in the Hugging Face assets cache (HF_ASSETS_CACHE), by the file's hash and by the versions
-    that the numbers depend on.
+    that the content depends on.
     """
-    key = f"1 {version('transformers')} {version('gguf')} {fingerprint} {dtype}"
+    key = f"1 {version('transformers')} {version('gguf')} {fingerprint} {content}"
     cache = cached_assets_path("ropewalk", "gguf", assets_dir=constants.HF_ASSETS_CACHE)
     return Path(cache) / sha256(key.encode()).hexdigest()[:32]
 
@@ -93,14 +104,35 @@ def gguf_config(where: str) -> Any:
     """Return the config of a GGUF file; raise UserError where transformers reads less than it says.
 
     Two windows, bases or widths, or a tensor without a place in the model, give other numbers than
-    the model has. No weight is read.
+    the model has. No weight is read. Settings that were read once, of a file without unread
+    tensors, are kept.
     """
-    with pretrained(where) as (folder, options):
-        config = AutoConfig.for_model(**PreTrainedConfig.get_config_dict(folder, **options)[0])
-    metadata, tensors = header(where)
-    if unread := [*_unread_settings(config, metadata), *_unread_tensors(config, metadata, tensors)]:
+    folder, (metadata, tensors) = kept("config", fingerprint(where)), header(where)
+    if known := folder.exists():
+        settings = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+    else:
+        with pretrained(where) as (place, options):
+            settings = PreTrainedConfig.get_config_dict(place, **options)[0]
+    config = AutoConfig.for_model(**settings)
+    unread = list(_unread_settings(config, metadata))
+    if unread := unread or ([] if known else _unread_tensors(config, metadata, tensors)):
         raise UserError(f"transformers does not read {unread[0]} of {where}: {FROM}")
+    if not known:
+        with suppress(UserError, OSError), new_folder(folder) as new:
+            (new / CONFIG_NAME).write_text(json.dumps(settings), encoding="utf-8")
     return config
+
+
+def gguf_tokenizer(where: str) -> Any:
+    """Return the tokenizer of a GGUF file, which is built once."""
+    folder = kept("tokenizer", fingerprint(where))
+    if folder.exists():
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+    with pretrained(where) as (place, file):
+        tokenizer = configure_tokenizer(where, AutoTokenizer.from_pretrained(place, **file))
+    with suppress(UserError, OSError), new_folder(folder) as new:
+        tokenizer.save_pretrained(new)
+    return tokenizer
 
 
 def configure_tokenizer(where: str, tokenizer: Any) -> Any:
@@ -149,7 +181,7 @@ def header(where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     return _header(where, Path(where).stat().st_mtime_ns)
 
 
-@lru_cache(maxsize=4)  # with a real model's tokens it takes seconds
+@lru_cache(maxsize=4)
 def _header(where: str, _time: int) -> tuple[dict[str, Any], tuple[str, ...]]:
     from transformers.integrations.gguf import read_gguf_metadata
 

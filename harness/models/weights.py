@@ -16,10 +16,11 @@ from torch import nn
 
 from ropewalk.harness.engine.accelerated import compile_layers
 from ropewalk.harness.errors import UserError
+from ropewalk.harness.models import gguf
 from ropewalk.harness.models.adapter import adapted
 from ropewalk.harness.models.checkpoint import DTYPES, Checkpoint
 from ropewalk.harness.models.files import reading, tensors
-from ropewalk.harness.models.gguf import dequantized, is_gguf, keep, pretrained
+from ropewalk.harness.models.gguf import is_gguf, keep, pretrained
 from ropewalk.harness.models.structure import auto_model
 from ropewalk.harness.patching.frequencies import check_geometry
 
@@ -41,7 +42,7 @@ def load_weights(checkpoint: Checkpoint) -> Any:
         return checkpoint.loaded
     kept, own = None, checkpoint.fingerprint.partition("+")[0]  # without that of an adapter
     if is_gguf(checkpoint.name) and not checkpoint.device_map:
-        kept = dequantized(own, checkpoint.dtype)
+        kept = gguf.kept(checkpoint.dtype, own)
     with reading("weights", checkpoint.name):
         model, info = _load(checkpoint, kept)
     _check_fit(checkpoint.name, model, info)

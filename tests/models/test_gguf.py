@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import constants
-from transformers import LlamaTokenizer
+from transformers import LlamaTokenizer, PreTrainedTokenizerFast
 
 from ropewalk.harness.engine import answers
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.models import weights
+from ropewalk.harness.models import gguf, weights
 from ropewalk.harness.models.checkpoint import Checkpoint, open_checkpoint
 from ropewalk.harness.models.gguf import SPACE, configure_tokenizer
 from ropewalk.harness.models.weights import load_weights
@@ -54,7 +54,7 @@ def test_a_file_is_the_model_of_its_weights(file):
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder for kept weights, empty."""
+    """Return the folder for what is kept of files, empty."""
     monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "assets"))
     return tmp_path / "assets" / "ropewalk" / "gguf" / "default"
 
@@ -71,6 +71,22 @@ def test_a_file_is_dequantised_once(dtype, file, cache, monkeypatch):
     for name, tensor in first.state_dict().items():
         assert tensor.dtype == again.state_dict()[name].dtype
         assert torch.equal(tensor, again.state_dict()[name])
+
+
+@pytest.mark.usefixtures("cache")
+def test_config_and_tokenizer_are_read_once(file, monkeypatch):
+    """The second time they come from the cache, and have the same settings, tokens and texts."""
+    first = opened(file)
+    for name in ("pretrained", "_unread_tensors"):
+        monkeypatch.setattr(gguf, name, None)
+    again = opened(file)
+    assert again.config.to_dict() == first.config.to_dict()
+    for text in (TEXT, " a\n\n  b", "<s>x"):
+        one, other = (opened.tokenizer(text) for opened in (first, again))
+        assert one == other
+        decoded = (opened.tokenizer.decode(one["input_ids"]) for opened in (first, again))
+        assert len(set(decoded)) == 1
+    assert again.tokenizer.special_tokens_map == first.tokenizer.special_tokens_map
 
 
 def test_a_file_that_changed_after_it_was_opened_is_not_kept(file, cache):
@@ -143,7 +159,9 @@ def test_a_text_is_split_as_the_file_says(tmp_path):
 
 
 @pytest.mark.parametrize(("prefix", "first"), [(False, "a"), (True, "▁a"), (None, "▁a")])
-def test_a_space_is_put_before_a_text_unless_the_file_says_not(prefix, first, monkeypatch):
+def test_a_space_is_put_before_a_text_unless_the_file_says_not(
+    prefix, first, monkeypatch, tmp_path
+):
     """By tokenizer.ggml.add_space_prefix of a SentencePiece file; the text comes back as it was."""
     facts = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.add_space_prefix": prefix}
     monkeypatch.setattr("ropewalk.harness.models.gguf.header", lambda _: (facts, ()))
@@ -153,6 +171,10 @@ def test_a_space_is_put_before_a_text_unless_the_file_says_not(prefix, first, mo
     numbers = tokenizer("ab ab", add_special_tokens=False).input_ids
     assert tokenizer.convert_ids_to_tokens(numbers) == [first, "b", "▁a", "b"]
     assert tokenizer.decode(numbers) == "ab ab"
+    tokenizer.save_pretrained(tmp_path)  # as it is kept
+    again = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert again("ab ab").input_ids == tokenizer("ab ab").input_ids
+    assert again.decode(numbers) == "ab ab"
 
 
 @pytest.mark.parametrize(
