@@ -1,0 +1,523 @@
+"""Check on one GPU what no CPU can show: results, host waits, memory and speed.
+
+``python scripts/gpu_check.py --out FOLDER`` runs all sections within seven minutes and writes
+``gpu_check.jsonl``, one line per measurement, after each one. A section has a time limit of its
+own, and one that fails is recorded and the next begins. ``--model`` adds a model with a window of
+thousands of tokens to the embedded one. ``--device cpu --answers`` writes the answers of a CPU, to
+which those of the GPU are compared, and ``--device cpu --quick`` is a smoke test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import gzip
+import json
+import random
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from itertools import product
+from operator import itemgetter
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import transformers
+from bench import RESULTS, ROOT, Setting, operations
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+import ropewalk
+from ropewalk.harness.engine import DEFAULT, OutOfMemory, memory
+from ropewalk.harness.engine.accelerated import compile_layers
+from ropewalk.harness.engine.prefix_tree import build_tree
+from ropewalk.harness.models.checkpoint import open_checkpoint
+from ropewalk.harness.models.weights import load_weights
+from ropewalk.harness.patching.banded_attention import kept_of
+from ropewalk.harness.patching.config import geometry_of
+from ropewalk.harness.patching.patch import answering
+from ropewalk.harness.patching.resolve import resolve
+from ropewalk.harness.plugins import load
+from ropewalk.scaling.types import Bands, Rope, Rotation
+from ropewalk.tasks.types import Generate, Loglikelihood, ModelRequest
+
+ANSWERS = RESULTS / "answers.json"
+BOOK = ROOT / "results" / "smollm2" / "books" / "en-moby-dick.txt.gz"
+PASSKEYS = ROOT / "results" / "smollm2" / "passkey.parquet" / "passkey"
+HEADS = ROOT / "results" / "smollm2" / "heads.json"
+FIELDS = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "vocab_size", "tie_word_embeddings",
+)  # fmt: skip
+SHAPES = {
+    "quick": (64, 128, 2, 4, 2, 512, True),
+    "135M": (576, 1536, 30, 9, 3, 49_152, True),
+    "8B": (4096, 14_336, 32, 32, 8, 128_256, False),
+}
+WINDOW = {"max_position_embeddings": 8192, "rope_parameters": {"rope_theta": 1e5}}
+RATE = 989e12  # operations per second of an H100 or H200, dense, in bfloat16
+MOVED = ("none", "rerope", "gali", "lampe", f"dpe:heads={HEADS}")
+BARS = {("135M", 1): 6, ("135M", 16): 1, ("8B", 1): 12, ("8B", 16): 2}  # ms per token
+Row = dict[str, Any]
+
+
+class OutOfTimeError(Exception):
+    """A section has used its time."""
+
+
+@dataclass(frozen=True)
+class Check(Setting):
+    """Where is measured; ``model`` has a window of 8192 tokens, and ``answers`` are written."""
+
+    model: str | None = None
+    answers: bool = False
+
+    @property
+    def gpu(self) -> bool:
+        """Whether this is a GPU; what only a GPU has is left out elsewhere."""
+        return torch.device(self.device).type == "cuda"
+
+    def size(self, tokens: int) -> int:
+        """Return a length, a short one in a smoke test."""
+        return max(tokens // 256, 80) if self.quick else tokens
+
+    def build(self, name: str) -> Any:
+        """Return a model of seeded random weights in bfloat16, which ends no text."""
+        gc.collect()
+        if self.gpu:
+            torch.cuda.empty_cache()
+        shape = dict(zip(FIELDS, SHAPES["quick" if self.quick else name], strict=True))
+        torch.manual_seed(0)
+        with torch.device(self.device):
+            config = LlamaConfig(**shape, **WINDOW)
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+        model.generation_config.eos_token_id = None
+        return model
+
+
+def replies(
+    model: Any, rotation: Rotation, requests: Sequence[ModelRequest], decode: Any = lambda _: ""
+) -> list[Any]:
+    """Return the engine's responses in the order of the requests."""
+    with answering(model, rotation, decode=decode) as answer:
+        return [response for _, response in sorted(answer(requests), key=itemgetter(0))]
+
+
+def rotation_of(model: Any, method: str, length: int, rope: Rope | None = None) -> Rotation:
+    """Return a method's rotation at a length, by default of the model's own geometry."""
+    return resolve(load("method", method), rope or geometry_of(model.config), length)
+
+
+def passes(model: Any, length: int, targets: int, seed: int = 0) -> list[ModelRequest]:
+    """Return a request for the losses of the last of some random tokens."""
+    return [Loglikelihood(tokens_of(model, length, seed), length - targets, doc_id=f"{seed}")]
+
+
+def prompts(model: Any, length: int, count: int, new: int) -> list[ModelRequest]:
+    """Return requests for texts whose prompts differ in their last tokens and in their length."""
+    shared = tokens_of(model, length - 64)
+    ends = [tokens_of(model, 63 - 3 * n, n) for n in range(count)]
+    return [Generate(shared + end, new, doc_id=f"text {n}") for n, end in enumerate(ends)]
+
+
+def tokens_of(model: Any, count: int, seed: int = 0) -> tuple[int, ...]:
+    """Return random tokens; fewer of a seed begin the longer text."""
+    return tuple(random.Random(seed).choices(range(model.config.vocab_size), k=count))
+
+
+def difference(ones: Sequence[Any], others: Sequence[Any]) -> float:
+    """Return by how much losses differ at most."""
+    pairs = (pair for a, b in zip(ones, others, strict=True) for pair in zip(a, b, strict=True))
+    return max(abs(float(a - b)) for a, b in pairs)
+
+
+def short(method: str) -> str:
+    """Return a method without the folder of its file."""
+    return method.replace(f"{HEADS.parent}/", "")
+
+
+def dense(
+    query: Tensor, key: Tensor, value: Tensor, left: int, right: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return attention in float64 from its definition, its log-sum-exp, and what each row sees.
+
+    Row i of R sees keys i + K - R - left to i + K - R + right of K; -1 is no bound.
+    """
+    rows, keys = query.shape[2], key.shape[2]
+    key, value = (t.double().repeat_interleave(query.shape[1] // t.shape[1], 1)
+                  for t in (key, value))  # fmt: skip
+    scores = query.double() @ key.mT * query.shape[-1] ** -0.5
+    place = torch.arange(rows, device=query.device)[:, None] + keys - rows
+    offset = torch.arange(keys, device=query.device) - place
+    seen = torch.ones_like(offset, dtype=torch.bool)
+    if left >= 0:
+        seen &= offset >= -left
+    if right >= 0:
+        seen &= offset <= right
+    scores = scores.masked_fill(~seen, float("-inf"))
+    return scores.softmax(-1) @ value, scores.logsumexp(-1), seen
+
+
+def operators(check: Check) -> Iterator[Row]:
+    """Compare attention to its definition in float64: windows, rows, heads and channels."""
+    sdpa = import_module("ropewalk.harness.engine.sdpa")
+    generator = torch.Generator(check.device).manual_seed(0)
+    sizes = [(1023, 1023), (1, 4099), (15, 257), (129, 1000), (128, 2048), (1, 1)]
+    channels = (64, 80, 96, 128, 192, 256)
+    cases = [(r, k, 64, heads, w) for r, k in sizes for heads in ((9, 3), (8, 8)) for w in range(4)]
+    cases += [(129, 1000, d, (32, 8), w) for d in channels for w in (0, 2)]
+    for rows, keys, width, (heads, groups), window in cases[:: 6 if check.quick else 1]:
+        past = keys - rows
+        left, right = [(-1, 0), (-1, -1), (past // 2 + 3, 0), (past, -1)][window]
+        for dtype in (torch.bfloat16, torch.float32):
+            draw = partial(torch.randn, device=check.device, generator=generator)
+            query, key, value = (
+                draw(1, count, length, width).to(dtype)
+                for count, length in ((heads, rows), (groups, keys), (groups, keys))
+            )
+            out, lse, seen = dense(query, key, value, left, right)
+            if not check.gpu:  # the definition beside PyTorch's
+                got = scaled_dot_product_attention(query, key, value, seen, enable_gqa=True)
+                sums = None
+            elif dtype == torch.float32:
+                if window > 1:
+                    continue
+                got, sums = sdpa.on_cuda(query, key, value, None, causal=right == 0)
+            else:
+                got, sums = sdpa.flash(query, key, value, width**-0.5, left, right)
+            errors = [float((got - out).abs().max())]
+            errors += [] if sums is None else [float((sums - lse).abs().max())]
+            bars = (1e-2, 1e-3) if dtype == torch.bfloat16 else (1e-4, 1e-4)
+            shape = f"{rows} rows of {keys} keys, {heads}:{groups} heads of {width}"
+            yield {
+                "what": f"{str(dtype)[6:]}, {shape}, left {left}, right {right}", "errors": errors,
+                "ok": all(a < b for a, b in zip(errors, bars, strict=False)),
+            }  # fmt: skip
+
+
+def answers(check: Check) -> Iterator[Row]:
+    """Compare losses and texts in float32 to those of a CPU, which ``ANSWERS`` holds."""
+    known = json.loads(ANSWERS.read_text(encoding="utf-8")) if ANSWERS.exists() else {}
+    book = gzip.decompress(BOOK.read_bytes()).decode()
+    for name, window, length in (("reference", None, 700), (check.model, 512, 1300)):
+        if name is None:
+            continue
+        opened = open_checkpoint(name, dtype="float32", device=check.device, trained_length=window)
+        model, words = load_weights(opened), opened.tokenizer(book[:9000])["input_ids"]
+        decode = partial(opened.tokenizer.decode, skip_special_tokens=True)
+        # Prompts of different lengths; the first is beyond the window.
+        ends = [slice(0, length - 16), *(slice(40 * n, 53 * n + 60) for n in range(1, 12))]
+        texts = [Generate(tuple(words[end]), 12, doc_id="text") for end in ends]
+        scored = Loglikelihood(tuple(words[:length]), length - 128, doc_id="book")
+        table = known.setdefault(opened.label, {})
+        for method in ("none", "yarn", "rerope", "lampe", "gali", MOVED[-1]):
+            if method == MOVED[-1] and name == "reference":
+                continue  # its heads are of the other model
+            asked = [scored, *(texts if method in ("none", "yarn", "rerope") else ())]
+            rotation = rotation_of(model, method, length, opened.rope)
+            first, *written = replies(model, rotation, asked, decode)
+            losses = [round(loss, 6) for loss in first.nll]
+            tokens = [list(text.tokens) for text in written]
+            if check.answers:
+                table[short(method)] = {"losses": losses, "texts": tokens}
+            own = table[short(method)]
+            error, equal = difference([losses], [own["losses"]]), tokens == own["texts"]
+            yield {
+                "what": f"{opened.label}, {short(method)}, {length} tokens, float32",
+                "error": error, "texts": len(tokens), "ok": error < 1e-4 and equal,
+            }  # fmt: skip
+            if check.quick:
+                break
+    if check.answers:
+        text = json.dumps(known, separators=(",", ":")).replace("}", "}\n")
+        ANSWERS.write_text(text + "\n", encoding="utf-8")
+
+
+def too_little_memory(check: Check) -> Iterator[Row]:
+    """Request one impossible pass among possible ones with a third of the memory."""
+    model = check.build("8B")
+    possible = [request for n in range(4) for request in passes(model, 2048, 2047, n)]
+    rotation = rotation_of(model, "none", 2048)
+    expected = replies(model, rotation, possible)
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(0.3)
+    try:
+        got = replies(model, rotation, [*possible[:2], *passes(model, 2**20, 8, 9), *possible[2:]])
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    lost = [place for place, one in enumerate(got) if isinstance(one, OutOfMemory)]
+    rest = [one.nll for one in got if not isinstance(one, OutOfMemory)]
+    error = difference(rest, [one.nll for one in expected]) if lost == [2] else None
+    ok = error is not None and error < 0.05
+    yield {"what": "8B", "out_of_memory": lost, "error": error, "ok": ok}
+
+
+def passkeys(check: Check) -> Iterator[Row]:
+    """Measure a grid of passkeys by a whole run, and compare it to the stored one of a GPU."""
+    settings: dict[str, Any] = {
+        "scaling": ["none", "yarn:factor=2"], "dtype": "bfloat16",
+        "task": "passkey:depths=10,trials=5", "length": ["2048", "4096", "8192", "16384"],
+    }  # fmt: skip
+    if check.quick or check.model is None:
+        settings |= {"task": "passkey:depths=2,trials=1", "length": ["128", "512"]}
+    with TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        given = check.model or "reference"
+        run = ropewalk.run(given, device=check.device, out=f"{folder}/run", **settings)
+        taken, table = time.perf_counter() - began, run.frame()
+    cells = table.groupby(["scaling", "length"])["value"].mean()
+    row: Row = {
+        "what": f"{len(table)} samples", "seconds": taken, "without_number": len(run.missing),
+        "found": {str(cell): score for cell, score in cells.items()},
+        "ok": not run.missing,
+    }  # fmt: skip
+    if check.model is not None and not check.quick:
+        keys = ["scaling", "length", "unit"]
+        both = table.merge(ropewalk.frame(PASSKEYS), on=keys, suffixes=("", "_stored"))
+        row["same"] = float((both["value"] == both["value_stored"]).mean())
+        row["ok"] &= len(both) == 200 and row["same"] >= 0.95
+    yield row
+
+
+def counted(
+    model: Any, rotation: Rotation, requests: Sequence[ModelRequest]
+) -> tuple[int, int, list[str]]:
+    """Return the waits for the GPU, its kernels and copies, and the places of the waits.
+
+    Patching and verifying the model, once for all passes of a method, are not counted.
+    """
+    with answering(model, rotation, decode=lambda _: "") as answer:
+        list(answer(requests))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            list(answer(requests))
+            torch.cuda.set_sync_debug_mode("default")
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            list(answer(requests))
+            torch.cuda.synchronize()
+    waits = [f"{Path(w.filename).name}:{w.lineno}" for w in caught if "synch" in str(w.message)]
+    kernels = sum("CUDA" in str(one.device_type) for one in profiler.events() or ())
+    return len(waits), kernels, sorted(set(waits))
+
+
+def waits(check: Check) -> Iterator[Row]:
+    """Count waits and kernels of a pass under methods, and of a token."""
+    model = check.build("135M")
+    for method in MOVED:
+        rotation = rotation_of(model, method, 16_384)
+        count, kernels, places = counted(model, rotation, passes(model, 16_384, 64))
+        yield {
+            "what": f"135M, 16384 tokens, {short(method)}", "waits": count, "kernels": kernels,
+            "places": places, "ok": count <= 3,
+        }  # fmt: skip
+    plain = rotation_of(model, "none", 1024)
+    for texts in (1, 16):
+        few, many = (counted(model, plain, prompts(model, 1024, texts, new)) for new in (8, 40))
+        per_token = (many[0] - few[0]) / 32
+        yield {
+            "what": f"135M, one step of {texts} texts", "waits": per_token, "places": many[2],
+            "kernels": (many[1] - few[1]) / 32, "ok": per_token <= 1,
+        }  # fmt: skip
+
+
+@contextmanager
+def without_graph() -> Iterator[None]:
+    """Continue texts without a CUDA graph."""
+    texts: Any = import_module("ropewalk.harness.engine.texts")
+    own = texts._mode
+    texts._mode = lambda *given, **named: own(*given, **named)._replace(graph=False)
+    try:
+        yield
+    finally:
+        texts._mode = own
+
+
+def decoding(check: Check) -> Iterator[Row]:
+    """Time a token of 1 and 16 texts, and compare texts alone to the same ones together."""
+    for name in ("135M", "8B"):
+        model = check.build(name)
+        plain = rotation_of(model, "none", 1024)
+        cases = [
+            (name == "8B", 2048, 1),
+            *product([True], map(check.size, (2048, 16_384)), (1, 16)),
+        ]
+        for graph, length, count in cases:
+            few, many = (
+                partial(replies, model, plain, prompts(model, length, count, new))
+                for new in (16, 64)
+            )
+            with nullcontext() if graph else without_graph():
+                many()
+                first, second = check.seconds(few), check.seconds(many)
+            milliseconds = 1000 * (second - first) / 48 / count
+            bar = BARS[name, count] if graph and check.gpu else float("inf")
+            yield {
+                "what": f"{name}, {length} tokens, {count} texts", "graph": graph,
+                "ms_per_token": milliseconds, "prompts_s": first, "ok": milliseconds <= bar,
+            }  # fmt: skip
+        # A prompt of its own pack has the same keys whatever else is requested.
+        length = check.size(9000)
+        texts = [
+            Generate(tokens_of(model, length - 7 * n, n), 32, doc_id=f"text {n}") for n in range(6)
+        ]
+        alone = [replies(model, plain, [text])[0] for text in texts]
+        equal = sum(a == b for a, b in zip(replies(model, plain, texts), alone, strict=True))
+        what = f"{name}, {length} tokens, texts with the same bits alone and together"
+        yield {"what": what, "equal": equal, "of": len(texts), "ok": equal == len(texts)}
+
+
+def estimate(model: Any, rotation: Rotation, request: ModelRequest) -> float:
+    """Return the MiB beside the weights that a plan reckons with."""
+    shape = memory.Shape.of(model.config, model.dtype.itemsize).on(model.device)
+    moved = kept_of(rotation) if isinstance(rotation, Bands) else memory.Moved()
+    targets = request.length - request.start + 1
+    return memory.shared(shape, build_tree([request.tokens]), targets, DEFAULT, (), moved) / 2**20
+
+
+def prefill(check: Check) -> Iterator[Row]:
+    """Time passes under methods, and compare their memory to its estimate."""
+    plain = 0.0
+    for name, lengths in (("135M", (16_384,)), ("8B", (32_768, 131_072))):
+        model = check.build(name)
+        methods = MOVED if name == "135M" and not check.quick else MOVED[:2]
+        for length, method in product(lengths, methods):
+            count = check.size(length)
+            request = passes(model, count, targets := min(1024, count // 2))
+            rotation = rotation_of(model, method, count)
+            run = partial(replies, model, rotation, request)
+            if length < 100_000:
+                run()
+            before, peak = 0, None
+            if check.gpu:
+                torch.cuda.reset_peak_memory_stats()
+                before = torch.cuda.memory_allocated()
+            taken = median(check.seconds(run) for _ in range(3 if length < 40_000 else 1))
+            if check.gpu:
+                peak = (torch.cuda.max_memory_allocated() - before) / 2**20
+            plain = taken if method == "none" else plain
+            reckoned = estimate(model, rotation, request[0])
+            unscored = 2 * (count - targets) * model.config.vocab_size * model.config.hidden_size
+            use = (sum(operations(model.config, count)) - unscored) / taken / RATE
+            bars = (
+                taken <= plain * (8 if method == MOVED[-1] else 3),
+                taken <= 0.08 or (name, method) != ("135M", "none"),
+                use >= 0.45 or (length, method) != (131_072, "none"),
+                (peak or 0) <= 1.05 * reckoned,
+            )
+            yield {
+                "what": f"{name}, {count} tokens, {short(method)}", "seconds": taken,
+                "times_plain": taken / plain, "mfu": use, "peak_mib": peak,
+                "estimate_mib": reckoned, "ok": all(bars) or not check.gpu,
+            }  # fmt: skip
+
+
+def compiled(check: Check) -> Iterator[Row]:
+    """Compare compiled layers to those as they are: losses and seconds."""
+    model = check.build("135M")
+    plain_rope = rotation_of(model, "none", 16_384)
+    run = partial(replies, model, plain_rope, passes(model, 16_384, 1024))
+    before, plain = run(), min(check.seconds(run) for _ in range(3))
+    compile_layers(model)
+    compiling, after = check.seconds(run), run()
+    fast = min(check.seconds(run) for _ in range(3))
+    error = difference([before[0].nll], [after[0].nll])
+    yield {
+        "what": "135M, 16384 tokens", "seconds": fast, "times_plain": fast / plain,
+        "compiling_s": compiling, "error": error, "ok": error < 0.1 and fast <= 1.05 * plain,
+    }  # fmt: skip
+
+
+# The seconds that each may take, in this order, and whether it needs a GPU.
+SECTIONS: dict[str, tuple[Callable[[Check], Iterator[Row]], int, bool]] = {
+    "operators": (operators, 30, False),
+    "answers": (answers, 75, False),
+    "waits": (waits, 45, True),
+    "decoding": (decoding, 110, False),
+    "prefill": (prefill, 120, False),
+    "passkeys": (passkeys, 60, False),
+    "memory": (too_little_memory, 40, True),
+    "compile": (compiled, 60, True),
+}
+
+
+def device_name(device: str) -> str:
+    """Return the name of a GPU, or the kind of another device."""
+    gpu = torch.device(device).type == "cuda"
+    return torch.cuda.get_device_name(device) if gpu else device
+
+
+def measured(check: Check, name: str, left: float) -> Iterator[Row]:
+    """Yield the rows of a section, and one more for its error or its end."""
+    section, limit, needs_gpu = SECTIONS[name]
+    if needs_gpu and not check.gpu:
+        yield {"what": "left out: it needs a GPU", "ok": True}
+        return
+
+    def stop(*_: Any) -> None:
+        raise OutOfTimeError
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(min(limit, left), 1) if check.gpu else 0)
+    began = time.perf_counter()
+    try:
+        yield from section(check)
+    except OutOfTimeError:
+        yield {"what": "stopped by its time limit", "ok": False}
+    except Exception as error:  # noqa: BLE001  # it is recorded, and the next section begins
+        where = traceback.format_exc().strip().splitlines()[-12:]
+        yield {"what": f"{type(error).__name__}: {error}", "where": where, "ok": False}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    yield {"what": "whole section", "section_s": time.perf_counter() - began, "ok": True}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the sections of the command line; return 1 if any measurement misses its bar."""
+    parser = argparse.ArgumentParser(prog="gpu_check", description=__doc__)
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="names with commas")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--model", help="a model with a window of 8192 tokens, as SmolLM2-135M")
+    parser.add_argument("--seconds", type=float, default=420, help="for all sections")
+    parser.add_argument("--out", type=Path, required=True, help="folder of gpu_check.jsonl")
+    parser.add_argument("--quick", action="store_true", help="a smoke test")
+    parser.add_argument("--answers", action="store_true", help="write the answers of this device")
+    given = parser.parse_args(words)
+    names = given.sections.split(",")
+    if unknown := sorted(set(names) - set(SECTIONS)):
+        parser.error(f"no section is called {unknown[0]}; write some of {', '.join(SECTIONS)}.")
+    transformers.utils.logging.set_verbosity_error()
+    if given.device == "cpu":
+        torch.set_num_threads(1)
+    check = Check(given.device, quick=given.quick, model=given.model, answers=given.answers)
+    given.out.mkdir(parents=True, exist_ok=True)
+    began, ok = time.perf_counter(), True
+    about = {
+        "section": "about", "device": device_name(given.device), "torch": torch.__version__,
+        "transformers": transformers.__version__, "code": str(Path(ropewalk.__file__).parent),
+    }  # fmt: skip
+    with (given.out / "gpu_check.jsonl").open("a", encoding="utf-8") as file:
+        print(json.dumps(about), file=file, flush=True)
+        for name in names:
+            for row in measured(check, name, given.seconds + began - time.perf_counter()):
+                line = {"section": name, **row}
+                print(json.dumps(line), file=file, flush=True)
+                if "errors" not in row or not row["ok"]:
+                    print("   " if row["ok"] else "!! ", json.dumps(line), flush=True)
+                ok &= row["ok"]
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
