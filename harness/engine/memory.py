@@ -217,7 +217,6 @@ def whole(shape: Shape, length: int, attention: int, targets: int, sizes: Sizes)
 
 HALVINGS, LEAST_CHUNK = 4, 256
 ROWS = 32  # a chunk is a multiple of this on a CPU: odd ends have other bits
-ROWS = 32  # a chunk is a multiple of this on a CPU: odd ends have other bits
 TEXTS = 16  # most texts that a GPU continues together
 OTHER, OTHER_GPU = 2048, 8192  # most rows of a chunk where attention is not plain
 LEAST_HEAD_ROWS = 64  # fewer rows read the whole head's weights for too little work
