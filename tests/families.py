@@ -74,7 +74,8 @@ VISION = {
     "fullatt_block_indexes": [0], "head_dim": 16,
 }  # fmt: skip
 MORE: dict[str, dict[str, Any]] = {  # what a family needs besides
-    "falcon": {"alibi": False}, "falcon_h1": {"lm_head_multiplier": 3.0},
+    "ernie4_5_vl_moe": {"moe_intermediate_size": [16, 16]}, "falcon": {"alibi": False}, "falcon_h1": {"lm_head_multiplier": 3.0},
+    "glm5_next": {"qk_rope_head_dim": 0}, "zaya": {"num_experts_per_tok": 1},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]}, "gptj": {"rotary_dim": 8},
     "granitemoehybrid": {
         "layer_types": ["mamba", "attention"], "num_local_experts": 0,
@@ -84,17 +85,17 @@ MORE: dict[str, dict[str, Any]] = {  # what a family needs besides
     "nemotron_h": {"layers_block_type": ["mamba", "attention"], "n_groups": 1},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
-    "mamba2": {"head_dim": 8, "num_heads": 8, "n_groups": 1, "state_size": 16},
+    "llama4_text": {"floor_scale": 16, "no_rope_layers": [1, 0]}, "mamba2": {"head_dim": 8, "num_heads": 8, "n_groups": 1, "state_size": 16},
     "mistral4": {"head_dim": 32}, "smollm3": {"no_rope_layers": [1, 0]},
 }  # fmt: skip
 INDEXING = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")  # choose their keys by an index
 # The families that tests measure; the table has all.
 SUPPORTED = (
-    "afmoe", "apertus", "axk2", "bitnet", "cohere", "cohere2", "cwm", "deepseek_v3",
+    "afmoe", "apertus", "axk2", "bitnet", "cohere", "cohere2", "cwm", "deepseek_v2", "deepseek_v3",
     "deepseek_v32", "diffllama", "doge", "ernie4_5", "exaone4", "falcon", "falcon_h1", "gemma",
     "gemma2", "gemma3", "gemma3_text", "glm", "glm4_moe", "glm_moe_dsa", "gpt_neox", "gpt_oss",
     "granite", "helium", "hunyuan_v1_dense", "hy_v4", "hyperclovax", "kimi_k25", "laguna", "lfm2",
-    "llama", "llava", "mellum", "minimax", "ministral", "mistral", "mistral3", "mixtral",
+    "llama", "llama4_text", "llava", "mellum", "minimax", "ministral", "mistral", "mistral3", "mixtral",
     "modernbert-decoder", "nanochat", "nemotron", "olmo3", "olmoe", "persimmon", "phi", "phi3",
     "qwen2", "qwen3", "qwen3_5", "qwen3_moe", "qwen3_next", "qwen3_vl", "smollm3", "stablelm",
     "vaultgemma",
@@ -107,10 +108,8 @@ PLAINLY = (
 # The sentence each is refused with, before its weights are read or on its own output.
 REFUSED = {
     "beam": "beam: it has a rotary embedding for sliding_attention, but none for",
-    "deepseek_v2": "DeepseekV2ForCausalLM: its rotary module does not return the given angles.",
     "deepseek_v4": "deepseek_v4: it has a rotary embedding for main, compress, but none for",
     "granite_swa": "GraniteSWAForCausalLM has 2 rotary modules",
-    "llama4_text": "Llama4ForCausalLM: its rotary module does not return the given angles.",
     "phimoe": "PhimoeForCausalLM: its output does not depend on its rotary",
     "recurrent_gemma": "recurrent_gemma: the config has no max_position_embeddings.",
 }  # fmt: skip
@@ -164,9 +163,9 @@ def tiny(family: str, **given: Any) -> Any:
     sizes = _sizes(base, TEXT) if text is base else {}
     for name in base.sub_configs if text is not base else ():
         if (part := getattr(base, name)) is not None:
-            own = _sizes(part, TEXT if part is text else VISION)
-            sizes[name] = {**own, "model_type": part.model_type}
-    config = kind(**sizes | MORE.get(family, {}) | given)
+            own = _sizes(part, TEXT) | MORE.get(family, {}) if part is text else None
+            sizes[name] = {**(own or _sizes(part, VISION)), "model_type": part.model_type}
+    config = kind(**sizes | (MORE.get(family, {}) if text is base else {}) | given)
     if not is_rotary(config):
         return config
     # The default type of Mistral 4 rotates more channels than its attention has.
@@ -189,7 +188,7 @@ def _sizes(config: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
         if name in has and not (name in kept and has[name] is None)
     }
     kinds = list(dict.fromkeys(has.get("layer_types") or ()))
-    return given | ({"layer_types": (kinds * 2)[-2:]} if kinds else {})
+    return given | ({"layer_types": (kinds * 2)[-2:]} if kinds and sizes is TEXT else {})
 
 
 def build(config: Any) -> Any:
@@ -212,8 +211,8 @@ def inside(model: Any, frequencies: Frequencies) -> torch.Tensor:
 
 def difference(model: Any, config: Any, kind: str, frequencies: Frequencies) -> float:
     """Return how far the patch is from the library's own type, in units of the logits' spread."""
-    extra = {"original_max_position_embeddings": WINDOW} if kind == "yarn" else {}
-    own = build(rescaled(config, {"rope_type": kind, "factor": FACTOR, **extra}))
+    window = {"original_max_position_embeddings": geometry_of(config).trained_length}
+    own = build(rescaled(config, {"rope_type": kind, "factor": FACTOR, **window}))
     own.load_state_dict(model.state_dict())
     wanted = logits(own)
     return float((inside(model, frequencies) - wanted).abs().max() / wanted.std())

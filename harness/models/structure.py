@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from ropewalk.harness.engine import language_model
 from ropewalk.harness.errors import foreign
@@ -158,7 +159,7 @@ def _depends(attention: nn.Module, own: Any, text: Any, index: int) -> bool:
     hidden = torch.empty(1, 2, text.hidden_size, device="meta")
     layer = {"layer_type": text.layer_types[index]} if isinstance(own.rope_type, dict) else {}
     angles = own(hidden, torch.zeros(1, 2, dtype=torch.int64, device="meta"), **layer)
-    watched = tuple(part.detach().requires_grad_() for part in angles)
+    watched: Any = tree_map(lambda part: part.detach().requires_grad_(), angles)
     needed: dict[str, Any] = {
         name: None
         for name, parameter in _parameters(attention).items()

@@ -189,12 +189,14 @@ def check_angles(model: Any, name: str, frequencies: Frequencies) -> None:
     positions = torch.tensor([PROBE_POSITIONS], device=model.device)
     layer = {"layer_type": FULL} if isinstance(module.rope_type, dict) else {}
     tables = module(torch.zeros(1, dtype=torch.float32, device=model.device), positions, **layer)
+    if isinstance(tables, Tensor):  # cos + i sin (Llama 4, DeepSeek V2)
+        tables = tables.real, tables.imag
     angles = positions[0, :, None].float().cpu() * frequencies.inv_freq
     for values, function in zip(tables, (torch.cos, torch.sin), strict=True):
         expected = function(angles) * frequencies.attention_factor
         copies = values.shape[-1] // expected.shape[-1]
         expected = expected.repeat_interleave(copies, dim=-1).sort(-1).values
-        actual = values[0].real.float().cpu().sort(-1).values
+        actual = values[0].float().cpu().sort(-1).values
         if actual.shape != expected.shape or not torch.allclose(actual, expected, atol=1e-4):
             kind = type(model).__name__
             raise UserError(f"{kind}: its rotary module does not return the given angles.")
