@@ -9,7 +9,7 @@ from typing import Any
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.structure import layers_of
-from ropewalk.harness.patching.config import is_rotary, rope_of
+from ropewalk.harness.patching.config import ORIGINAL, is_rotary, rope_of
 from ropewalk.harness.plugins import Plugin, call
 from ropewalk.harness.sweep.plan import Plan, calibrations
 from ropewalk.harness.sweep.record import records
@@ -146,6 +146,13 @@ def notes(
         lines.append(
             f"{model}: the trained window is {rope.trained_length:,} tokens by --trained-length, "
             f"{own:,} by its config."
+        )
+    elif rope.shipped.get("rope_type") == "linear" and ORIGINAL not in rope.shipped:
+        factor: Any = rope.shipped["factor"]
+        lines.append(
+            f"The config of {model} does not say whether {own:,} tokens is its window before or "
+            f"after this scaling. If it is after it, as in Gemma 3, give --trained-length "
+            f"{own / factor:.0f} ({own / factor:,.0f} x {factor:g})."
         )
     try:
         layers = call(model, lambda: layers_of(config, trust_remote_code=trust_remote_code))
