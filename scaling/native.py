@@ -13,6 +13,7 @@ CODE = "huggingface/transformers"  # of the authors, on GitHub
 TYPES: dict[str, ModuleType] = {
     "default": none,
     "linear": pi,
+    "proportional": pi,
     "dynamic": dynamic_ntk,
     "yarn": yarn,
     "llama3": llama3,
@@ -98,6 +99,8 @@ def ships(rope: Rope) -> bool:
     """Return whether a checkpoint ships a scaling of a supported type."""
     kind = _kind(rope)
     named = isinstance(kind, str) and kind in TYPES and kind != "default"
+    if kind == "proportional":
+        named = (_optional(rope, "factor") or 1.0) != 1.0
     return named or DUAL_CHUNK in rope.shipped
 
 
@@ -120,6 +123,8 @@ def shipped_type(rope: Rope) -> str:
 def shipped_options(rope: Rope) -> dict[str, float | bool | None]:
     """Return the options with which the method of the shipped type equals the shipped scaling."""
     match shipped_type(rope):
+        case "proportional":
+            return {"factor": _optional(rope, "factor") or 1.0}
         case "linear" | "dynamic":
             return {"factor": _required(rope, "factor")}
         case "yarn":

@@ -46,6 +46,8 @@ class Rope:
             parameters); empty for none.
         layers: number of decoder layers.
         heads: number of query heads of a layer.
+        turning: number of channel pairs that turn, the fastest; None for all (Gemma 4's
+            ``proportional`` type turns a quarter).
     """
 
     rotary_dim: int
@@ -54,13 +56,14 @@ class Rope:
     shipped: Mapping[str, object] = field(default_factory=dict)
     layers: int = 1
     heads: int = 1
+    turning: int | None = None
 
     def stretch(self, length: int) -> float:
         """Return the stretch of a length, max(1, length / trained_length)."""
         return max(1.0, length / self.trained_length)
 
     def tokens_per_radian(self, base: float | None = None) -> torch.Tensor:
-        """Return base^(2i/d), fastest first, float32 ``(rotary_dim // 2,)``.
+        """Return base^(2i/d), fastest first, float32 ``(rotary_dim // 2,)``; inf at rest.
 
         RoFormer, arXiv:2104.09864, section 3.2.2. The operations and their order are those of
         transformers, so that the plain frequencies have the same bits. Raises ValueError for a base
@@ -71,6 +74,8 @@ class Rope:
             raise ValueError(f"base must be at most 3.4e38, which float32 holds, got {base:.3g}")
         exponents = torch.arange(0, self.rotary_dim, 2, dtype=torch.int64).to(torch.float32)
         powers: torch.Tensor = base ** (exponents / self.rotary_dim)
+        if self.turning is not None:
+            powers[self.turning :] = math.inf
         return powers
 
     def inv_freq(self, base: float | None = None) -> torch.Tensor:

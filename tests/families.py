@@ -28,7 +28,7 @@ from ropewalk.harness.models.structure import (
     position_limit,
     without_weights,
 )
-from ropewalk.harness.patching.config import geometry_of, is_rotary, rescaled
+from ropewalk.harness.patching.config import FULL, geometry_of, is_rotary, rescaled
 from ropewalk.harness.patching.frequencies import check_geometry
 from ropewalk.harness.patching.patch import answering, patched
 from ropewalk.harness.plugins import call
@@ -73,32 +73,37 @@ VISION = {
     "embed_dim": 32, "num_layers": 1, "deepstack_visual_indexes": [0], "num_key_value_heads": 2,
     "fullatt_block_indexes": [0], "head_dim": 16,
 }  # fmt: skip
+TWO = {"layer_types": ["sliding_attention", "full_attention"]}
 MORE: dict[str, dict[str, Any]] = {  # what a family needs besides
-    "ernie4_5_vl_moe": {"moe_intermediate_size": [16, 16]}, "falcon": {"alibi": False}, "falcon_h1": {"lm_head_multiplier": 3.0},
-    "glm5_next": {"qk_rope_head_dim": 0}, "zaya": {"num_experts_per_tok": 1},
+    "ernie4_5_vl_moe": {"moe_intermediate_size": [16, 16]}, "falcon": {"alibi": False},
+    "falcon_h1": {"lm_head_multiplier": 3.0}, "glm5_next": {"qk_rope_head_dim": 0},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]}, "gptj": {"rotary_dim": 8},
     "granitemoehybrid": {
         "layer_types": ["mamba", "attention"], "num_local_experts": 0,
         "position_embedding_type": "nope",
     },
+    "laguna": TWO, "mellum": TWO, "ministral": TWO,
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "nemotron_h": {"layers_block_type": ["mamba", "attention"], "n_groups": 1},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
-    "llama4_text": {"floor_scale": 16, "no_rope_layers": [1, 0]}, "mamba2": {"head_dim": 8, "num_heads": 8, "n_groups": 1, "state_size": 16},
-    "mistral4": {"head_dim": 32}, "smollm3": {"no_rope_layers": [1, 0]},
+    "llama4_text": {"floor_scale": 16, "no_rope_layers": [1, 0]},
+    "mamba2": {"head_dim": 8, "num_heads": 8, "n_groups": 1, "state_size": 16},
+    "mistral4": {"head_dim": 32},
+    "nemotron_h": {"layers_block_type": ["mamba", "attention"], "n_groups": 1},
+    "smollm3": {"no_rope_layers": [1, 0]}, "zaya": {"num_experts_per_tok": 1},
 }  # fmt: skip
 INDEXING = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")  # choose their keys by an index
 # The families that tests measure; the table has all.
 SUPPORTED = (
     "afmoe", "apertus", "axk2", "bitnet", "cohere", "cohere2", "cwm", "deepseek_v2", "deepseek_v3",
     "deepseek_v32", "diffllama", "doge", "ernie4_5", "exaone4", "falcon", "falcon_h1", "gemma",
-    "gemma2", "gemma3", "gemma3_text", "glm", "glm4_moe", "glm_moe_dsa", "gpt_neox", "gpt_oss",
+    "gemma2", "gemma3", "gemma3_text", "gemma4_text", "glm", "glm4_moe", "glm_moe_dsa", "gpt_neox",
+    "gpt_oss",
     "granite", "helium", "hunyuan_v1_dense", "hy_v4", "hyperclovax", "kimi_k25", "laguna", "lfm2",
-    "llama", "llama4_text", "llava", "mellum", "minimax", "ministral", "mistral", "mistral3", "mixtral",
-    "modernbert-decoder", "nanochat", "nemotron", "olmo3", "olmoe", "persimmon", "phi", "phi3",
-    "qwen2", "qwen3", "qwen3_5", "qwen3_moe", "qwen3_next", "qwen3_vl", "smollm3", "stablelm",
-    "vaultgemma",
+    "lfm3", "llama", "llama4_text", "llava", "mellum", "minimax", "ministral", "mistral",
+    "mistral3", "mixtral", "modernbert-decoder", "nanochat", "nemotron", "olmo3", "olmoe",
+    "persimmon", "phi", "phi3", "qwen2", "qwen3", "qwen3_5", "qwen3_moe", "qwen3_next",
+    "qwen3_vl", "smollm3", "stablelm", "vaultgemma",
 )  # fmt: skip
 # Without a rotary embedding: measured as they are.
 PLAINLY = (
@@ -133,7 +138,7 @@ class Findings:
     restored: bool = True
     effect: float = 1.0
     linear: float = 0.0
-    yarn: float = 0.0
+    yarn: float | None = 0.0  # None where its own type rotates other channels
     losses: tuple[float, float] = (0.0, 0.0)  # the mean of the engine's, and the model's own
     moved: float | None = None  # None where positions cannot be moved
     unmoved: float = 0.0  # what its own frequencies in two bands change
@@ -147,7 +152,8 @@ class Findings:
             "its own frequencies through the patch change its logits": not self.identity,
             "it is not restored bit for bit": not self.restored,
             "other frequencies hardly change its logits": self.effect < 1e-2,
-            "another yarn or linear type than transformers'": max(self.linear, self.yarn) > 1e-5,
+            "another yarn or linear type than transformers'": max(self.linear, self.yarn or 0)
+            > 1e-5,
             "bands of its own frequencies change its logits": self.unmoved > 2e-3,
             "its losses are not those of its labels": abs(self.losses[0] - self.losses[1])
             > 2e-6 * self.losses[1],
@@ -230,7 +236,7 @@ def find(family: str) -> Findings:
             model = build(config)
         rope = geometry_of(config)
         if not is_rotary(config):
-            return _plainly(family, model, rope)
+            return call(family, lambda: _plainly(family, model, rope))
         check_geometry(model, rope)
         return call(family, lambda: _found(family, config, model, rope))
     except UserError as error:
@@ -258,16 +264,17 @@ def _found(family: str, config: Any, model: Any, rope: Rope) -> Findings:
         wanted = model(input_ids=TOKENS, labels=TOKENS, use_cache=False)
     # A mixture of experts may add its router's loss to the one of the tokens.
     extra = float(getattr(wanted, "aux_loss", None) or 0.0)
-    text = config.get_text_config()
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    linear = "linear" if rope.turning is None else "proportional"
     return Findings(
         family,
-        rotary=f"{rope.rotary_dim} of {head}",
+        rotary=f"{2 * rope.turning if rope.turning else rope.rotary_dim} of {_head_dim(config)}",
         layers=_scaled(config),
         identity=all(torch.equal(one, before) for one in plain),
         effect=float((strong - before).abs().max() / before.std()),
-        linear=difference(model, config, "linear", pi.frequencies(rope, LENGTH, factor=FACTOR)),
-        yarn=difference(model, config, "yarn", yarn.frequencies(rope, LENGTH, factor=FACTOR)),
+        linear=difference(model, config, linear, pi.frequencies(rope, LENGTH, factor=FACTOR)),
+        yarn=difference(model, config, "yarn", yarn.frequencies(rope, LENGTH, factor=FACTOR))
+        if rope.turning is None
+        else None,
         losses=(sum(answer.nll) / len(answer.nll), float(wanted.loss) - extra),
         moved=_moved(model, self_extend.bands(rope, LENGTH), before),
         unmoved=_moved(model, Bands(LENGTH, _halves(rope)), before) or 0.0,
@@ -307,8 +314,18 @@ def _scaled(config: Any) -> str:
     return "all but those without a rotary embedding" if layers.plain.total() else "all"
 
 
-def told(value: float) -> str:
+def _head_dim(config: Any) -> int:
+    """Return the channels of a head of the layers that are scaled."""
+    text = config.get_text_config()
+    layers = text.per_layer_config if FULL in (getattr(text, "layer_types", None) or ()) else None
+    one = layers[FULL] if layers else text
+    return getattr(one, "head_dim", None) or one.hidden_size // one.num_attention_heads
+
+
+def told(value: float | None) -> str:
     """Say a difference in words that are the same on every machine of one rounding."""
+    if value is None:
+        return "no such type"
     return "bit-equal" if value == 0 else "to rounding" if value < 1e-5 else f"{value:.0e}"
 
 

@@ -41,15 +41,22 @@ class Shape:
 
     @classmethod
     def of(cls, config: Any, itemsize: int) -> Shape:
-        """Read a text config."""
-        heads = getattr(config, "num_attention_heads", None) or 0  # none in a recurrent model
+        """Read a text config; where its layers differ (Gemma 4), the most of them."""
+        varied = getattr(config, "per_layer_attributes", None) or ()
+
+        def most(name: str) -> int:
+            if name in varied:
+                return max(getattr(one, name) or 0 for one in config.per_layer_config)
+            return getattr(config, name, None) or 0
+
+        heads = most("num_attention_heads")  # none in a recurrent model
         mlp = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
         mlp = max(mlp) if isinstance(mlp, list | tuple) else mlp  # Gemma 3n: one a layer
         return cls(
             width=config.hidden_size,
             heads=heads,
-            groups=getattr(config, "num_key_value_heads", None) or heads,
-            head_dim=getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1),
+            groups=most("num_key_value_heads") or heads,
+            head_dim=most("head_dim") or config.hidden_size // max(heads, 1),
             mlp=mlp,
             layers=config.num_hidden_layers,
             vocabulary=config.vocab_size,

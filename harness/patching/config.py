@@ -80,7 +80,9 @@ def rope_of(config: Any, trained_length: int | None = None) -> Rope:
         kind, slot = config.model_type, _slot(config)
         shipped = config.rope_parameters[slot] if slot else config.rope_parameters
         part = _number(kind, "partial_rotary_factor", shipped.get("partial_rotary_factor", 1.0))
-        rotary_dim = int(_head_dim(config) * part)
+        head, proportional = _head_dim(config, slot), shipped.get("rope_type") == "proportional"
+        turning = int(part * head // 2) if proportional else None
+        rotary_dim = head if proportional else int(head * part)
         if not 2 <= rotary_dim <= WIDEST or rotary_dim % 2:
             raise UserError(
                 f"{kind}: rotary_dim must be even, from 2 to {WIDEST}; the config gives"
@@ -107,7 +109,8 @@ def rope_of(config: Any, trained_length: int | None = None) -> Rope:
             raise UserError(f"{kind}: rope_theta must be above 0, the config gives {base:g}.")
         heads = getattr(config, "num_attention_heads", 1)
         window = trained_length or trained
-        return Rope(rotary_dim, base, window, scaling, config.num_hidden_layers, heads)
+        layers = config.num_hidden_layers
+        return Rope(rotary_dim, base, window, scaling, layers, heads, turning)
 
 
 def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:
@@ -120,6 +123,8 @@ def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:
     off = {native.BETA: 0.0, ORIGINAL: shipped.get(ORIGINAL)} if native.BETA in shipped else {}
     kept = {key: value for key, value in shipped.items() if key in GEOMETRY}
     new = {**off, **scaling, **kept}
+    if new.get("rope_type") == "default" and shipped.get("rope_type") == "proportional":
+        new["rope_type"] = "proportional"  # which channels turn is no scaling
     text.rope_parameters = {**parameters, slot: new} if slot else new
     return changed
 
@@ -141,12 +146,14 @@ def _slot(config: Any) -> str:
     return FULL
 
 
-def _head_dim(config: Any) -> int:
-    """Return the channels of a head; raise UserError where the layers have no common number."""
+def _head_dim(config: Any, slot: str) -> int:
+    """Return the channels of a head in the layers that are scaled; raise UserError for none."""
     try:
+        if slot and config.per_layer_config:  # Gemma 4, whose full-attention layers are wider
+            config = config.per_layer_config[slot]
         head_dim = getattr(config, "head_dim", None)
         return int(head_dim or config.hidden_size // config.num_attention_heads)
-    except (AttributeError, RuntimeError):  # the latter of Gemma 4, whose layers are unlike
+    except (AttributeError, RuntimeError):
         raise UserError(
             f"{config.model_type}: the config gives no head_dim of all layers; not supported."
         ) from None

@@ -33,7 +33,7 @@ from tests.tiny import WINDOW, tiny_tokenizer
 
 PER_TYPE = ("gemma3_text", "laguna", "mellum", "modernbert-decoder", "olmo3")
 # An attention that masks by itself, one that cannot be replaced, and those.
-UNMOVED = ("doge", "falcon", *INDEXING)
+UNMOVED = ("doge", "falcon", "llama4_text", *INDEXING)
 
 
 @pytest.mark.parametrize("family", each(SUPPORTED))
