@@ -123,9 +123,9 @@ def test_a_longrope_checkpoint_is_read_natively_at_every_length():
 
 def test_a_scaling_that_is_not_known_is_refused_before_the_weights(tiny, tmp_path, docs):
     folder = Path(shutil.copytree(tiny, tmp_path / "odd"))
-    config = tiny_config("llama", rope_parameters={"rope_type": "proportional", "rope_theta": 1e4})
+    config = tiny_config("llama", rope_parameters={"rope_type": "su", "rope_theta": 1e4})
     config.save_pretrained(folder)
-    with pytest.raises(UserError, match="the checkpoint ships 'proportional'"):
+    with pytest.raises(UserError, match="the checkpoint ships 'su'"):
         make_plan(Spec(model=str(folder), docs=str(docs)))
 
 
