@@ -27,13 +27,12 @@ def doctor(
         scaling: The method that should be in use, NAME:option=value,…; native is the shipped one.
         length: The length that the method is for: 512, 4k (4096) or 2x (twice the trained window).
         server: http://HOST:PORT of a running server (vLLM, SGLang, llama.cpp); losses are compared.
-        quick: Read only 64 tokens, and wait at most a minute for a reply.
+        quick: Read only 64 tokens.
     """
-    from ropewalk.harness.serve._server import Server
-
-    running = Server(server, quick=quick) if server else None  # a dead one is told at once
     settings = {**settings_of(spec), "model": model, "scaling": [scaling], "length": [str(length)]}
     sweep = parse(None, settings)
     from ropewalk.harness.serve._doctor import examine
+    from ropewalk.harness.sweep.server import connect
 
+    running = connect(server) if server else None  # before weights are read
     return Findings(examine(sweep, running, quick=quick))

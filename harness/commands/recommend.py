@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from ropewalk.harness.commands.run import open_loaded
+from ropewalk.harness.errors import UserError
 from ropewalk.harness.plugins import check_name
 from ropewalk.harness.sweep.spec import (
     MEASURED,
@@ -80,10 +81,12 @@ def recommend(
         settings.pop("scaling", None)
     sweep = parse(None, settings)
     from ropewalk.harness.recommend.recommend import recommend as race
-    from ropewalk.harness.sweep.measure import backend_for
+    from ropewalk.harness.serve._launch import backend_for
 
+    if sweep.server:
+        raise UserError("a server runs one scaling; with --engine each candidate has a server.")
     with backend_for(sweep) as backend:
         return race(
-            sweep, backend, to=to, tolerance=tolerance, margin=margin,
+            sweep, backend, to=to or sweep.engine, tolerance=tolerance, margin=margin,
             budget=None if budget is None else str(budget), checkpoint=loaded, dry_run=dry_run,
         )  # fmt: skip

@@ -319,7 +319,7 @@ def planned(
     """
     from ropewalk.harness.reports._trackers import check_trackers
     from ropewalk.harness.runs.store import run_folders
-    from ropewalk.harness.sweep.measure import backend_for
+    from ropewalk.harness.serve._launch import backend_for
     from ropewalk.harness.sweep.plan import make_plan
     from ropewalk.harness.sweep.record import describe
 

@@ -79,7 +79,7 @@ def tune(
     if model is None:
         log.info(DEMO)
     from ropewalk.harness.recommend.tune import Search
-    from ropewalk.harness.sweep.measure import backend_for
+    from ropewalk.harness.serve._launch import backend_for
 
     with backend_for(sweep) as backend:
         return Search(sweep, backend, closed).run(trials, dry_run=dry_run)

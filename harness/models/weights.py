@@ -30,7 +30,7 @@ BUFFERS = re.compile(
 )
 
 
-def load_weights(checkpoint: Checkpoint) -> Any:
+def load_weights(checkpoint: Checkpoint, **more: Any) -> Any:
     """Load the model in eval mode on its device, and check its geometry against its config.
 
     From then on PyTorch does not choose cuDNN's attention in this process: it plans anew for every
@@ -44,7 +44,7 @@ def load_weights(checkpoint: Checkpoint) -> Any:
     if is_gguf(checkpoint.name) and not checkpoint.device_map:
         kept = gguf.kept(checkpoint.dtype, own)
     with reading("weights", checkpoint.name):
-        model, info = _load(checkpoint, kept)
+        model, info = _load(checkpoint, kept, **more)
     _check_fit(checkpoint.name, model, info)
     if kept is not None and not kept.exists():
         keep(model, checkpoint.name, own, kept)

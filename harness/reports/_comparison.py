@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 
 from ropewalk.harness.errors import UserError
@@ -98,12 +99,53 @@ def two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) 
     counts = table["verdict"].value_counts()
     verdicts = (f"{counts[name]} {text}" for name, text in VERDICTS.items() if name in counts)
     text = [f"{counted(len(table), 'cells')} in both runs: {', '.join(verdicts)}."]
+    models = [record["model"] for record in records.values()]
+    if sum(bool(model.get("served")) for model in models) == 1:
+        text += _explained(parts, models)
     text += _not_compared(parts, names, table)
     text += [f"{one}." for one in reasons(records)]
     text += [f"Differs: {one}." for one in sorted(_surroundings(run, other))]
     text += notes(table)
     display = display_differences(table)
     return Comparison(table, display, text, _saved(table, display, text, folder, "compare"))
+
+
+def _explained(parts: Sequence[pd.DataFrame], models: Sequence[Any]) -> Iterator[str]:
+    """Say which method's losses, of the weights, are those of each method of a served run."""
+    from ropewalk.harness.sweep.identity import CLOSE, OTHER_CLOSE  # with torch
+
+    served = int(bool(models[1].get("served")))
+    name, dtype = models[served]["served"], models[served]["dtype"]
+    known, close = _losses(parts[1 - served]), CLOSE.get(dtype, OTHER_CLOSE)
+    for label, losses in _losses(parts[served]).items():
+        differences = {
+            method: float(np.mean(np.abs(np.concatenate([losses[q] - own[q] for q in both]))))
+            for method, own in known.items()
+            if (both := sorted(own.keys() & losses.keys()))
+        }
+        if label not in differences:
+            continue
+        nearest = min(differences, key=lambda method: (differences[method], method != label))
+        text = (
+            f"{name}, {label}: its losses differ from those of the weights by "
+            f"{differences[label]:.2g} nats per token on average"
+        )
+        if differences[nearest] > close:
+            yield f"{text}, which no method of the other run explains."
+        elif nearest == label:
+            yield f"{text}, which is rounding."
+        else:
+            yield f"{text}; they match those of {nearest} ({differences[nearest]:.2g} nats)."
+
+
+def _losses(part: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Return by method the losses of every request, by its digest."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in part[part["status"] == "ok"].to_dict("records"):
+        if isinstance(row.get("losses"), Sequence):
+            by = found.setdefault(row["scaling"], {})
+            by[f"{row['task']} {row['length']} {row['question']}"] = np.array(row["losses"])
+    return found
 
 
 def _surroundings(run: Path, other: Path) -> Iterator[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -21,48 +21,33 @@ from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.models.config import read_raw
 from ropewalk.harness.models.files import reading
 from ropewalk.harness.models.gguf import is_gguf
-from ropewalk.harness.models.structure import Layers, built, layers_of
+from ropewalk.harness.models.structure import Layers, layers_of
 from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.patching.config import rope_of
-from ropewalk.harness.patching.patch import answering, patched
+from ropewalk.harness.patching.patch import patched
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import Plugin, load
 from ropewalk.harness.serve._parameters import full_attention
-from ropewalk.harness.serve._server import Server
+from ropewalk.harness.sweep.identity import COMPARED, identify
 from ropewalk.harness.sweep.plan import check_rotary, open_model
+from ropewalk.harness.sweep.server import Engine, ask_losses
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling import native
 from ropewalk.scaling.types import Rotation
-from ropewalk.tasks.types import Loglikelihood
 
 log = logging.getLogger("ropewalk")
 LONGEST = 16_384  # tokens of the text
-COMPARED, QUICK = 256, 64  # tokens that a server is asked about; those that are read at all
+QUICK = 64  # tokens that are read at all
 # Other names of rope_theta, and the scalings that need the window of pretraining.
 BASES = ("rotary_emb_base", "rope_base", "theta", "rotary_base")
 WINDOWED = ("llama3", "yarn", "longrope")
 WINDOW = "original_max_position_embeddings"
-# Keys that affect the attention factor alone: unused beside one that gives it.
-OF_THE_FACTOR = (
-    "attn_factor", "factor", "long_mscale", "mscale", "mscale_all_dim", "short_mscale",
-)  # fmt: skip
-UNSEEN = (  # no number of a rotary module shows these, or not at every length
-    "rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned", "short_factor",
-    "long_factor",
-)  # fmt: skip
-# Bounds of a ramp may be past its ends, where some changes have no effect, far past in a short
-# window.
-TIMES = (2.0, 0.5, 8.0, 0.125, 1 / 64)
 SHORT, STEPS = 48, 64  # tokens of the text where it passes no window; the last ones, one by one
 PAST = 16  # tokens before and at least behind the end of a window, where stateful types change
 BANDED = 1024  # tokens with moved positions, whose forward holds scores of all pairs
 # Tokens x parameters that are read, twice: a minute or two on few cores, seconds on a GPU.
 BUDGET, CPU_BUDGET = 1e14, 1e12
 ALLOWED = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}  # in log-probability
-OTHER_START = " with"  # what follows a method's name where the text has another first token
-# The mean difference of a loss in nats that a server's rounding and ours cause. In SmolLM2-135M,
-# bfloat16 alone causes 0.03 to 0.05 with weights in four bits, llama.cpp's 8-bit products 0.04.
-CLOSE = {torch.float32: 0.05, torch.float16: 0.05, torch.bfloat16: 0.12}
 DUAL_CHUNK_UNREAD = (
     f"{native.DUAL_CHUNK} is read by neither transformers nor a current server. Its rotary class is"
     " still in vLLM 0.33 and SGLang 0.5.23, but not the attention that it needs. Use --scaling"
@@ -79,7 +64,7 @@ class Finding:
     text: str
 
 
-def examine(spec: Spec, server: Server | None = None, *, quick: bool = False) -> Iterator[Finding]:
+def examine(spec: Spec, server: Engine | None = None, *, quick: bool = False) -> Iterator[Finding]:
     """Yield the findings one by one; raise UserError for what cannot be examined.
 
     With the method ``native`` the model is examined as it is loaded. The losses of a server are
@@ -136,8 +121,12 @@ def examine(spec: Spec, server: Server | None = None, *, quick: bool = False) ->
         yield cache_finding(model, read, windows, limit)
     if server is not None:
         size = max(2, min(QUICK if quick else COMPARED, length - 1))
-        text = checkpoint.tokenizer.decode(tokens[:size], clean_up_tokenization_spaces=False)
-        yield _compare_server(server, checkpoint, model, text, method, length)
+        bos = checkpoint.tokenizer.bos_token_id
+        text = [*([] if bos is None else [bos]), *tokens[:size]]
+        asked = partial(ask_losses, server, checkpoint.tokenizer)
+        served = resolve(method, rope, max(length, len(text)))
+        identity = identify(asked, model, rope, served, method.label, text)
+        yield Finding("server", identity.verdict, identity.text)
 
 
 def config_findings(where: str, commit: str | None, config: Any, trusted: bool) -> list[Finding]:
@@ -148,12 +137,11 @@ def config_findings(where: str, commit: str | None, config: Any, trusted: bool) 
     given = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     scaling = dict(full_attention(given) or {}) if isinstance(given, dict) else {}
     kind = str(scaling.get("rope_type", scaling.get("type", "default")))
-    faults = [*_faults(raw, scaling, kind, text), *_unread(scaling, kind, text, trusted)]
-    if faults:
+    if faults := [*_faults(raw, scaling, kind, text)]:
         return [Finding("config", "failed", fault) for fault in faults]
     rope = rope_of(config)
     ships = rope.shipped.get("rope_type", "default")
-    read = "ships no scaling" if ships == "default" else f"ships {ships}, every key of it is read"
+    read = "ships no scaling" if ships == "default" else f"ships {ships}"
     about = f"base {rope.base:g}, trained window {rope.trained_length:,} tokens"
     findings = [Finding("config", "passed", f"{about}; {read}")]
     if native.DUAL_CHUNK in rope.shipped:
@@ -218,38 +206,6 @@ def _faults(
             "length that they allocate, and keys cached under the other list are stale; write one "
             "list twice"
         )
-
-
-def _unread(scaling: Mapping[str, Any], kind: str, text: Any, trusted: bool) -> Iterator[str]:
-    """Yield the keys of a scaling that change nothing in the library's rotary embedding.
-
-    Each number is changed in turn, and the model's own rotary class is built with it.
-    """
-    if kind == "dynamic":
-        return  # it shows only in inputs longer than the window
-
-    def computed(changes: Mapping[str, Any]) -> str:
-        """Return the fingerprint of the frequencies with a changed scaling, "" where that fails."""
-        changed = deepcopy(text)
-        full_attention(changed.rope_parameters).update(changes)
-        try:
-            return built(text, changed, trust_remote_code=trusted).fingerprint
-        except UserError:
-            return ""
-
-    before = computed({})
-    has_factor = scaling.get("attention_factor") is not None
-    for key, value in scaling.items():
-        skip = key in UNSEEN or (has_factor and key in OF_THE_FACTOR)
-        skip |= key == WINDOW and kind not in ("llama3", "yarn")  # for longrope it chooses the list
-        if skip or isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        others = [type(value)(value * times) or times for times in TIMES]
-        if before and all(computed({key: other}) == before for other in others):
-            yield (
-                f"{key} {value:g} of its {kind} scaling is not read: transformers computes the same"
-                " with other values"
-            )
 
 
 def _layer_findings(
@@ -339,107 +295,3 @@ def _log_probabilities(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tens
     """Return the log-probability of the last tokens, one fewer than there are logits, float32."""
     logs = logits[0, :-1].float().log_softmax(-1)
     return logs.gather(1, tokens[0, -len(logs) :, None])[:, 0]
-
-
-def _compare_server(
-    server: Server, checkpoint: Checkpoint, model: Any, text: str, method: Plugin, length: int
-) -> Finding:
-    """Compare a server with the method and the model's other scalings, with and without bos."""
-    tokenizer, rope = checkpoint.tokenizer, checkpoint.rope
-    ids, bos = list(tokenize(tokenizer, text)[0]), tokenizer.bos_token_id
-    whole = tokenizer(text).input_ids  # as a server reads a prompt
-    begun = bos is not None and whole[:1] == [bos] and ids[:1] != [bos]
-    first = [bos] if begun else []
-    losses, count = server.losses(text, [*first, *ids])
-    before = (len(first) + len(ids) if count is None else count) - len(ids)
-    theirs = {at - before: nll for at, nll in losses.items() if at >= before}
-    names = ("none", "native") if rope.rotary_dim else ()
-    rotations = {name: resolve(load("method", name), rope, rope.trained_length) for name in names}
-    # Its tokens may be more when they are read again, and a begin token is one.
-    rotations[method.label] = resolve(method, rope, max(length, len(ids) + 1))
-    starts = {"": first}
-    if begun:
-        starts[f"{OTHER_START}out its begin token"] = []
-    elif bos is not None:
-        starts[f"{OTHER_START} a begin token"] = [bos]
-    computed: dict[tuple[str, str], dict[int, float]] = {}  # each rotation is run once
-    known = {}
-    for name, rotation in rotations.items():
-        for suffix, start in starts.items():
-            key = rotation.fingerprint, suffix
-            if key not in computed:
-                computed[key] = losses_of(model, rotation, start, ids)
-            known[name + suffix] = computed[key]
-    counts = len(ids), len(ids) if before in (0, 1) else count
-    return server_finding(method.label, known, theirs, counts, model.dtype)
-
-
-def losses_of(
-    model: Any, rotation: Rotation, first: Sequence[int], ids: Sequence[int]
-) -> dict[int, float]:
-    """Return the loss of each token of a text by its place, read behind some first tokens."""
-    request = Loglikelihood((*first, *ids), 1, doc_id="text")
-    with answering(model, rotation) as answer:
-        ((_, response),) = answer([request])
-    return {at + 1 - len(first): nll for at, nll in enumerate(response.nll)}  # type: ignore[union-attr]
-
-
-def server_finding(
-    method: str,
-    known: Mapping[str, Mapping[int, float]],
-    theirs: Mapping[int, float],
-    counts: tuple[int, int | None],
-    dtype: torch.dtype = torch.float32,
-) -> Finding:
-    """Return whether a server computes the ``method``, or else what, and where losses diverge.
-
-    ``known`` are our losses by place, for the method and for what explains other numbers; where
-    another of these is as close, the finding is a note. ``counts`` are the numbers of tokens that
-    we and the server read, ``dtype`` is that of our forward.
-    """
-    ours, (count, other) = known[method], counts
-    if other is not None and other not in {len(k) for k in known.values()} | {count}:
-        text = f"it reads {other} tokens where the model's tokenizer has {count}: other tokens"
-        return Finding("server", "failed", text)
-    shared = sorted(ours.keys() & theirs.keys())
-    if not shared:
-        return Finding("server", "failed", "it gives no log-probability of a token of the text")
-    # A mean of few tokens scatters: by the allowed difference itself over the root of their number.
-    close = CLOSE.get(dtype, 0.12) * (1 + 2 / math.sqrt(len(shared)))
-    differences = {name: _difference(losses, theirs) for name, losses in known.items()}
-    own = differences[method]
-    best = min(differences, key=lambda name: (differences[name], name != method))
-    if own <= close and own <= 2 * differences[best] + 1e-3:
-        text = (
-            f"{method}: the losses of {len(shared)} tokens differ by {own:.2g} nats on average (at "
-            f"most {close:.2g} is allowed)"
-        )
-        near = [
-            name
-            for name, difference in differences.items()
-            if difference <= 2 * own + 1e-3 and _difference(known[name], ours)
-        ]
-        # The same rotation with another first token is not another scaling.
-        others = [name for name in near if _difference(known[name.partition(OTHER_START)[0]], ours)]
-        if near and not others:
-            text += "; this text cannot tell whether it reads a begin token"
-        if others:
-            text += f", and those of {', '.join(others)} are as close: this text cannot tell which"
-        return Finding("server", "note" if others else "passed", text)
-    gaps = {at: abs(ours[at] - theirs[at]) for at in shared}
-    first = next(at for at in shared if gaps[at] >= min(2 * close, max(gaps.values())))
-    text = (
-        f"its losses differ from {method} by {own:.2g} nats on average (at most {close:.2g} is "
-        f"allowed), first at token {first} ({theirs[first]:.3f}, measured {ours[first]:.3f})"
-    )
-    explained = best != method and differences[best] <= close
-    text += f"; they match those of {best}" if explained else "; no known cause explains them"
-    return Finding("server", "failed", text)
-
-
-def _difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> float:
-    """Return the mean absolute difference of the losses at places that both have."""
-    shared = ours.keys() & theirs.keys()
-    if not shared:
-        return math.inf
-    return sum(abs(ours[at] - theirs[at]) for at in shared) / len(shared)

@@ -65,13 +65,9 @@ class Failure:
 
 
 @contextmanager
-def backend_for(spec: Spec) -> Iterator[Backend]:
-    """Open the backend of a sweep: a server, Ray's workers, or this process."""
-    if spec.server:
-        from ropewalk.harness.sweep.server import Served
-
-        yield Served(spec)
-    elif spec.workers or spec.cluster:
+def local_backend(spec: Spec) -> Iterator[Backend]:
+    """Open the backend that holds the weights: Ray's workers, or this process."""
+    if spec.workers or spec.cluster:
         from ropewalk.harness.sweep.ray import workers  # few need Ray
 
         with workers(spec) as backend:

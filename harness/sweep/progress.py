@@ -9,7 +9,14 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 if TYPE_CHECKING:
     from ropewalk.harness.sweep.measure import Event
@@ -29,6 +36,15 @@ console = Lines(stderr=True, markup=False, emoji=False, highlight=False)
 WINDOW = 600.0  # seconds over which the speed is taken
 
 
+_bars: list[tuple[Progress, TaskID]] = []
+
+
+def describe(text: str) -> None:
+    """Show what is waited for, where there is a bar."""
+    for bar, task in _bars:
+        bar.update(task, description=text[-console.width // 2 :])
+
+
 def follow(events: Generator[Event]) -> Iterator[Event]:
     """Yield the events of a measurement, and show how many of its tokens are done."""
     from ropewalk.harness.sweep.measure import Started
@@ -40,6 +56,7 @@ def follow(events: Generator[Event]) -> Iterator[Event]:
                 methods = Counter(item.cell.scaling for item in event.items)
                 total = sum(item.question.length for item in event.items)
                 task = bar.add_task("Loading the weights", total=total, visible=total > 0)
+                _bars[:] = [(bar, task)]
             else:
                 cell, question = event.item
                 samples[cell.key] -= 1

@@ -12,17 +12,20 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
 import httpx2
-from anyio.from_thread import start_blocking_portal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pydantic_core import from_json
 
 from ropewalk.harness.errors import UserError, foreign, reason
 from ropewalk.harness.models.checkpoint import Checkpoint, shipped_generation
 from ropewalk.harness.sweep.backend import Failed, Reply
+from ropewalk.harness.sweep.identity import Identification
 from ropewalk.harness.sweep.plan import Batch, Item, Plan, open_model
 from ropewalk.harness.sweep.record import machine
 from ropewalk.harness.sweep.spec import Spec
@@ -163,7 +166,6 @@ class Engine:
         self, request: ModelRequest, checkpoint: Checkpoint
     ) -> LoglikelihoodResponse | Generated:
         """Return the response to a request; raise UserError where there is none."""
-        self.tokenizer = checkpoint.tokenizer
         needs = request.length + (not isinstance(request, Generate))
         if self.limit is not None and needs > self.limit:
             raise UserError(
@@ -424,6 +426,37 @@ def served(spec: Spec, engine: str) -> Checkpoint:
     return replace(opened, label=label, served=engine, dtype=spec.dtype, device=engine)
 
 
+@contextmanager
+def asking(engine: Engine, tokenizer: Any) -> Iterator[BlockingPortal]:
+    """Yield a portal to an event loop in a thread, where an engine is asked."""
+    engine.tokenizer = tokenizer
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(engine):
+        yield portal
+
+
+def ask_losses(engine: Engine, tokenizer: Any, tokens: Sequence[int]) -> dict[int, float]:
+    """Return the losses of a text by the place of the token, of some places at least."""
+    with asking(engine, tokenizer) as portal, engine.reading():
+        return portal.call(engine.known_losses, tokens)
+
+
+def identified(engine: Engine, weights: Identification, plan: Plan, batch: Batch) -> dict[str, Any]:
+    """Return what a session records of an engine, and what it computes.
+
+    Raises UserError where that is not the rotation of the batch.
+    """
+    asked = partial(ask_losses, engine, plan.checkpoint.tokenizer)
+    computes = weights.check(engine.name, asked, plan, batch)
+    here = machine("cpu")
+    facts = {"model": engine.model, "max_model_len": engine.limit, **engine.facts}
+    return {
+        **here,
+        "device": f"{engine.name} {engine.version}".strip(),
+        "versions": {**here["versions"], engine.name: engine.version},
+        "server": {**facts, "computes": computes},
+    }
+
+
 def replies(
     engine: Engine, plan: Plan, items: Sequence[Item], concurrency: int
 ) -> Iterator[tuple[Item, Reply]]:
@@ -444,7 +477,7 @@ def replies(
                 outcome = Failed(str(error))
             return Reply(outcome, time.perf_counter() - began, 0.0)
 
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(engine):
+    with asking(engine, plan.checkpoint.tokenizer) as portal:
         room = portal.call(anyio.Semaphore, concurrency)
         futures: dict[Future[Reply], Item] = {}
         for item in items:
@@ -481,12 +514,9 @@ class Served:
                 f"a server has one scaling for all lengths, and {labels} has several: name one "
                 "with a fixed factor, such as yarn:factor=4, or one --length."
             )
-        self.machines = machine_of(self.engine)
-        return self._replies(plan, work)
-
-    def _replies(self, plan: Plan, work: Sequence[Batch]) -> Iterator[tuple[Item, Reply]]:
-        for batch in work:
-            yield from replies(self.engine, plan, batch.items, self.workers)
+        (batch,) = work  # of one rotation
+        self.machines = identified(self.engine, Identification(), plan, batch)
+        return replies(self.engine, plan, batch.items, self.workers)
 
 
 def check(work: Sequence[Batch]) -> None:
@@ -503,15 +533,3 @@ def check(work: Sequence[Batch]) -> None:
                     "numbers depend on their order; name the form of one length, such as "
                     "dynamic_ntk:factor=4."
                 )
-
-
-def machine_of(engine: Engine) -> dict[str, Any]:
-    """Return what a session records of an engine."""
-    here = machine("cpu")
-    facts = {"model": engine.model, "max_model_len": engine.limit, **engine.facts}
-    return {
-        **here,
-        "device": f"{engine.name} {engine.version}".strip(),
-        "versions": {**here["versions"], engine.name: engine.version},
-        "server": facts,
-    }

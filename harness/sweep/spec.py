@@ -127,12 +127,6 @@ def _memory(value: Any) -> str | None:
     return value and str(value)
 
 
-def _address(value: Any) -> Any:
-    if value is not None and not str(value).startswith(("http://", "https://")):
-        raise ValueError("write its address, http://HOST:PORT")
-    return value
-
-
 def _folder(value: Any) -> Any:
     """Refuse an empty name, as of a variable that is not set."""
     if value is not None and Path(value) == Path():
@@ -235,9 +229,14 @@ class Spec(Reading):
     ] = None
     """Number of processes that measure, on Ray. With GPUs, one process per GPU. [default: this
     process]"""
-    server: Annotated[str | None, BeforeValidator(_address), Parameter(group=EXECUTION)] = None
+    server: Annotated[str | None, Parameter(group=EXECUTION)] = None
     """http://HOST:PORT of a running server (vLLM, SGLang, llama.cpp) that computes the model with
     one scaling. --model names its config and tokenizer. [default: none]"""
+    engine: Annotated[Literal["vllm", "sglang", "gguf"] | None, Parameter(group=EXECUTION)] = None
+    """Start this engine for each scaling, with the line that `ropewalk export` prints, and measure
+    there; gguf is llama.cpp. [default: none]"""
+    engine_args: Annotated[str | None, Parameter(group=ADVANCED, allow_leading_hyphen=True)] = None
+    """More options for --engine, such as "--tensor-parallel-size 4". [default: none]"""
     concurrency: Annotated[int | None, Field(ge=1, exclude=True), Parameter(group=ADVANCED)] = None
     """Requests that a server gets at the same time. [default: its own limit, or 8]"""
     cluster: Annotated[str | None, Field(min_length=1, exclude=True), Parameter(group=ADVANCED)] = (
@@ -436,16 +435,25 @@ def _each_model(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _check_served(specs: Sequence[Spec]) -> None:
     """Raise UserError for settings that a served model does not have."""
     spec = specs[0]
-    if spec.server is None:
+    if spec.engine is None and (spec.engine_args or spec.server is None):
+        if spec.engine_args:
+            raise UserError(
+                "--engine-args are options of an engine that is started: name --engine."
+            )
         return
+    if spec.server and spec.engine:
+        raise UserError("--server is running already; leave out --engine, or --server.")
     for name in LOADING:
         if getattr(spec, name) != Spec.model_fields[name].default:
             raise UserError(
                 f"--{name.replace('_', '-')} is a setting of weights that are loaded here; leave it"
-                " out with --server."
+                " out with --server and --engine."
             )
-    if len(specs) > 1 or len(spec.scaling) > 1:
-        raise UserError("a server runs one model with one scaling; name one --scaling.")
+    if spec.server and (len(specs) > 1 or len(spec.scaling) > 1):
+        raise UserError(
+            "a server runs one model with one scaling; name one --scaling, or let --engine start a "
+            "server for each."
+        )
 
 
 def check_names(spec: Spec) -> None:

@@ -1,5 +1,6 @@
 """Two runs side by side: paired differences of what both have, and what only one of them has."""
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +42,31 @@ def rows(table: pd.DataFrame, **where: object) -> Iterator[dict[str, Any]]:
     for row in table.to_dict("records"):
         if all(row[name] == value for name, value in where.items()):
             yield {str(name): value for name, value in row.items()}
+
+
+def test_a_served_run_is_explained_by_a_method_of_the_weights(before, tmp_path):
+    """A server that ignores pi has the losses of none, and one that does not has those of pi."""
+
+    def served(record: dict[str, Any]) -> None:
+        record["model"] |= {"served": "vllm", "name": "tiny-vllm"}
+
+    same = rw.compare(before, changed(before, tmp_path / "same", served))
+    assert [line for line in same.text if line.startswith("vllm, pi: ") and "rounding" in line]
+    after = changed(before, tmp_path / "after", served)
+    lines = lines_of(after)
+    none = {(one["task"], one["length"], one["question"]): one for one in lines
+            if one["cell"] in cells_of(after, "none")}  # fmt: skip
+    for one in lines:
+        one["facts"] = none[one["task"], one["length"], one["question"]]["facts"]
+    put_lines(after, lines)
+    for pair in ((before, after), (after, before)):
+        (text,) = (line for line in rw.compare(*pair).text if line.startswith("vllm, pi: "))
+        assert "they match those of none (0 nats)" in text
+
+
+def cells_of(run: Path, scaling: str) -> set[str]:
+    record = json.loads((run / "run.json").read_text())
+    return {cell["key"] for cell in record["cells"] if cell["scaling"] == scaling}
 
 
 def test_every_cell_of_both_has_its_paired_difference(before, tmp_path):

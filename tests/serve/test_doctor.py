@@ -2,10 +2,7 @@
 
 import json
 import shutil
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +11,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import ropewalk as rw
-from ropewalk.harness.errors import UserError
-from ropewalk.harness.patching.patch import patched
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
-from ropewalk.harness.serve._doctor import config_findings, losses_of, server_finding
-from ropewalk.harness.serve._server import Server
+from ropewalk.harness.serve._doctor import config_findings
+from ropewalk.harness.sweep.identity import losses_of, verdict
 from ropewalk.scaling import Frequencies
 from tests.command_line import Outcome, Ropewalk
+from tests.served import Engine, serving
 from tests.tiny import WINDOW, YARN, save_tiny, tiny_tokenizer
 
 LONGROPE = {
@@ -62,10 +58,6 @@ def test_a_healthy_model_has_three_lines(keys, examined):
 @pytest.mark.parametrize(("keys", "words"), [
     ({"rope_parameters": {"rope_type": "default"}, "rope_base": 5e5}, "has no rope_theta, and "
      "rope_base 500000.0, which is not read: transformers takes 10000"),
-    ({"rope_parameters": {**YARN, "rope_type": "default"}}, "factor 4 of its default scaling"),
-    ({"rope_parameters": {**YARN, "rope_type": "linear", "attention_factor": 1.2}},
-     "attention_factor 1.2 of its linear scaling is not read"),
-    ({"rope_parameters": {**YARN, "attn_factor": 1.2}}, "attn_factor 1.2 of its yarn scaling"),
     ({"rope_parameters": {**LONGROPE, "attention_factor": 1.3}}, "is dropped by vLLM and SGLang"),
     ({"rope_parameters": {**LONGROPE, "long_factor": [2.0] * 8}}, "two lists of factors"),
     ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
@@ -129,8 +121,8 @@ def test_a_stateful_method_is_examined_and_not_the_model_without_it(examined, ti
     ids = tiny_tokenizer()((docs / "document-0.txt").read_text()[:200]).input_ids
     rope = rw.rope_of(model.config)
     method = load("method", "dynamic_ntk:mode=transformers")
-    ours = losses_of(model, resolve(method, rope, 256), [], ids)
-    plain = losses_of(model, Frequencies(rope.inv_freq()), [], ids)
+    ours = losses_of(model, resolve(method, rope, 256), ids)
+    plain = losses_of(model, Frequencies(rope.inv_freq()), ids)
     assert ours[40] == pytest.approx(plain[40], abs=1e-3)
     assert ours[150] != pytest.approx(plain[150], abs=1e-3)
 
@@ -156,89 +148,24 @@ def test_layers_that_see_far_without_a_rotary_embedding(ropewalk, docs, tmp_path
     assert "no layer that sees the whole context has a rotary embedding" in done.out
 
 
-@contextmanager
-def serving(answer: Callable[[str, dict[str, Any]], Any]) -> Iterator[str]:
-    """Run a server of JSON and yield its address; ``answer`` raises KeyError for the unknown."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            given = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            try:
-                status, body = 200, answer(self.path, json.loads(given or "{}"))
-            except KeyError:
-                status, body = 400, {"error": "unknown"}
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
-
-        do_POST = do_GET
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
-
-
-class Engine:
-    """A server's model: ``style`` is how it answers, the rest what is wrong with it."""
-
-    def __init__(
-        self, tiny: Path, style: str, scaling: str | None = "yarn:factor=4", bos: bool = False
-    ) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
-        self.read, self.style, self.bos = tiny_tokenizer(), style, bos
-        self.rotation: Any = Frequencies(torch.ones(0))
-        if scaling:
-            self.rotation = rw.export(tiny, scaling=scaling, length="4x", to="vllm").target.rotation
-
-    def logs(self, tokens: list[int]) -> torch.Tensor:
-        with torch.inference_mode(), patched(self.model, self.rotation):
-            return self.model(torch.tensor([tokens])).logits[0].log_softmax(-1)
-
-    def __call__(self, path: str, asked: dict[str, Any]) -> Any:
-        if path == "/v1/models":
-            return {"data": [{"id": "tiny"}]}
-        if path == "/completion" and self.style == "llama.cpp":
-            last = self.logs(asked["prompt"])[-1].tolist()
-            listed = [{"id": index, "logprob": value} for index, value in enumerate(last)]
-            return {"completion_probabilities": [{"top_logprobs": listed}]}
-        if path != "/v1/completions" or self.style == "llama.cpp":
-            raise KeyError(path)
-        tokens = [0] * self.bos + self.read(asked["prompt"]).input_ids
-        logs = self.logs(tokens)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()
-        if self.style == "echo" and asked.get("echo"):
-            return {"choices": [{"logprobs": {"token_logprobs": [None, *logs, -1.0]}}]}
-        if self.style == "vllm" and "prompt_logprobs" in asked:
-            found = [{str(t): {"logprob": v}} for t, v in zip(tokens[1:], logs, strict=True)]
-            return {"choices": [{"prompt_logprobs": [None, *found]}]}
-        raise KeyError(self.style)
-
-
 ASKED = ("--scaling", "yarn:factor=4", "--length", "4x", "--server")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("style", ["echo", "vllm", "llama.cpp"])
+@pytest.mark.parametrize("style", ["server", "sglang", "vllm", "llamacpp"])
 def test_a_server_that_computes_what_was_asked(style, tiny, docs, ropewalk):
-    with serving(Engine(tiny, style)) as url:
+    with serving(Engine(tiny, style, "yarn:factor=4")) as url:
         done = ropewalk("doctor", tiny, "--docs", docs, *ASKED, url)
     assert done.status == 0, done.out
     assert "✓ server  yarn:factor=4: the losses of" in done.out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("change", "words"), [
-    ({"scaling": "none"}, "they match those of none"),
-    ({"bos": True}, "they match those of yarn:factor=4 with a begin token"),
-    ({"scaling": "pi:factor=2"}, "no known cause explains them"),
+@pytest.mark.parametrize(("scaling", "words"), [
+    ("none", "they match those of none"), ("pi:factor=2", "no known cause explains them"),
 ])  # fmt: skip
-def test_a_server_that_computes_something_else(change, words, tiny, docs, ropewalk):
-    with serving(Engine(tiny, "echo", **change)) as url:
+def test_a_server_that_computes_something_else(scaling, words, tiny, docs, ropewalk):
+    with serving(Engine(tiny, "vllm", scaling)) as url:
         done = ropewalk("doctor", tiny, "--docs", docs, *ASKED, url)
     assert (done.status, words in done.out) == (1, True)
     assert "first at token" in done.out
@@ -249,7 +176,7 @@ def test_a_server_is_compared_at_the_length_that_is_meant(docs, ropewalk, tmp_pa
     """The checkpoint's own longrope has another list beyond the window: that one is meant at 4x."""
     shipped = {**LONGROPE, "long_factor": [4.0] * 8}
     folder = save_tiny(tmp_path / "m", rope_parameters=shipped)
-    with serving(Engine(folder, "echo", "native")) as url:
+    with serving(Engine(folder, "vllm", "native")) as url:
         done = ropewalk("doctor", folder, "--docs", docs, "--length", "4x", "--server", url)
     assert "✓ server  native: the losses of" in done.out
 
@@ -257,17 +184,12 @@ def test_a_server_is_compared_at_the_length_that_is_meant(docs, ropewalk, tmp_pa
 def test_a_mistake_is_one_sentence(tiny, rejected, tmp_path):
     (tmp_path / "one.txt").write_text("a")
     for words, said in (
-        (("--server", "localhost:80"), "http://HOST:PORT"),
+        (("--server", "localhost:80"), "missing an 'http://'"),
         (("--server", "http://127.0.0.1:9"), "does not answer"),
         (("--docs", tmp_path / "one.txt"), "the first document of --docs has 1"),
         (("--scaling", "yarn", "--length", "1"), "--length is 1"),
     ):
         assert said in rejected("doctor", tiny, *words)
-
-
-def test_a_reply_without_a_model_is_one_sentence():
-    with serving(lambda *_: {"data": []}) as url, pytest.raises(UserError, match="unexpected rep"):
-        Server(url)
 
 
 @pytest.mark.slow
@@ -278,12 +200,10 @@ def test_a_model_without_a_rotary_embedding_is_examined(tmp_path, docs, ropewalk
     )  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "m")
     tiny_tokenizer().save_pretrained(tmp_path / "m")
-    with serving(Engine(tmp_path / "m", "echo", None)) as url:
-        done = ropewalk("doctor", tmp_path / "m", "--docs", docs, "--server", url)
+    done = ropewalk("doctor", tmp_path / "m", "--docs", docs)
     assert done.status == 0, done.out + done.err
     assert "· layers  gpt2 has no rotary embedding: no scaling acts on it" in done.out
     assert "✓ cache   48 tokens" in done.out
-    assert "server  native: the losses of" in done.out
     assert "no rotary embedding that yarn could change" in rejected(
         "doctor", tmp_path / "m", "--docs", docs, "--scaling", "yarn"
     )
@@ -292,18 +212,17 @@ def test_a_model_without_a_rotary_embedding_is_examined(tmp_path, docs, ropewalk
 def test_what_bfloat16_rounds_is_no_fault_of_a_server():
     """Of a small model bfloat16 moves a loss by 0.05 on average, and a server rounds too."""
     known = {"yarn": dict.fromkeys(range(64), 2.0), "none": dict.fromkeys(range(64), 2.3)}
-    asked = "yarn", known, dict.fromkeys(range(64), 2.07), (64, None)
-    assert server_finding(*asked, torch.bfloat16).verdict == "passed"
-    assert server_finding(*asked).verdict == "failed"
-    assert server_finding("none", *asked[1:], torch.bfloat16).verdict == "failed"
-    assert "other tokens" in server_finding("yarn", known, asked[2], (64, 32)).text
+    theirs = dict.fromkeys(range(64), 2.07)
+    assert verdict("yarn", known, theirs, "bfloat16").verdict == "passed"
+    assert verdict("yarn", known, theirs, "float32").verdict == "failed"
+    assert verdict("none", known, theirs, "bfloat16").verdict == "failed"
 
 
 def test_a_server_whose_losses_are_as_near_to_another_reading():
     """A server that drops a scaling is not called right where 16 bits hide the difference."""
     known = {"native": {1: 2.0, 2: 3.0}, "none": {1: 2.01, 2: 3.01}, "same": {1: 2.0, 2: 3.0}}
-    found = server_finding("native", known, {1: 2.02, 2: 3.02}, (2, None))
+    found = verdict("native", known, {1: 2.02, 2: 3.02}, "float32")
     assert found.verdict == "note"
     assert "those of none are as close: this text cannot tell which" in found.text
-    exact = server_finding("native", known, known["native"], (2, None))
+    exact = verdict("native", known, known["native"], "float32")
     assert (exact.verdict, "none" in exact.text) == ("passed", False)

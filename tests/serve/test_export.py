@@ -21,7 +21,7 @@ from ropewalk.harness.plugins import load
 from ropewalk.harness.serve import hf_code
 from ropewalk.harness.serve._export import express
 from ropewalk.harness.serve._parameters import Target
-from ropewalk.harness.serve._server import Server
+from ropewalk.harness.sweep.server import ask_losses, connect
 from ropewalk.harness.sweep.spec import parse
 from ropewalk.scaling.types import Rope
 from tests import ROOT, families
@@ -454,7 +454,7 @@ def test_llama_cpp_gives_the_losses(mine, tmp_path):
         for cache in ("cache_type_k", "cache_type_v"):
             setattr(asked, cache, xllamacpp.ggml_type.GGML_TYPE_F32)
         running = xllamacpp.Server(asked)
-        theirs = Server(running.listening_address).losses("", TOKENS[0].tolist())[0]
+        theirs = ask_losses(connect(running.listening_address), None, TOKENS[0].tolist())
         del running
         assert len(theirs) >= 4
         for at, loss in theirs.items():

@@ -133,7 +133,7 @@ def test_a_busy_server_and_one_that_dies_lose_nothing(
 
 
 @pytest.mark.slow
-def test_a_reply_of_another_number_of_tokens_is_no_number(tiny, docs, ropewalk, tmp_path):
+def test_a_reply_of_another_number_of_tokens_is_no_number(tiny, docs, rejected, tmp_path):
     engine = Engine(tiny, "vllm")
 
     def cut(_: int, path: str, body: dict[str, Any]) -> tuple[int, Any] | None:
@@ -142,12 +142,27 @@ def test_a_reply_of_another_number_of_tokens_is_no_number(tiny, docs, ropewalk, 
         return status, reply
 
     with serving(engine, cut) as url:
-        done = ropewalk(
+        said = rejected(
             "run", "--model", tiny, "--docs", docs, "--task", "perplexity:tail=32", "--length",
             "2x", "--scaling", "yarn:factor=5", "--server", url, "--out", tmp_path / "run",
         )  # fmt: skip
-    assert done.status == 1
-    assert "the server gives losses of 127 tokens where 128 were sent" in done.out
+    assert "the server gives losses of 127 tokens where 128 were sent" in said
+
+
+@pytest.mark.slow
+def test_a_server_that_ignores_its_scaling_is_not_measured_under_its_name(
+    tiny, docs, rejected, ropewalk, tmp_path
+):
+    words = ("run", "--model", tiny, "--docs", docs, "--task", "perplexity:tail=32", "--length",
+             "2x", "--out", tmp_path / "run", "--server")  # fmt: skip
+    with serving(Engine(tiny, "vllm", "none")) as url:
+        said = rejected(*words, url, "--scaling", "yarn:factor=5")
+        assert "vLLM does not compute yarn:factor=5" in said
+        assert "they match those of none" in said
+        assert not samples(tmp_path / "run")
+        assert ropewalk(*words, url).status == 0  # native, which is none here
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    assert record["sessions"][-1]["server"]["computes"].startswith("native: the losses of 127")
 
 
 @pytest.mark.slow
@@ -170,7 +185,7 @@ def test_a_mistake_is_one_sentence(tiny, rejected):
     for words, said in (
         (("--model", "http://127.0.0.1:8000/v1"), "--model CHECKPOINT --server http://127.0.0.1:8"),
         (("--model", tiny, *gone), "does not answer"),
-        (("--model", tiny, "--server", "localhost:80"), "http://HOST:PORT"),
+        (("--model", tiny, "--server", "localhost:80"), "missing an 'http://'"),
         (("--model", tiny, *gone, "--workers", "2"), "--workers is a setting of weights"),
         (("--model", tiny, *gone, "--scaling", "pi", "yarn"), "one model with one scaling"),
     ):

@@ -1,0 +1,185 @@
+"""Start an engine for each scaling with the line that ``export`` prints, and measure there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx2
+
+from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.models.checkpoint import Checkpoint
+from ropewalk.harness.plugins import load
+from ropewalk.harness.serve._export import Export, choose, write
+from ropewalk.harness.serve._parameters import Target
+from ropewalk.harness.sweep.backend import Backend, Reply
+from ropewalk.harness.sweep.identity import Identification
+from ropewalk.harness.sweep.measure import local_backend
+from ropewalk.harness.sweep.plan import Batch, Item, Plan
+from ropewalk.harness.sweep.progress import describe
+from ropewalk.harness.sweep.server import (
+    CONCURRENCY,
+    Engine,
+    GoneError,
+    Served,
+    check,
+    connect,
+    identified,
+    replies,
+    served,
+)
+from ropewalk.harness.sweep.spec import Spec
+
+log = logging.getLogger("ropewalk")
+KEYS = {"vllm": "vllm", "sglang": "sglang", "gguf": "llamacpp"}
+# vLLM holds tokens x vocabulary numbers for the losses of a prompt, outside of what it reserves.
+MORE = {"vllm": ("--max-num-batched-tokens", "2048")}
+# The token behind the last one is requested, so the limit is one more than the longest length.
+LONGER = ("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
+GRACE = 20.0  # seconds for an engine that is told to end
+LINES = 8  # of its log, where it fails
+
+
+@contextmanager
+def backend_for(spec: Spec) -> Iterator[Backend]:
+    """Open the backend of a sweep: a server, engines that are started, Ray, or this process."""
+    if spec.server:
+        yield Served(spec)
+    elif spec.engine:
+        launched = Launched(spec)
+        try:
+            yield launched
+        finally:
+            launched.stop()
+    else:
+        with local_backend(spec) as backend:
+            yield backend
+
+
+class Launched:
+    """The backend that starts an engine for each rotation, one at a time."""
+
+    def __init__(self, spec: Spec) -> None:
+        assert spec.engine is not None
+        if spec.engine == "gguf" and spec.dtype != "auto":
+            raise UserError("llama.cpp computes in the numbers of its file; leave out --dtype.")
+        self.spec, self.plugin = spec, load("engine", spec.engine)
+        self.workers = spec.concurrency or CONCURRENCY
+        self.machines: dict[str, object] = {}
+        self.weights = Identification()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.rotation: str | None = None  # that of the engine that runs
+        self.engine: Engine | None = None
+
+    def open(self, spec: Spec) -> Checkpoint:
+        """Open the config and the tokenizer of the model."""
+        assert spec.engine is not None
+        return served(spec, KEYS[spec.engine])
+
+    def answers(self, plan: Plan, work: Sequence[Batch]) -> Iterator[tuple[Item, Reply]]:
+        """Return the replies to all requests; raise UserError for what the engine cannot serve."""
+        check(work)
+        exports = [self._export(plan, batch) for batch in work]
+        return self._replies(plan, work, exports)
+
+    def _replies(
+        self, plan: Plan, work: Sequence[Batch], exports: Sequence[Export]
+    ) -> Iterator[tuple[Item, Reply]]:
+        for batch, export in zip(work, exports, strict=True):
+            if self.rotation != batch.rotation.fingerprint or self.engine is None:
+                self.stop()
+                self.engine = self._start(export)
+                self.machines = identified(self.engine, self.weights, plan, batch)
+                self.rotation = batch.rotation.fingerprint
+            concurrency = self.spec.concurrency or self.engine.slots or CONCURRENCY
+            try:
+                yield from replies(self.engine, plan, batch.items, concurrency)
+            except GoneError as error:
+                raise UserError(
+                    f"{self.engine.name} ended while it computed {export.scaling}. Its log ends:\n"
+                    f"{self._log_end()}\nWhat was measured is kept; the same command continues."
+                ) from error
+
+    def _export(self, plan: Plan, batch: Batch) -> Export:
+        """Return what the engine reads, at the longest length of the plan with this rotation."""
+        cell, opened = batch.items[0].cell, plan.checkpoint
+        method = next(method for method in plan.methods if method.label == cell.scaling)
+        length = max(one.length for one in plan.cells if one.frequencies == cell.frequencies)
+        target = Target(
+            method, length, opened.rope, batch.rotation, opened.name, opened.config,
+            opened.trust_remote_code, opened.revision,
+        )  # fmt: skip
+        return choose(target, self.plugin)
+
+    def _start(self, export: Export) -> Engine:
+        """Start an engine and return it once it is healthy."""
+        self.folder = TemporaryDirectory(prefix="ropewalk-engine-")
+        place = write(export, Path(self.folder.name) / "model", copy=False)
+        longer = replace(export.target, length=export.length + 1)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+        words = [
+            *shlex.split(replace(export, place=place, target=longer).command),
+            *("--host", "127.0.0.1", "--port", str(port)),
+            *MORE.get(export.engine, ()),
+            *(("--dtype", self.spec.dtype) if self.spec.dtype != "auto" else ()),
+            *shlex.split(self.spec.engine_args or ""),
+        ]
+        log.info(f"Starting an engine for {export.scaling}: {shlex.join(words)}")
+        with (Path(self.folder.name) / "log").open("wb") as file:
+            try:
+                self.process = subprocess.Popen(
+                    words, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                    start_new_session=True, env=os.environ | dict.fromkeys(LONGER, "1"),
+                )  # fmt: skip
+            except OSError as error:
+                raise UserError(
+                    f"--engine {self.spec.engine}: {words[0]} cannot be started: {reason(error)}; "
+                    "put it on the PATH."
+                ) from None
+        url = f"http://127.0.0.1:{port}"
+        while not _healthy(url):
+            if self.process.poll() is not None:
+                raise UserError(
+                    f"--engine {self.spec.engine} did not start for {export.scaling}. Its log ends:"
+                    f"\n{self._log_end()}"
+                )
+            describe(self._log_end(1))
+            time.sleep(1)
+        return connect(url)
+
+    def _log_end(self, lines: int = LINES) -> str:
+        text = (Path(self.folder.name) / "log").read_text(encoding="utf-8", errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """End the engine that runs, and every process that it started."""
+        if self.process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(GRACE)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process = self.engine = self.rotation = None
+        self.folder.cleanup()
+
+
+def _healthy(url: str) -> bool:
+    try:
+        return httpx2.get(f"{url}/health", timeout=10).is_success
+    except httpx2.TransportError:
+        return False
