@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -55,6 +57,8 @@ class Engine:
 
     def __call__(self, path: str, body: dict[str, Any]) -> Reply:
         """Return the reply of a path."""
+        if path == "/health":
+            return 200, {}
         if path == "/v1/models":
             model = {"id": "tiny", "owned_by": OWNERS[self.style]}
             if self.style in ("vllm", "sglang"):
@@ -150,9 +154,21 @@ class Engine:
         return 200, {"tokens": tokens, "completion_probabilities": listed}
 
 
+def command(ids: str) -> None:
+    """Serve as ``vllm serve FOLDER --port N --max-model-len N`` until the process is ended."""
+    words = sys.argv[1:]
+    with Path(ids).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    if "--fail" in words:
+        sys.exit("cannot --fail")
+    port, limit = (int(words[words.index(w) + 1]) for w in ("--port", "--max-model-len"))
+    with serving(Engine(Path(words[1]), "vllm", "native", limit=limit), port=port):
+        threading.Event().wait()
+
+
 @contextmanager
 def serving(
-    engine: Callable[[str, dict[str, Any]], Reply], change: Change | None = None
+    engine: Callable[[str, dict[str, Any]], Reply], change: Change | None = None, port: int = 0
 ) -> Iterator[str]:
     """Run a server and yield its address.
 
@@ -182,7 +198,7 @@ def serving(
         def log_message(self, *_: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:

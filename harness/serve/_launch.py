@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 import httpx2
 
@@ -106,8 +106,8 @@ class Launched:
                 yield from replies(self.engine, plan, batch.items, concurrency)
             except GoneError as error:
                 raise UserError(
-                    f"{self.engine.name} ended while it computed {export.scaling}. Its log ends:\n"
-                    f"{self._log_end()}\nWhat was measured is kept; the same command continues."
+                    f"{self.engine.name} ended while it computed {export.scaling}. {self.log} ends:"
+                    f"\n{self._log_end()}\nWhat was measured is kept; the same command continues."
                 ) from error
 
     def _export(self, plan: Plan, batch: Batch) -> Export:
@@ -137,7 +137,8 @@ class Launched:
             *shlex.split(self.spec.engine_args or ""),
         ]
         log.info(f"Starting an engine for {export.scaling}: {shlex.join(words)}")
-        with (Path(self.folder.name) / "log").open("wb") as file:
+        with NamedTemporaryFile(prefix="ropewalk-engine-", suffix=".log", delete=False) as file:
+            self.log = Path(file.name)
             try:
                 self.process = subprocess.Popen(
                     words, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -152,21 +153,23 @@ class Launched:
         while not _healthy(url):
             if self.process.poll() is not None:
                 raise UserError(
-                    f"--engine {self.spec.engine} did not start for {export.scaling}. Its log ends:"
-                    f"\n{self._log_end()}"
+                    f"--engine {self.spec.engine} did not start for {export.scaling}. "
+                    f"{self.log} ends:\n{self._log_end()}"
                 )
             describe(self._log_end(1))
             time.sleep(1)
         return connect(url)
 
     def _log_end(self, lines: int = LINES) -> str:
-        text = (Path(self.folder.name) / "log").read_text(encoding="utf-8", errors="replace")
+        text = self.log.read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
     def stop(self) -> None:
         """End the engine that runs, and every process that it started."""
         if self.process is None:
             return
+        if self.process.poll() is None:  # it did not fail
+            self.log.unlink()
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import ropewalk as rw
+from ropewalk.harness.plugins import ROOT
 from ropewalk.harness.sweep import server
 from tests.served import Engine, serving
 
@@ -203,3 +207,41 @@ def test_what_no_server_measures(words, said, tiny, docs, rejected, tmp_path):
         out = ("--docs", docs, "--out", tmp_path / "run", "--limit", "1")
         words = ("--length", "4x", "--task", "perplexity:tail=16", *words)
         assert said in rejected("run", "--model", tiny, "--server", url, *out, *words)
+
+
+@pytest.fixture
+def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a command on the path that serves an exported folder as vLLM does, and notes its id."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    command = folder / "vllm"
+    command.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        f"from tests.served import command\ncommand({str(folder / 'ids')!r})\n"
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return folder / "ids"
+
+
+@pytest.mark.slow
+def test_an_engine_is_started_for_each_scaling_and_none_is_left(
+    vllm, tiny, docs, ropewalk, rejected, tmp_path
+):
+    words = ("run", "--model", tiny, "--docs", docs, "--task", "perplexity:tail=32", "--length",
+             "2x", "--scaling", "none", "yarn:factor=4", "--out")  # fmt: skip
+    assert ropewalk(*words, tmp_path / "local").status == 0
+    engine = ("--engine", "vllm")
+    assert "cannot --fail" in rejected(*words, tmp_path / "run", *engine, "--engine-args", "--fail")
+    assert not samples(tmp_path / "run")
+    done = ropewalk(*words, tmp_path / "run", *engine, "--engine-args", "--enforce-eager")
+    assert done.status == 0, done.err
+    assert "vllm serve" in done.err
+    assert "--max-model-len 129" in done.err
+    ids = [int(line) for line in vllm.read_text().split()]
+    assert len(ids) == 3
+    for process in ids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+    texts = rw.compare(tmp_path / "local", tmp_path / "run").text
+    assert sum("which is rounding" in text for text in texts) == 2
