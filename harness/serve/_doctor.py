@@ -122,10 +122,10 @@ def examine(spec: Spec, server: Engine | None = None, *, quick: bool = False) ->
     if server is not None:
         size = max(2, min(QUICK if quick else COMPARED, length - 1))
         bos = checkpoint.tokenizer.bos_token_id
-        text = [*([] if bos is None else [bos]), *tokens[:size]]
+        read = [*([] if bos is None else [bos]), *tokens[:size]]
         asked = partial(ask_losses, server, checkpoint.tokenizer)
-        served = resolve(method, rope, max(length, len(text)))
-        identity = identify(asked, model, rope, served, method.label, text)
+        served = resolve(method, rope, max(length, len(read)))
+        identity = identify(asked, model, rope, served, method.label, read)
         yield Finding("server", identity.verdict, identity.text)
 
 

@@ -46,8 +46,8 @@ def identify(
         rotations.setdefault(name, resolve(load("method", name), rope, rope.trained_length))
     known = dict[str, Losses]()
     for name, one in rotations.items():
-        same = (known[other] for other in known if rotations[other].fingerprint == one.fingerprint)
-        known[name] = next(same, None) or losses_of(model, one, tokens)
+        same = [other for other in known if rotations[other].fingerprint == one.fingerprint]
+        known[name] = known[same[0]] if same else losses_of(model, one, tokens)
     return verdict(label, known, asked(tokens), str(model.dtype).removeprefix("torch."))
 
 

@@ -67,6 +67,7 @@ class Engine:
     """
 
     name, key = "the server", "server"
+    tokenizer: Any = None
     version, limit, slots = "", None, None
 
     def __init__(self, url: str, listed: Mapping[str, Any]) -> None:
