@@ -340,7 +340,7 @@ class LlamaCpp(Generating):
         """Return greedy tokens; of a part of a character it gives no log-probability."""
         reply = await self.post(
             "/completion", prompt=list(tokens), n_predict=new, temperature=0.0, n_probs=1,
-            return_tokens=True, cache_prompt=True, repeat_last_n=-1,
+            return_tokens=True, cache_prompt=True, repeat_last_n=len(tokens) + new,
             **{"repeat_penalty": 1.0} | more,
         )  # fmt: skip
         listed = reply.get("completion_probabilities") or []
