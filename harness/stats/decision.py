@@ -103,13 +103,13 @@ class Family:
 @once
 def families(frame: pd.DataFrame) -> dict[tuple[str, str, int], Family]:
     """Make the comparisons of every model, task and length that has a score."""
-    result = {}
-    for (model, task), samples in needed_of(frame).groupby(["model", "task"], sort=False):
-        how = measure(samples)
-        for length, here in samples.groupby("length"):
-            if here["score"].notna().any():
-                result[str(model), str(task), int(str(length))] = family(here, how)
-    return result
+    return {
+        (str(model), str(task), int(str(length))): family(here, how)
+        for (model, task), samples in needed_of(frame).groupby(["model", "task"], sort=False)
+        for how in [measure(samples)]
+        for length, here in samples.groupby("length")
+        if here["score"].notna().any()
+    }
 
 
 def needed_of(frame: pd.DataFrame) -> pd.DataFrame:

@@ -49,28 +49,16 @@ def effective_lengths(frame: pd.DataFrame, kept: float = KEPT) -> dict[tuple[str
         of = {key: units(rows) for key, rows in paired}
         beyond = here[here["length"] >= baseline["length"]]
         for scaling, lengths in beyond.groupby("scaling", sort=False):
-            key = str(model), str(task), str(scaling)
-            result[key] = _reach(records(lengths), of, baseline, how, kept)
+            furthest: Reach = dict.fromkeys(ENDS, 0)
+            open_ends = set(ENDS)
+            for cell in records(lengths):
+                holds = _holds(cell, of, baseline, how, kept)
+                held = {end for end, ok in zip(ENDS, holds, strict=True) if ok}
+                if cell["length"] > baseline["length"]:
+                    held = open_ends = open_ends & held
+                furthest |= dict.fromkeys(held, int(cell["length"]))
+            result[str(model), str(task), str(scaling)] = furthest
     return result
-
-
-def _reach(
-    lengths: list[dict[str, Any]],
-    of: Mapping[Any, Units],
-    baseline: pd.Series[Any],
-    how: Measure,
-    kept: float,
-) -> Reach:
-    least = None if how.lower else kept * float(baseline["score"]) - ROUNDING
-    furthest: Reach = dict.fromkeys(ENDS, 0)
-    open_ends = set(ENDS)
-    for cell in lengths:
-        holds = _holds(cell, of, baseline, how, least)
-        held = {end for end, ok in zip(ENDS, holds, strict=True) if ok}
-        if cell["length"] > baseline["length"]:
-            held = open_ends = open_ends & held
-        furthest |= dict.fromkeys(held, int(cell["length"]))
-    return furthest
 
 
 def _holds(
@@ -78,7 +66,7 @@ def _holds(
     of: Mapping[Any, Units],
     baseline: pd.Series[Any],
     how: Measure,
-    least: float | None,
+    kept: float,
 ) -> tuple[bool, bool, bool]:
     """Return whether a length holds, by its score and by both ends of its interval.
 
@@ -92,7 +80,8 @@ def _holds(
     if (cell["length"], cell["frequencies"]) == (baseline["length"], baseline["frequencies"]):
         return True, True, True
     value, low, high, n = cell["score"], cell["low"], cell["high"], int(cell["n"])
-    if least is None:
+    least = kept * float(baseline["score"]) - ROUNDING
+    if how.lower:
         there, inside = ((row["scaling"], row["length"]) for row in (cell, baseline))
         result = difference(of[there], of[inside], how)
         least, value, low, high, n = -ROUNDING, -1.0, None, None, 0

@@ -9,7 +9,6 @@ from ropewalk.harness.commands.report import compared
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.reports.cells import cells
 from ropewalk.harness.stats.cells import shared
-from ropewalk.harness.stats.checkpoints import alike, together
 from tests.frames import PERPLEXITY, sweep
 
 pytestmark = pytest.mark.slow
@@ -49,13 +48,6 @@ def test_the_best_is_chosen_among_the_methods_of_all():
     mean = (pair["tuned"] - pair["base"]).sum() / (64 * 24)
     assert row["difference"] == pytest.approx(mean, abs=mean**2)
     assert (row["baseline"], row["paired"], row["p_all"] >= row["p"]) == ("base · none", 24, True)
-
-
-def test_models_of_other_tokens_are_not_paired():
-    frame = asked(sweep(**SMALL), other="tuned")
-    assert alike(frame) == []
-    assert set(cells(frame)["model"]) == {"base", "tuned"}
-    assert together(frame.drop(columns="question")).empty
 
 
 def test_models_of_one_method_each_are_compared_as_methods():
