@@ -38,7 +38,6 @@ from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.models.config import REFERENCE
 from ropewalk.harness.plugins import call, names
 from ropewalk.harness.reports._text import counted
-from ropewalk.harness.reports._write import save_csv
 
 # A fifth of the reference model's parameters, a quarter of its rows, more steps, a higher rate.
 PLAIN = Recipe(steps=3000, rows=8, rate=3e-3, width=128, layers=4, mlp=384)
@@ -207,7 +206,8 @@ def table(*models: Path, out: Path, rounds: Count = 5, trust_remote_code: bool =
     """
     torch.set_num_threads(1)
     tables = [table_of(folder, rounds, trust_remote_code) for folder in models]
-    save_csv(pd.concat(tables, ignore_index=True), out)
+    with replacing(out) as file:
+        file.write(pd.concat(tables, ignore_index=True).to_csv(index=False).encode())
 
 
 def table_of(models: Path, rounds: int, run_code: bool) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder
 from ropewalk.harness.reports import _published
 from ropewalk.harness.reports._text import as_text, counted
-from ropewalk.harness.reports._write import save_table
+from ropewalk.harness.reports._write import save, table_files
 from ropewalk.harness.reports.differences import between, notes
 from ropewalk.harness.reports.differences import display as display_differences
 from ropewalk.harness.runs.compatible import MODELS, differing, reasons
@@ -165,7 +165,7 @@ def _saved(
     if folder is None:
         return []
     make_folder(folder)
-    return save_table(table, [(display, text)], folder / name)
+    return save(table_files(table, [(display, text)]), folder / name)
 
 
 def _not_compared(

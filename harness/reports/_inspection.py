@@ -22,7 +22,8 @@ from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.reports._write import save_csv, save_figure
+from ropewalk.harness.reports._text import csv
+from ropewalk.harness.reports._write import figure_files, save
 from ropewalk.harness.sweep.notes import notes
 from ropewalk.harness.sweep.plan import distinct
 from ropewalk.harness.sweep.spec import Spec
@@ -245,17 +246,16 @@ def write(inspection: Inspection, folder: Path) -> list[Path]:
         for channel in reading.channels
     )
     scores = score_frame(inspection)
-    files = [folder / "channels.csv", folder / "scores.csv"]
-    for file, table in zip(files, (pairs, scores), strict=True):
-        save_csv(table, file)
+    files = save({"csv": csv(pairs).encode()}, folder / "channels")
+    files += save({"csv": csv(scores).encode()}, folder / "scores")
     octave = (6 * np.log2(scores["distance"].where(scores["distance"] > 0))).round()
     columns = ["model", "trained_length", "length", "scaling", "frequencies", octave.rename("bin")]
     curves = scores.groupby(columns, sort=False)[["distance", "mean", "low", "high"]].mean()
     with style.drawing():
         figure = _drawn(pairs, "pair", "wavelength", WAVE_NOTE)
-        files += save_figure(figure, folder, "wavelengths")
+        files += save(figure_files(figure), folder / "wavelengths")
         figure = _drawn(curves.reset_index(), "distance", "mean", SCORE_NOTE)
-        files += save_figure(figure, folder, "scores")
+        files += save(figure_files(figure), folder / "scores")
     return files
 
 

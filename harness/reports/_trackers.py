@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -59,6 +59,7 @@ def tracking(plan: Plan, folder: Path) -> Iterator[Callable[[Event], None]]:
     trackers: list[Tracker] = []
     samples: dict[Key, SampleRecord] = {}
     missing: dict[str, set[Key]] = {}  # by the key of a cell
+    tasks = {task.label: task for task in plan.tasks}
 
     def update(event: Event) -> None:
         if isinstance(event, Started):
@@ -73,9 +74,9 @@ def tracking(plan: Plan, folder: Path) -> Iterator[Callable[[Event], None]]:
             missing[key[0]].discard(key)
             cells = [cell for cell in plan.cells if cell.key == key[0] and not missing[key[0]]]
         for cell in cells if trackers else ():
-            if (score := _score(cell, plan, samples)) is not None:
-                for tracker in trackers:
-                    tracker.log(series(f"{cell.task}/{cell.scaling}"), score, cell.length)
+            score = score_of(tasks[cell.task], [samples[key] for key in _keys(cell)])[0]["score"]
+            for tracker in trackers if score is not None else ():
+                tracker.log(series(f"{cell.task}/{cell.scaling}"), score, cell.length)
 
     try:
         yield update
@@ -88,12 +89,6 @@ def tracking(plan: Plan, folder: Path) -> Iterator[Callable[[Event], None]]:
 
 def _keys(cell: Cell) -> list[Key]:
     return [Item(cell, question).key for question in cell.questions]
-
-
-def _score(cell: Cell, plan: Plan, samples: Mapping[Key, SampleRecord]) -> float | None:
-    task = next(task for task in plan.tasks if task.label == cell.task)
-    score: float | None = score_of(task, [samples[key] for key in _keys(cell)])[0]["score"]
-    return score
 
 
 class Tracker:

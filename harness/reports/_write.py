@@ -236,25 +236,8 @@ def _parquet(table: pd.DataFrame) -> bytes:
     return content.getvalue()
 
 
-def save_table(table: pd.DataFrame, parts: Sequence[Part], stem: Path) -> list[Path]:
-    """Write a table whole for programs, and in its readable form, with sentences, for people."""
-    return _save(table_files(table, parts), stem)
-
-
-def save_csv(table: pd.DataFrame, file: Path) -> None:
-    """Write a table for programs and spreadsheets."""
-    with replacing(file) as new:
-        new.write(csv(table).encode())
-
-
-def save_figure(
-    figure: Figure, folder: Path, name: str, formats: Collection[str] = ()
-) -> list[Path]:
-    """Write a figure as PNG, and in other formats; the same data give the same bytes."""
-    return _save(figure_files(figure, formats=formats), folder / name)
-
-
-def _save(files: Mapping[str, bytes], stem: Path) -> list[Path]:
+def save(files: Mapping[str, bytes], stem: Path) -> list[Path]:
+    """Write the files of a table or figure, which are given by suffix, and return their paths."""
     paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in files]
     for path, content in zip(paths, files.values(), strict=True):
         with replacing(path) as new:

@@ -31,8 +31,8 @@ SEEDS = (
     " Lines: means of {} seeds; dots: single seeds; n is that of each seed. For shares each seed "
     "has its own thin line, and no mean is drawn."
 )
-LOST = {"out_of_memory": "x", "not_finite": "+", "failed": "v"}  # status: marker above the panel
-SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the caption
+# status: marker above the panel, and how it is written in the caption
+LOST = {"out_of_memory": ("x", "×"), "not_finite": ("+", "+"), "failed": ("v", "▾")}
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
 LONGEST = 28  # letters of a name at the end of a line
 MOST_LABELLED = 4  # panels whose lines are named at their ends; with more there is one legend
@@ -62,6 +62,7 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
         raise ValueError("every score is 0")
     if table[scored].groupby(["model", "task"])["length"].nunique().max() == 1:
         raise ValueError("one length is no curve: the tables have what was measured there")
+    lost = [n for n in LOST if table["status"][table["score"].isna()].str.contains(n).any()]
     left = [named[str(task)] for task in table["task"][~scored].unique()]
     every = list(table[scored].groupby(["model", "task"], sort=False))
     groups, left_out = style.shown_part(every, "panels")
@@ -89,7 +90,7 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
         if labelled:
             _name_ends(axes, rows, known.look, cut and cut[1], height - 0.9)
         head = f"{model}: {named[str(task)]}" if several else named[str(task)]
-        above = 11 if _lost(table) else 4
+        above = 11 if lost else 4
         axes.set_title(style.folded(head, room + labelled), pad=above + style.SIZE)
         style.shade_window(axes, int(rows["trained_length"].iloc[0]), above - 2)
         metric = str(rows["metric"].iloc[0])
@@ -105,7 +106,7 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
     caption = "" if several else f"{shown['model'].iloc[0]}. "
     caption += f"Better: {better}. n per point: {', '.join(counts)}."
     caption += f"{about}{TRUNCATED if cuts else ''}"
-    caption += "".join(f" {SIGNS[mark]} {name}." for name, mark in _lost(table).items())
+    caption += "".join(f" {LOST[name][1]} {name.replace('_', ' ')}." for name in lost)
     known.finish(figure, panels, caption + left_out, legend=not labelled)
     return figure
 
@@ -118,16 +119,6 @@ def _by_seeds(table: pd.DataFrame) -> pd.DataFrame:
         panels += table["trained_length"].map(", window of {:,} tokens".format)
     signs = pd.Series(names) + " " + table["length"].astype(str)
     return table.assign(model=panels, scaling=names, frequencies=signs)
-
-
-def _lost(table: pd.DataFrame) -> dict[str, str]:
-    """Return status and marker of what kept a cell of the table from having a score."""
-    statuses = table["status"][table["score"].isna()]
-    return {
-        name.replace("_", " "): mark
-        for name, mark in LOST.items()
-        if statuses.str.contains(name).any()
-    }
 
 
 def _panel(
@@ -199,7 +190,7 @@ def _curve(axes: Axes, rows: pd.DataFrame, name: str, look: style.Look, size: fl
 def _mark_lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, style.Look]) -> None:
     """Mark above the panel which methods have no score at a length; one grey mark if none has."""
     gone = table[table["score"].isna()]
-    for status, marker in LOST.items():
+    for status, (marker, _) in LOST.items():
         for length, rows in gone[gone["status"].str.contains(status)].groupby("length"):
             everyone = len(rows) > 1 and len(rows) == (table["length"] == length).sum()
             colors = [style.GREY] if everyone else [look[name].color for name in rows["scaling"]]

@@ -34,7 +34,7 @@ def as_methods(frame: pd.DataFrame) -> pd.DataFrame:
     cell = ["task", "length"]
     # A task or length of some models alone would be in no report.
     same = len(models) > 1 and "question" in frame
-    same = same and (frame.groupby(cell)["model"].nunique() == len(models)).all()
+    same = same and set(frame.groupby(cell)["model"].nunique()) == {len(models)}
     if same:
         asked = frame.groupby(["model", *cell])["question"].agg(frozenset)
         same = all(asked[one].equals(asked[other]) for one, other in combinations(models, 2))
