@@ -20,14 +20,7 @@ from ropewalk.harness.engine.loss import logits_of, most_likely, nll_of
 from ropewalk.harness.engine.memory import ROWS, TEXTS, Shape, Sizes, room
 from ropewalk.harness.engine.packed_attention import KVCache, Pair, installed, kernel_of, running
 from ropewalk.harness.engine.prefix_tree import Node
-from ropewalk.harness.engine.sdpa import (
-    LEAST_ROWS,
-    Causal,
-    Kept,
-    Kernel,
-    blocked,
-    padded_length,
-)
+from ropewalk.harness.engine.sdpa import LEAST_ROWS, Causal, Kept, Kernel, blocked, padded_length
 from ropewalk.harness.engine.structure import language_model
 from ropewalk.tasks._tokens import kept
 from ropewalk.tasks.types import Generate, Generated
