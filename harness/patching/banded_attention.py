@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,10 +115,8 @@ class BandedAttention:
         self.kernel: Kernel | None = None
         self._unmoved = by_distance(bands.length, bands.last, 0)
         self._calls: dict[Any, tuple[Rows | None, list[Part]]] = {}
-        self._tables: dict[Any, tuple[Tensor, Tensor]] = {}
         self._keeps_tables = _table_count(bands) <= KEPT_TABLES
-        self._copies: dict[Any, Any] = {}
-        self._scales: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._made: dict[Any, Any] = {}  # on devices: a copy to one waits for its work
         self._dropped = 0  # keys that the caches of sliding layers no longer have
 
     def mask(self, *args: Any, kv_offset: int = 0, **named: Any) -> None:
@@ -238,11 +236,9 @@ class BandedAttention:
         """Scale queries; a device gets the scales of all once, for every layer and chunk."""
         assert self.bands.query_scale is not None
         wide = torch.promote_types(query.dtype, torch.float32)  # a device may lack float64
-        place = query.device, wide
-        if place not in self._scales:
-            self._scales[place] = self.bands.query_scale.to(wide).to(query.device)
-        scale = self._scales[place][position : position + query.shape[2], None]
-        return (query * scale).to(query.dtype)
+        whole = self.bands.query_scale
+        scales = self._once((wide, query.device), lambda: whole.to(wide).to(query.device))
+        return (query * scales[position : position + query.shape[2], None]).to(query.dtype)
 
     def _keys(
         self,
@@ -294,7 +290,10 @@ class BandedAttention:
             rotated: Tensor = rotate(x, *self._table(layout, band, rows, x.device, query))
             return rotated
         module, groups = where
-        index = self._index(layout, band, module.layer_idx, x.device)
+        index: Tensor = self._once(
+            (layout, band, module.layer_idx, x.device),
+            lambda: _gathered(layout, band, module.layer_idx).to(x.device),
+        )
         sharing, width = len(index) // x.shape[-1] // groups, x.shape[-1]
         x = x.reshape(-1, groups, *x.shape[1:])
         out = x.new_empty((*x.shape[:2], sharing, *x.shape[3:]))
@@ -306,27 +305,21 @@ class BandedAttention:
             out[..., slab, :] = rotate(x[..., slab, :], cos, sin)
         return out.flatten(0, 1)
 
-    def _index(self, layout: Layout, band: Band, layer: int, device: torch.device) -> Tensor:
-        """Return the columns of a table, flattened, that rotate the channels of a layer's heads."""
-        name = (layout, band, layer, device)
-        if name not in self._copies:
-            assert band.column is not None
-            channels = torch.arange(len(layout.pair))
-            columns = band.column[layer][:, layout.pair.clamp(min=0)]
-            self._copies[name] = (columns * len(channels) + channels).flatten().to(device)
-        index: Tensor = self._copies[name]
-        return index
+    def _once(self, name: Any, make: Callable[[], Any]) -> Any:
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
 
     def _there(self, what: Any, device: torch.device) -> Any:
-        """Return a tensor, a layout or frequencies on a device: a copy to it waits for its work."""
-        if (what, device) not in self._copies:
+        """Return a tensor, or a layout or frequencies, on a device."""
+
+        def copy() -> Any:
             if isinstance(what, Tensor):
-                copy: Any = what.to(device)
-            else:
-                tensors = {n: x.to(device) for n, x in vars(what).items() if isinstance(x, Tensor)}
-                copy = replace(what, **tensors)
-            self._copies[what, device] = copy
-        return self._copies[what, device]
+                return what.to(device)
+            tensors = {n: x.to(device) for n, x in vars(what).items() if isinstance(x, Tensor)}
+            return replace(what, **tensors)
+
+        return self._once((what, device), copy)
 
     def _table(
         self,
@@ -340,24 +333,31 @@ class BandedAttention:
 
         They are ``(rows, head_dim)``, or ``(rows, columns, head_dim)`` where heads differ.
         """
-        name = (layout, band, device, query)
-        kept = self._tables.get(name)
-        if kept is None:
-            exact = device if device.type == "cuda" else torch.device("cpu")
-            at = self._there(band.query if query else band.key, exact)
-            at = at if self._keeps_tables else at[rows]
+        exact = device if device.type == "cuda" else torch.device("cpu")
+        there: Layout = self._there(layout, device)
+
+        def made(at: Tensor) -> tuple[Tensor, Tensor]:
             if band.column is not None:
-                at = at[..., None] if band.by_head else at[:, band.column.to(exact)]
-            there: Layout = self._there(layout, device)
-            kept = there.tables(
+                at = at[..., None] if band.by_head else at[:, self._there(band.column, exact)]
+            return there.tables(
                 at, self._there(band.frequencies, exact), device,
                 band.phase if query else None, blended=band.blended and not query,
             )  # fmt: skip
-            if not self._keeps_tables:
-                return kept
-            self._tables[name] = kept
-        cos, sin = kept
+
+        at = self._there(band.query if query else band.key, exact)
+        if not self._keeps_tables:
+            return made(at[rows])
+        cos, sin = self._once((layout, band, device, query), lambda: made(at))
         return cos[rows], sin[rows]
+
+
+def _gathered(layout: Layout, band: Band, layer: int) -> Tensor:
+    """Return the columns of a flattened table that rotate the channels of a layer's heads."""
+    columns: Any = band.column
+    channels = torch.arange(len(layout.pair))
+    of_channel = columns[layer][:, layout.pair.clamp(min=0)]
+    gathered: Tensor = (of_channel * len(channels) + channels).flatten()
+    return gathered
 
 
 def _some(rows: slice | Tensor, part: slice) -> slice | Tensor:
