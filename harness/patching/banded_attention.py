@@ -106,18 +106,27 @@ def parts_in_tiles(bands: Sequence[Band], rows: Rows, window: int | None) -> lis
 class BandedAttention:
     """The attention of transformers' interface, for keys that are cached unrotated.
 
-    ``kernel`` is what an engine may call in its place, for rows at any positions: on a CPU a row
-    has the same bits in every call.
+    ``plain`` says that it takes the place of a plain causal one.
     """
 
-    def __init__(self, bands: Bands, layouts: Mapping[nn.Module, Layout | None]) -> None:
-        self.bands, self.layouts = bands, layouts
-        self.kernel: Kernel | None = None
+    def __init__(
+        self, bands: Bands, layouts: Mapping[nn.Module, Layout | None], *, plain: bool = False
+    ) -> None:
+        self.bands, self.layouts, self.plain = bands, layouts, plain
         self._unmoved = by_distance(bands.length, bands.last, 0)
         self._calls: dict[Any, tuple[Rows | None, list[Part]]] = {}
         self._keeps_tables = _table_count(bands) <= KEPT_TABLES
         self._made: dict[Any, Any] = {}  # on devices: a copy to one waits for its work
         self._dropped = 0  # keys that the caches of sliding layers no longer have
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """What an engine may call in its place, for rows at any positions.
+
+        On a CPU a row has the same bits in every call. It is no attribute: in a cycle of references
+        the tables would stay on a GPU until the next garbage collection.
+        """
+        return self.attend if self.plain else None
 
     def mask(self, *args: Any, kv_offset: int = 0, **named: Any) -> None:
         """Return no mask; note the position of the first key of sliding layers."""
@@ -237,7 +246,7 @@ class BandedAttention:
         assert self.bands.query_scale is not None
         wide = torch.promote_types(query.dtype, torch.float32)  # a device may lack float64
         whole = self.bands.query_scale
-        scales = self._once((wide, query.device), lambda: whole.to(wide).to(query.device))
+        scales: Tensor = self._once((wide, query.device), lambda: whole.to(wide).to(query.device))
         return (query * scales[position : position + query.shape[2], None]).to(query.dtype)
 
     def _keys(

@@ -59,9 +59,8 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
             )
     layouts = verified_layouts(model, name)
     at_rest = Frequencies(torch.zeros_like(own))
-    attention = BandedAttention(bands, layouts)
-    if language_model(model).config._attn_implementation == PLAIN:
-        attention.kernel = attention.attend
+    plain = language_model(model).config._attn_implementation == PLAIN
+    attention = BandedAttention(bands, layouts, plain=plain)
     with placed(model, name, at_rest), attending(model, attention, attention.mask):
         check_angles(model, name, at_rest)
         yield

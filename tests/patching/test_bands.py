@@ -1,5 +1,7 @@
 """The attention of moved positions, run on models: equal to the slow, plain way."""
 
+import gc
+import weakref
 from copy import deepcopy
 from typing import Any
 
@@ -104,6 +106,21 @@ def test_chunks_with_a_cache_are_one_forward(family, method):
         found = [model(input_ids=chunk, **kept).logits for chunk in chunks]
     error = float((torch.cat(found, 1) - whole).abs().max())
     assert error <= 1e-5 * float(whole.abs().max()) + 1e-6
+
+
+def test_tables_are_freed_with_the_patch():
+    """Not at the next garbage collection: a GPU would hold those of several methods by then."""
+    model, bands = model_of("llama"), bands_of("llama")
+    gc.collect()
+    gc.disable()
+    try:
+        with patched(model, bands):
+            likelihoods(model)
+            attention = weakref.ref(AttentionInterface().get(NAME))
+            assert attention() is not None
+        assert attention() is None
+    finally:
+        gc.enable()
 
 
 def test_padding_is_refused():
