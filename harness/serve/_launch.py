@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
+from typing import Any
 
 import httpx2
 
@@ -75,7 +76,7 @@ class Launched:
             raise UserError("llama.cpp computes in the numbers of its file; leave out --dtype.")
         self.spec, self.plugin = spec, load("engine", spec.engine)
         self.workers = spec.concurrency or CONCURRENCY
-        self.machines: dict[str, object] = {}
+        self.machines: dict[str, Any] = {}
         self.weights = Identification()
         self.process: subprocess.Popen[bytes] | None = None
         self.rotation: str | None = None  # that of the engine that runs
@@ -90,23 +91,31 @@ class Launched:
         """Return the replies to all requests; raise UserError for what the engine cannot serve."""
         check(work)
         exports = [self._export(plan, batch) for batch in work]
+        self._ready(plan, work[0], exports[0])
         return self._replies(plan, work, exports)
+
+    def _ready(self, plan: Plan, batch: Batch, export: Export) -> Engine:
+        """Return the engine that computes a batch, started unless it runs."""
+        if self.rotation != batch.rotation.fingerprint or self.engine is None:
+            self.stop()
+            self.engine = self._start(export)
+            before = self.machines.get("server", {}).get("computes", {})
+            self.machines = identified(self.engine, self.weights, plan, batch)
+            self.machines["server"]["computes"] |= before
+            self.rotation = batch.rotation.fingerprint
+        return self.engine
 
     def _replies(
         self, plan: Plan, work: Sequence[Batch], exports: Sequence[Export]
     ) -> Iterator[tuple[Item, Reply]]:
         for batch, export in zip(work, exports, strict=True):
-            if self.rotation != batch.rotation.fingerprint or self.engine is None:
-                self.stop()
-                self.engine = self._start(export)
-                self.machines = identified(self.engine, self.weights, plan, batch)
-                self.rotation = batch.rotation.fingerprint
-            concurrency = self.spec.concurrency or self.engine.slots or CONCURRENCY
+            engine = self._ready(plan, batch, export)
+            concurrency = self.spec.concurrency or engine.slots or CONCURRENCY
             try:
-                yield from replies(self.engine, plan, batch.items, concurrency)
+                yield from replies(engine, plan, batch.items, concurrency)
             except GoneError as error:
                 raise UserError(
-                    f"{self.engine.name} ended while it computed {export.scaling}. {self.log} ends:"
+                    f"{engine.name} ended while it computed {export.scaling}. {self.log} ends:"
                     f"\n{self._log_end()}\nWhat was measured is kept; the same command continues."
                 ) from error
 

@@ -454,7 +454,7 @@ def identified(engine: Engine, weights: Identification, plan: Plan, batch: Batch
         **here,
         "device": f"{engine.name} {engine.version}".strip(),
         "versions": {**here["versions"], engine.name: engine.version},
-        "server": {**facts, "computes": computes},
+        "server": {**facts, "computes": {batch.items[0].cell.scaling: computes}},
     }
 
 

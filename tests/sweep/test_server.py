@@ -166,7 +166,7 @@ def test_a_server_that_ignores_its_scaling_is_not_measured_under_its_name(
         assert not samples(tmp_path / "run")
         assert ropewalk(*words, url).status == 0  # native, which is none here
     record = json.loads((tmp_path / "run/run.json").read_text())
-    assert record["sessions"][-1]["server"]["computes"].startswith("native: the losses of 127")
+    assert "the losses of 127 tokens" in record["sessions"][-1]["server"]["computes"]["native"]
 
 
 @pytest.mark.slow
@@ -243,5 +243,8 @@ def test_an_engine_is_started_for_each_scaling_and_none_is_left(
     for process in ids:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    (session,) = record["sessions"]  # none of the engine that failed
+    assert session["server"]["computes"].keys() == {"none", "yarn:factor=4"}
     texts = rw.compare(tmp_path / "local", tmp_path / "run").text
     assert sum("which is rounding" in text for text in texts) == 2
