@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -37,6 +38,7 @@ UNSUPPORTED = {
     "num_beams": 1, "guidance_scale": 1, "penalty_alpha": 0, "token_healing": False,
     **dict.fromkeys(("constraints", "force_words_ids", "dola_layers", "stop_strings", "max_time")),
 }  # fmt: skip
+ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}  # variables of PyTorch
 SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -242,6 +244,10 @@ def _tokenizer(where: str, commit: str | None, trusted: bool) -> Any:
 
 
 def _device(device: str) -> str:
+    # Texts of many lengths leave unusable gaps between segments of fixed sizes. CUDA reads this
+    # when it starts; a user's own setting stays.
+    if not ALLOCATOR.intersection(os.environ):
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     with foreign(f"device {device!r} is unavailable"):

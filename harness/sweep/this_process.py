@@ -78,7 +78,10 @@ def replies(
     requests: Mapping[Key, ModelRequest],
     sizes: Sizes,
 ) -> Iterator[tuple[Key, Reply]]:
-    """Yield a reply to every request, each once; the failure of one costs no other."""
+    """Yield a reply to every request, each once; the failure of one costs no other.
+
+    Raises UserError after an error that leaves the GPU unusable, which all others would meet too.
+    """
     device, decode = checkpoint.device, checkpoint.tokenizer.decode
     decode = partial(decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     other = {key: one for key, one in requests.items() if isinstance(one, Divergence)}
@@ -92,6 +95,8 @@ def replies(
         for some, opened in kinds:
             shares = some is plain and not rotation.stateful and partial(shareable, model)
             for key, outcome, shared in _outcomes(opened, some, shares) if some else ():
+                if isinstance(outcome, Failed):
+                    _check_gpu(device, outcome)
                 yield key, Reply(outcome, time.perf_counter() - began, _peak_mib(device), shared)
                 _start_peak(device)
                 began = time.perf_counter()
@@ -135,6 +140,18 @@ def _outcome(error: Exception) -> Failed | OutOfMemory:
         return lack
     why = reason(error)
     return Failed(why if isinstance(error, UserError) else f"{type(error).__name__}: {why}")
+
+
+def _check_gpu(device: str, failed: Failed) -> None:
+    """Raise UserError if a failure has left the GPU unusable, as a bad access of a kernel does."""
+    if torch.device(device).type == "cuda":
+        try:
+            torch.cuda.synchronize(device)
+        except RuntimeError as error:
+            raise UserError(
+                f"This process can no longer use the GPU: {failed.reason}. Everything measured is "
+                "kept; the same command continues."
+            ) from error
 
 
 def _start_peak(device: str) -> None:

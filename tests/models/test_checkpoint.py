@@ -1,6 +1,7 @@
 """What a checkpoint is known by, and which ones would give numbers that are not what they say."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,16 @@ def test_control_tokens_in_a_text_are_letters():
     source = make_context(tiny_tokenizer(), list, WINDOW)
     assert source.bos not in source.encode("a <s> b")
     assert source.decode(source.encode("a <s> b")) == "a <s> b"
+
+
+@pytest.mark.parametrize("given", [{}, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}])
+def test_segments_of_a_gpu_can_grow_unless_the_user_says_otherwise(given, monkeypatch):
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    for name in names:
+        monkeypatch.setenv(name, "")  # so that it is restored
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    open_checkpoint("reference", device="cpu")
+    wanted = given or {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    assert {name: os.environ[name] for name in names if name in os.environ} == wanted

@@ -3,14 +3,23 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
+from ropewalk.harness.engine import DEFAULT
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.models.checkpoint import open_checkpoint
 from ropewalk.harness.patching import patch as machine
 from ropewalk.harness.runs.store import RUN, SAMPLES
+from ropewalk.harness.sweep.backend import Failed
+from ropewalk.harness.sweep.this_process import ready, replies
+from ropewalk.scaling import native
+from ropewalk.tasks.types import Loglikelihood, LoglikelihoodResponse
 from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("scored")]
@@ -112,3 +121,37 @@ def test_a_model_that_fails_on_one_input_fails_there_alone(run, monkeypatch):
     counts = [record["status"] for record in samples(Path("run")).values()]
     assert (counts.count("ok"), counts.count("failed")) == (4, 2)
     assert run().status == 0
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_an_error_after_which_the_gpu_is_unusable_ends_the_run(usable, monkeypatch):
+    """CUDA then fails every call; after another error the next question is measured."""
+
+    def synchronize(_: Any) -> None:
+        if not usable:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def fail(_module: Any, given: tuple[torch.Tensor]) -> None:
+        if (given[0] == 9).any():
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    for name, does in {
+        "synchronize": synchronize,
+        "reset_peak_memory_stats": lambda _: None,
+        "max_memory_allocated": lambda _: 0,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, does)
+    opened = open_checkpoint("reference", device="cpu")
+    model = ready(opened)
+    model.get_input_embeddings().register_forward_pre_hook(fail)
+    texts = {"bad": (5, 6, 9, 7), "good": (5, 6, 7, 8)}
+    requests = {("c", key): Loglikelihood(text, 1, doc_id=key) for key, text in texts.items()}
+    rotation = native.frequencies(opened.rope, 4)
+    replied = replies(model, replace(opened, device="cuda"), rotation, requests, DEFAULT)
+    if usable:
+        outcomes = {key: reply.outcome for (_, key), reply in replied}
+        assert isinstance(outcomes["bad"], Failed)
+        assert isinstance(outcomes["good"], LoglikelihoodResponse)
+    else:
+        with pytest.raises(UserError, match="no longer use the GPU: RuntimeError: CUDA error"):
+            list(replied)
