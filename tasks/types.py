@@ -38,6 +38,11 @@ def no_template(_beginning: str) -> tuple[list[int], list[int], str]:
     raise ValueError("the tokenizer has no chat template; leave out chat=true")
 
 
+def no_turns(message: str, _place: str) -> list[int]:
+    """Raise ValueError: the tokenizer has no chat template."""
+    raise ValueError(no_template(message))
+
+
 @dataclass(frozen=True)
 class TaskContext:
     """The model's tokenizer and window and the documents, before any weights are read.
@@ -49,6 +54,9 @@ class TaskContext:
       The first has the tokens up to the end of that beginning, with the begin token. The second has
       the tokens from the end of the message to the assistant's reply. The third is the white space
       before the reply. It raises ValueError if there is no template.
+    - ``turns`` takes a user's message and its place in a conversation: first, next or last. It
+      returns the tokens of the chat template from the end of the reply before it to the beginning
+      of its own reply. It raises ValueError as ``chat`` does.
     - ``tokenizer`` is the tokenizer itself, for a task that another package makes.
 
     Lengths are in tokens.
@@ -60,6 +68,7 @@ class TaskContext:
     trained_length: int
     documents: Callable[[], Sequence[Document]]
     chat: Callable[[str], tuple[list[int], list[int], str]] = no_template
+    turns: Callable[[str, str], list[int]] = no_turns
     tokenizer: Any = field(default=None, compare=False)
 
     @property

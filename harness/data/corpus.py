@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from ropewalk.harness.data.documents import Documents, open_documents, recorded_documents
-from ropewalk.harness.data.tokenize import chat_of, make_reader, tokenize
+from ropewalk.harness.data.tokenize import chat_of, make_reader, tokenize, turns_of
 from ropewalk.harness.errors import UserError, foreign, nearest, printable
 from ropewalk.harness.plugins import Plugin
 from ropewalk.tasks._tokens import Tokens
@@ -48,7 +48,7 @@ class Corpus:
 
         # A prompt is mostly made of the same few texts, and of a needle that all lengths have.
         long, short = lru_cache(maxsize=64)(encoded), lru_cache(maxsize=2**16)(encoded)
-        template = cache(lambda: chat_of(tokenizer))
+        template, turns = cache(lambda: chat_of(tokenizer)), cache(lambda: turns_of(tokenizer))
         self.context = TaskContext(
             lambda text: list((short if len(text) < SHORT else long)(text)),
             lambda tokens: str(tokenizer.decode([*tokens], clean_up_tokenization_spaces=False)),
@@ -56,6 +56,7 @@ class Corpus:
             trained_length,
             documents=cache(lambda: tuple(self._read(tokenizer))),
             chat=lambda beginning: template()(beginning),
+            turns=lambda message, place: turns()(message, place),
             tokenizer=tokenizer,
         )
 

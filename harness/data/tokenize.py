@@ -119,6 +119,25 @@ def chat_of(tokenizer: Any) -> Callable[[str], tuple[list[int], list[int], str]]
     return lambda beginning: (encode(before + beginning), generation, space)
 
 
+def turns_of(tokenizer: Any) -> Callable[[str, str], list[int]]:
+    """Return the function that ``TaskContext.turns`` is; raise ValueError as ``chat_of`` does."""
+    if not getattr(tokenizer, "chat_template", None):
+        no_template("")
+    text = _applied(tokenizer, "user", "assistant", "user", add_generation_prompt=True)
+    parts = text.split(MESSAGE)
+    if len(parts) != 4:
+        raise ValueError("the tokenizer's chat template does not contain every message as it is")
+    before, reply, between, last = parts
+    around = {"first": (before, reply), "next": (between, reply), "last": (between, last)}
+
+    def turn(message: str, place: str) -> list[int]:
+        begin, end = around[place]
+        whole = f"{begin}{message}{end}"
+        return list(tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"])
+
+    return turn
+
+
 def _applied(tokenizer: Any, *roles: str, add_generation_prompt: bool) -> str:
     try:
         return str(

@@ -17,7 +17,7 @@ Units = dict[str, tuple[float, float]]  # value and weight by the name of a docu
 Form = Literal["share", "parts", "mean", "exp", "unknown"]
 OF_SHARES = ("share", "parts")
 COMPARABLE = ("tail",)  # protocols that score the same targets at every length
-SHARES = {"accuracy", "recall", "f1", "acc", "acc_norm", "exact_match"}  # printed in percent
+SHARES = {"accuracy", "recall", "f1", "acc", "acc_norm", "exact_match", "ratio"}  # in percent
 LOWER = {
     "perplexity", "loss", "nll", "bits_per_byte", "bits per byte", "error",
     "word_perplexity", "byte_perplexity", "brier_score", "ter", "window_kl",
