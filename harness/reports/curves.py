@@ -21,11 +21,16 @@ from ropewalk.harness.stats.cells import cell_scores, records
 from ropewalk.harness.stats.checkpoints import labels
 from ropewalk.harness.stats.decision import truncations
 from ropewalk.harness.stats.measure import LOWER, SHARES
+from ropewalk.harness.stats.reach import KEPT, own_score
 
 TABLES = " Intervals and paired differences are in the tables."
 TRUNCATED = (
     " Dash-dotted: truncation, the unscaled model reading only its trained window before the same "
     "tokens."
+)
+LEAST = (
+    " Dotted: {:g} % of the unscaled model's score at the shortest length; while a method stays "
+    "above, its length is effective."
 )
 SEEDS = (
     " Lines: means of {} seeds; dots: single seeds; n is that of each seed. For shares each seed "
@@ -40,20 +45,28 @@ LINE = 0.122  # inches of a line of text
 
 
 @style.styled
-def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING) -> Figure:
+def make(
+    frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING, kept: float = KEPT
+) -> Figure:
     """Draw every scaling once; those with the same frequencies in all cells share a line.
 
     A panel in which every score is 0 is left out. With ``seeds``, by default where every model is
     one of several seeds, dots are single seeds and lines the means of the models without their
-    ``ending``; no mean of shares is drawn. Raises ValueError if there is no score or one length.
+    ``ending``; no mean of shares is drawn. A dotted line marks the share ``kept`` of the unscaled
+    model's score, up to which a length is effective. Raises ValueError if there is no score or one
+    length.
     """
     named, about, cuts = titles(frame), TABLES, dict[tuple[str, str], tuple[int, float]]()
+    least = dict[tuple[str, str], float]()  # of the scores of a panel, for an effective length
     if over_seeds(frame, seeds, ending):
         table = _by_seeds(of_seeds(frame, ending=ending))
         known = style.methods(table)
         about += SEEDS.format(" or ".join(map(str, sorted(set(table["seeds"])))))
     else:
         table, known, cuts = cell_scores(frame), style.methods(frame), truncations(frame)
+        for (model, task), rows in table[table["metric"].isin(SHARES)].groupby(["model", "task"]):
+            if (own := own_score(rows, 0)) is not None:
+                least[str(model), str(task)] = kept * float(own["score"])
     table = known.drawn(table)
     scored = table.groupby(["model", "task"])["score"].transform("max") > 0
     if table["score"].isna().all():
@@ -87,6 +100,9 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
         if cut:
             axes.hlines(cut[1], cut[0], rows["length"].max(), color=style.GREY, linewidth=1.2,
                         linestyle="-.", zorder=1, label="_truncation")  # fmt: skip
+        if (str(model), str(task)) in least:
+            axes.axhline(least[str(model), str(task)], color=style.GREY, linewidth=0.8,
+                         linestyle=":", zorder=1, label="_least")  # fmt: skip
         if labelled:
             _name_ends(axes, rows, known.look, cut and cut[1], height - 0.9)
         head = f"{model}: {named[str(task)]}" if several else named[str(task)]
@@ -105,7 +121,7 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
     )
     caption = "" if several else f"{shown['model'].iloc[0]}. "
     caption += f"Better: {better}. n per point: {', '.join(counts)}."
-    caption += f"{about}{TRUNCATED if cuts else ''}"
+    caption += f"{about}{TRUNCATED if cuts else ''}{LEAST.format(100 * kept) if least else ''}"
     caption += "".join(f" {LOST[name][1]} {name.replace('_', ' ')}." for name in lost)
     known.finish(figure, panels, caption + left_out, legend=not labelled)
     return figure

@@ -21,16 +21,17 @@ Reach = dict[str, int | None]
 def effective_lengths(frame: pd.DataFrame, kept: float = KEPT) -> dict[tuple[str, str, str], Reach]:
     """Return the effective length of every model, task and scaling, and both ends of its interval.
 
-    A length counts if all lengths past the window up to it hold. If a higher score is better, a
-    length holds while ``kept`` of the model's own score is left. That score is the one of its
-    unscaled embedding at the longest length inside the window. ``effective_low`` is the length up
-    to which the score's whole interval lies there, and ``effective_high`` the length up to which
-    any of it does.
+    A length counts if all measured lengths up to it hold. If a higher score is better, a length
+    holds while ``kept`` of the model's own score is left. That score is the one of its unscaled
+    embedding at the shortest length, which must be inside the window. ``effective_low`` is the
+    length up to which the score's whole interval lies there, and ``effective_high`` the length up
+    to which any of it does.
 
-    Perplexity holds while it is no higher than there, document by document. ``effective_low`` is
-    the length up to which that is significant, and ``effective_high`` the one up to which it is not
-    refuted. 0 is neither inside the window nor at the first length beyond. What has no score inside
-    the window, and what scores other targets at every length, is absent.
+    Perplexity holds while it is no higher than at the longest length inside the window, document by
+    document. ``effective_low`` is the length up to which that is significant, and
+    ``effective_high`` the one up to which it is not refuted. 0 is neither inside the window nor at
+    the first length beyond. What has no score inside the window, and what scores other targets at
+    every length, is absent.
     """
     if not 0 < kept <= 1:
         raise ValueError(f"kept={kept:g} is invalid: it is a share above 0 and at most 1, as 0.85")
@@ -39,9 +40,7 @@ def effective_lengths(frame: pd.DataFrame, kept: float = KEPT) -> dict[tuple[str
     for (model, task), samples in needed_of(frame).groupby(["model", "task"], sort=False):
         how = measure(samples)
         here = table[(table["model"] == model) & (table["task"] == task)]
-        inside = here[(here["length"] <= here["trained_length"]) & here["score"].notna()]
-        plain = (inside[inside["scaling"] == name] for name in ("none", "native"))
-        baseline = next((rows.iloc[-1] for rows in plain if len(rows)), None)
+        baseline = own_score(here, -1 if how.lower else 0)
         judged = how.across and how.form != "unknown" and how.metric != "window_kl"
         if baseline is None or not judged or baseline["score"] <= 0:
             continue
@@ -59,6 +58,13 @@ def effective_lengths(frame: pd.DataFrame, kept: float = KEPT) -> dict[tuple[str
                 furthest |= dict.fromkeys(held, int(cell["length"]))
             result[str(model), str(task), str(scaling)] = furthest
     return result
+
+
+def own_score(cells: pd.DataFrame, place: int) -> pd.Series[Any] | None:
+    """Return the cell of the unscaled model inside the window, at a place among its lengths."""
+    inside = cells[(cells["length"] <= cells["trained_length"]) & cells["score"].notna()]
+    plain = (inside[inside["scaling"] == name] for name in ("none", "native"))
+    return next((rows.iloc[place] for rows in plain if len(rows)), None)
 
 
 def _holds(

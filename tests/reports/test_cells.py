@@ -195,6 +195,14 @@ def test_effective_length_by_hand():
     assert least.loc["passkey", "far"]["effective_length"].tolist() == [1024, 1024]
 
 
+def test_retrieval_is_measured_against_the_shortest_length():
+    """16 of 20 at the window are less than 85 % of 20 of 20 at half of it; 18 beyond it are not."""
+    hits = {512: 20, 1024: 16, 2048: 18}
+    made = [asked("passkey", "none", n, [1.0] * k + [0.0] * (20 - k)) for n, k in hits.items()]
+    assert at(frame(*made))["effective_length"].tolist() == [512] * 3
+    assert at(frame(*made), kept=0.8)["effective_length"].tolist() == [2048] * 3
+
+
 def found(scaling: str, *lengths: int) -> list[Row]:
     return [row for length in lengths for row in asked("passkey", scaling, length, [1.0] * 20)]
 
