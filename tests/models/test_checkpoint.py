@@ -122,14 +122,6 @@ def test_a_longrope_checkpoint_is_read_natively_at_every_length():
         assert torch.equal(found, wanted)
 
 
-def test_a_scaling_that_is_not_known_is_refused_before_the_weights(tiny, tmp_path, docs):
-    folder = Path(shutil.copytree(tiny, tmp_path / "odd"))
-    config = tiny_config("llama", rope_parameters={"rope_type": "su", "rope_theta": 1e4})
-    config.save_pretrained(folder)
-    with pytest.raises(UserError, match="the checkpoint ships 'su'"):
-        make_plan(Spec(model=str(folder), docs=str(docs)))
-
-
 def test_a_tokenizer_of_another_model_is_refused(tmp_path, docs):
     folder = save_tiny(tmp_path / "small", vocab_size=100)
     with pytest.raises(
