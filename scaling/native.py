@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import ModuleType
 
-from ropewalk.scaling import dual_chunk, dynamic_ntk, llama3, longrope, none, pi, yarn
+from ropewalk.scaling import dual_chunk, dynamic_ntk, llama3, longrope, none, ntk, pi, yarn
 from ropewalk.scaling.types import Bands, Frequencies, Rope
 
 CODE = "huggingface/transformers"  # of the authors, on GitHub
 
 TYPES: dict[str, ModuleType] = {
     "default": none,
+    "ntk_alpha": ntk,
     "linear": pi,
     "proportional": pi,
     "dynamic": dynamic_ntk,
@@ -105,7 +106,9 @@ def ships(rope: Rope) -> bool:
 
 
 def _kind(rope: Rope) -> object:
-    return rope.shipped.get("rope_type", rope.shipped.get("type", "default"))
+    kind = rope.shipped.get("rope_type", rope.shipped.get("type", "default"))
+    # Hunyuan's "dynamic" with an alpha is a fixed base (modeling_hunyuan_v1_dense.py).
+    return "ntk_alpha" if kind == "dynamic" and rope.shipped.get("alpha") else kind
 
 
 def shipped_type(rope: Rope) -> str:
@@ -123,6 +126,8 @@ def shipped_type(rope: Rope) -> str:
 def shipped_options(rope: Rope) -> dict[str, float | bool | None]:
     """Return the options with which the method of the shipped type equals the shipped scaling."""
     match shipped_type(rope):
+        case "ntk_alpha":
+            return {"factor": _required(rope, "alpha")}
         case "proportional":
             return {"factor": _optional(rope, "factor") or 1.0}
         case "linear" | "dynamic":

@@ -90,7 +90,8 @@ def rope_of(config: Any, trained_length: int | None = None) -> Rope:
             )
         trained = _trained_length(config, shipped)
         scaling = dict(shipped)
-        if trained_length is not None and scaling.get("rope_type") == "dynamic":
+        follows = scaling.get("rope_type") == "dynamic" and not scaling.get("alpha")
+        if trained_length is not None and follows:
             raise UserError(
                 f"{kind}: its dynamic scaling starts from the config's window, {trained:,} tokens;"
                 " leave --trained-length out."

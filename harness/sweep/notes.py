@@ -187,7 +187,7 @@ def _shipped(model: str, rope: Rope) -> list[str]:
         ]
     if kind == "default":
         return []
-    factor = rope.shipped.get("factor")
+    factor = native.shipped_options(rope).get("factor", rope.shipped.get("factor"))
     by = f", factor {factor:g}" if isinstance(factor, int | float) else ""
     outside = [
         f"its softmax scale, {native.logit_scale(rope):.4g}" * (native.logit_scale(rope) != 1),

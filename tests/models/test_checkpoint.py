@@ -22,7 +22,7 @@ from ropewalk.harness.patching.patch import patched
 from ropewalk.harness.sweep.notes import plan_notes
 from ropewalk.harness.sweep.plan import make_plan
 from ropewalk.harness.sweep.spec import Spec
-from ropewalk.scaling import native
+from ropewalk.scaling import native, none
 from ropewalk.tasks._prompt import continued
 from tests import families
 from tests.tiny import SHAPE, WINDOW, YARN, save_tiny, tiny_config, tiny_tokenizer
@@ -58,15 +58,13 @@ def check_scaling(checkpoint: Checkpoint) -> None:
 
 
 def test_a_model_that_rotates_otherwise_than_its_config_says_is_refused(tmp_path):
-    """Hunyuan calls a fixed base "dynamic" and gives it as alpha; Llama rotates whole heads."""
-    hunyuan = families.tiny("hunyuan_v1_dense")
-    plain = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 1.0}
-    hunyuan.rope_parameters = plain
-    check_scaling(opened(saved_config(tmp_path / "plain", hunyuan)))
-    hunyuan.rope_parameters = {**plain, "alpha": 1000.0}
-    llama = tiny_config("llama", partial_rotary_factor=0.5)
-    for name, config in {"alpha": hunyuan, "part": llama}.items():
-        folder = saved_config(tmp_path / name, config)
+    """Llama rotates whole heads, and reads no alpha."""
+    alpha = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 1.0, "alpha": 1000.0}
+    for name, keys in {
+        "alpha": {"rope_parameters": alpha},
+        "part": {"partial_rotary_factor": 0.5},
+    }.items():
+        folder = saved_config(tmp_path / name, tiny_config("llama", **keys))
         for ask in (
             lambda folder=folder: check_scaling(opened(folder)),
             lambda folder=folder: rw.export(folder, scaling="yarn", length="4x", to="vllm"),
@@ -74,6 +72,18 @@ def test_a_model_that_rotates_otherwise_than_its_config_says_is_refused(tmp_path
         ):
             with pytest.raises(UserError, match="not those its config describes"):
                 ask()
+
+
+def test_the_fixed_base_of_hunyuan_is_read():
+    """It calls it "dynamic" and gives it as alpha: native has the model's own logits."""
+    config = families.tiny("hunyuan_v1_dense")
+    config.rope_parameters |= {"rope_type": "dynamic", "factor": 1.0, "alpha": 1000.0}
+    model, rope = families.build(config), rope_of(config, 2 * WINDOW)
+    check_rope(config, rope)
+    before = families.logits(model)
+    own, plain = (one.frequencies(rope, 1) for one in (native, none))
+    assert torch.equal(families.inside(model, own), before)
+    assert not torch.equal(families.inside(model, plain), before)
 
 
 def test_a_given_window_replaces_that_of_a_rotary_model(tiny, tmp_path, docs):
