@@ -26,7 +26,6 @@ from ropewalk.harness.models.structure import (
     auto_model,
     layers_of,
     position_limit,
-    without_weights,
 )
 from ropewalk.harness.patching.config import FULL, geometry_of, is_rotary, rescaled
 from ropewalk.harness.patching.frequencies import check_geometry
@@ -47,7 +46,7 @@ TEXT = {  # the sizes of a tiny language model, by all names that configs have f
     "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 16, "sliding_window": 32,
     "num_global_key_value_heads": 2, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 8,
     "vocab_size_per_layer_input": 300, "shared_intermediate_size": 32, "seq_length": WINDOW,
-    "original_max_position_embeddings": WINDOW, "is_decoder": True,
+    "n_positions": WINDOW, "original_max_position_embeddings": WINDOW, "is_decoder": True,
     # other words
     "ffn_hidden_size": 48, "num_layers": 2, "d_model": 32, "n_layer": 2, "n_embd": 32, "n_head": 2,
     "dim": 32, "n_layers": 2, "n_heads": 2, "ffn_dim": 48, "attention_hidden_size": 32,
@@ -83,6 +82,7 @@ MORE: dict[str, dict[str, Any]] = {  # what a family needs besides
         "position_embedding_type": "nope",
     },
     "laguna": TWO, "mellum": TWO, "ministral": TWO,
+    "hrm_text": {"initializer_range": 0.1, "H_cycles": 1, "L_cycles": 1},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
@@ -230,11 +230,12 @@ def find(family: str) -> Findings:
     try:
         with foreign("not built"):
             config = tiny(family)
-            model = without_weights(config, trust_remote_code=False)
+            with torch.device("meta"):
+                model = auto_model(config).from_config(deepcopy(config))
             if sum(one.numel() for one in model.parameters()) > LARGEST:
                 raise UserError("not built: this script knows no small shape of it.")
             model = build(config)
-        rope = geometry_of(config)
+        rope = geometry_of(config, None if is_rotary(config) else WINDOW)
         if not is_rotary(config):
             return call(family, lambda: _plainly(family, model, rope))
         check_geometry(model, rope)

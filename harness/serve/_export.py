@@ -76,11 +76,11 @@ class Export:
         """Return the command that serves it.
 
         It needs a folder where it cannot override the config that is read: that of a GGUF file, or
-        one inside of another, where a server ignores the overrides. An override can only set a key,
-        not remove it.
+        in transformers one inside of another. An override can only set a key, not remove it.
         """
         target, changed = self.target, self.changed
-        fixed = target.text is not target.config or None in changed.values()
+        inside = target.text is not target.config
+        fixed = None in changed.values() or (inside and self.engine == "transformers")
         fixed |= not self.module.OVERRIDES or is_gguf(target.place)
         if self.place is None and fixed and self.engine != "gguf":
             command = self.module.command(changed, "NEW", target)

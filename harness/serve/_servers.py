@@ -55,6 +55,7 @@ class Server:
         """Return the changes of config.json; raise ValueError for what the engine cannot read."""
         check_one_embedding(target, self.name)
         kind, model_type = parameters["rope_type"], target.config.model_type
+        model_type = target.text.model_type if target.text.model_type in self.only else model_type
         if self.families and model_type not in self.families:
             known = ", ".join(self.families)
             raise ValueError(
@@ -80,7 +81,8 @@ class Server:
         words = []
         if place == target.place:
             words = ["--revision", target.revision] if target.revision else []
-            words += [self.flag, json.dumps(changed)]
+            inside = target.text is not target.config  # of an image-text model
+            words += [self.flag, json.dumps({"text_config": changed} if inside else changed)]
         if SECTIONS[0] in set(target.text.rope_parameters) - set(changed["rope_parameters"]):
             words.append("--language-model-only")  # images would be rotated as text
         line = self.line.format(place=shlex.quote(place), length=target.length)

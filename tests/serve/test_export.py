@@ -368,8 +368,8 @@ def test_a_model_of_images_keeps_the_channels_of_their_rows_and_columns(to, tmp_
     """Without them a server rotates an image as text; with them, it has no longrope, only yarn.
 
     So do ``mrope.py`` of the wheels vllm 0.33.0 and sglang 0.5.23, and Qwen's own recipe has them.
-    The config is inside of another, so keys of a command go to the outer one, and no one reads
-    them: it is changed in a folder alone.
+    The config is inside of another: servers read its keys from there, with every key of the
+    rotary embedding (vLLM's recipes of Qwen3.5), and transformers reads a folder alone.
     """
     sections = {"mrope_section": [3, 3, 2], "mrope_interleaved": True}
     text = {**tiny_config("qwen3").to_dict(), "model_type": "qwen3_5_text"}
@@ -381,8 +381,13 @@ def test_a_model_of_images_keeps_the_channels_of_their_rows_and_columns(to, tmp_
         kept = {name: found.changed["rope_parameters"].get(name) for name in sections} == sections
         assert kept == (to == "transformers" or scaling in ("ntk", "yarn:factor=4"))
         assert ("--language-model-only" in found.command) == (not kept)
-        assert found.command.endswith(", with NEW written by --out NEW")
-        assert "rope_parameters" not in found.command
+        words = shlex.split(found.command)
+        if to == "transformers":
+            assert found.command.endswith(", with NEW written by --out NEW")
+        else:
+            flag = {"vllm": "--hf-overrides", "sglang": "--json-model-override-args"}[to]
+            assert json.loads(words[words.index(flag) + 1]) == {"text_config": found.changed}
+            assert found.changed["rope_parameters"]["rope_theta"] > 0
 
 
 def test_sglang_is_told_base_and_rotated_part_of_a_head_twice(tmp_path):
