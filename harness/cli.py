@@ -107,15 +107,13 @@ def main(words: Sequence[str] | None = None) -> Any:
                           UserError(_mistaken(error)))  # fmt: skip
     except UserError as error:
         status = _refused(error)
-    except BrokenPipeError:  # as for ``cat``, whose reader went away
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-        status = UNREAD
-    except OSError as error:  # of stdout or stderr: a log on a full disk, a closed terminal
+    except OSError as error:  # a reader that went away, as of cat; a log on a full disk
         # Else Python would write the rest of the buffer again at the end.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-        status = REFUSED
+        status = UNREAD if isinstance(error, BrokenPipeError) else REFUSED
         with suppress(OSError):
-            _refused(UserError(f"{reason(error)}{_kept(error)}"))
+            if status == REFUSED:
+                _refused(UserError(f"{reason(error)}{_kept(error)}"))
     except KeyboardInterrupt as error:
         show.failed(UserError(f"Interrupted{_kept(error)}"), INTERRUPTED)
         status = INTERRUPTED
