@@ -116,7 +116,8 @@ class Identification:
             log.warning(text)
             return text
         longest = max((item.question for item in batch.items), key=lambda q: q.length - q.start)
-        tokens = longest.tokens[: COMPARED + 1]
+        # A server may have angles for the trained window alone, where it ignores a scaling.
+        tokens = longest.tokens[: min(COMPARED, checkpoint.rope.trained_length)]
         identity = identify(asked, self.model, checkpoint.rope, batch.rotation, label, tokens)
         if identity.verdict == "failed":
             raise UserError(
