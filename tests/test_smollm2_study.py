@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cache
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -21,15 +22,18 @@ from tests.study import change, ends, faults, flat, number, signed, table
 STUDY = ROOT / "results" / "smollm2"
 FRONT = flat((ROOT / "README.md").read_text(encoding="utf-8"))
 # Facts of the model, the documents and the machine, and what engines printed.
-GIVEN = """0 1 2 4 5 7 10 14 20 24 30 50 60 95 100 110 135 512 1024 2048 4096 8191 8192 16,384
-100,000 2.11 36.6169 36.6172 4.03426 4.03439 2701 345 98 1661 14155 5323 2000 52484"""
+GIVEN = """0 1 2 4 5 7 10 14 20 24 30 50 60 95 100 110 135 512 1024 2048 4096 8191 8192
+16,384 32,768 100,000 2.11 36.6169 36.6172 4.03426 4.03439 2701 345 98 1661 14155 5323 2000 52484"""
 WINDOW, FAR = 8192, 16_384
 BEYOND = FAR - WINDOW  # targets of each document
 YARN, PARTS, MR = "yarn:factor=2", "ntk_by_parts:factor=2", "mr_rope:factor=2"
 DPE, LEAKY = "dpe:heads=heads.json", "leaky_rerope:factor=2"
 EQUAL = {"dynamic_ntk": "ntk:factor=2", "layerwise:factor=2": "pi:factor=2"}
 RULER = ("yarn", "ntk_by_parts", "mr_rope", "truncation")
-CUT = {"passkey/passkey_cut": "truncated_passkey.py", "ruler/truncation": "truncated_ruler.py"}
+CUT = {
+    "passkey/passkey_cut": "truncated_passkey.py", "ruler/truncation": "truncated_ruler.py",
+    "long/passkey_cut": "truncated_passkey.py", "long/ruler_truncation": "truncated_niah.py",
+}  # fmt: skip
 
 
 @cache
@@ -278,7 +282,57 @@ def of_checks() -> Iterator[str]:
     yield f"{signed(near[0])} % relative to YaRN on these, and {change(*held)} on the four held out"
 
 
-def test_the_page_states_what_its_samples_give():
+def needles(method: str, length: int) -> pd.Series[float]:
+    every = frame(f"long/ruler_{method}")
+    rows = every[every["length"] == length]
+    task = rows["task"].str.extract("(single_1|single_2|multikey_1)")[0]
+    return rows.assign(key=task + " " + rows["unit"])[task.notna()].set_index("key")["value"]
+
+
+def digits(method: str, length: int) -> str:
+    short = method == "truncation"
+    rows = frame("long/passkey_cut" if short else "long/passkey")
+    rows = rows[(rows["length"] == length) & (short | (rows["scaling"] == method))]
+    found = rows["found"]
+    assert len(found) == 50
+    return f"{(found != 'wrong').sum()} ({(found == 'exact').sum()})"
+
+
+def of_four_windows(figure: ModuleType) -> Iterator[str]:
+    curves, documents = figure.perplexities()
+    recalls, prompts = figure.recalls()
+    rows, sure = [], {}
+    for method, name in {"truncation": "truncation", **figure.NAMES}.items():
+        scores = [change(*score) for score in curves.get(name, [])]
+        if name in ("none", "dynamic NTK"):
+            scores[0] = "0"
+        shares = [f"{number(share, 0)} %" for share, *_ in recalls.get(name, [])]
+        passkeys = [digits(method, length) for length in figure.LENGTHS] if shares else []
+        short = f"`{method.replace(':factor=4', '')}`" if method != "truncation" else method
+        empty = ["–"] * 3
+        rows.append([short, *(scores or empty), *(shares or empty), *(passkeys or empty)])
+        sure[name] = recalls.get(name)
+    yield table(rows)
+    yield f"on {documents} documents"
+    assert prompts == len(needles("yarn", 32_768)) == 60
+    yarn, parts, cut = (needles(name, 32_768) for name in ("yarn", "ntk_by_parts", "truncation"))
+    text = "YaRN recovers {} of the needles, and truncation {}: {} more"
+    shares = [recalled(values) for values in (yarn, cut)]
+    assert set(yarn.index) == set(cut.index) == set(parts.index)
+    yield text.format(*shares, points(yarn - cut[yarn.index]))
+    yield f"`ntk_by_parts` recovers {recalled(parts)}"
+    assert f"YaRN recovers {shares[0]} of them and truncation {shares[1]}" in FRONT
+    for name in ("YaRN", "dual chunk", "NTK-aware"):
+        told = change(*curves[name][2])
+        yield told
+        assert told in FRONT or name == "NTK-aware"
+
+
+def test_the_page_states_what_its_samples_give(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import study_figure
+
     first = (of_all_documents, of_the_decision, of_moved_positions, of_single_tokens)
     claims = [claim for part in (*first, of_passkeys, of_ruler, of_checks) for claim in part()]
+    claims += of_four_windows(study_figure)
     assert faults(STUDY, claims, GIVEN.split()) == []
