@@ -1,10 +1,8 @@
 """Check on one GPU what no CPU can show: results, host waits, memory and speed.
 
 ``python scripts/gpu_check.py --out FOLDER`` runs all sections within seven minutes and writes
-``gpu_check.jsonl``, one line per measurement, after each one. A section has a time limit of its
-own, and one that fails is recorded and the next begins. ``--model`` adds a model with a window of
-thousands of tokens to the embedded one. ``--device cpu --answers`` writes the answers of a CPU, to
-which those of the GPU are compared, and ``--device cpu --quick`` is a smoke test.
+``gpu_check.jsonl``, a line after each measurement. Each section has a time limit, and one that
+fails is recorded. ``--device cpu --answers`` writes the answers of a CPU to compare to.
 """
 
 from __future__ import annotations
@@ -20,16 +18,16 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers
@@ -39,7 +37,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import ropewalk
-from ropewalk.harness.engine import DEFAULT, OutOfMemory, memory
+from ropewalk.harness.engine import DEFAULT, OutOfMemory, memory, sdpa, texts
 from ropewalk.harness.engine.accelerated import compile_layers
 from ropewalk.harness.engine.prefix_tree import build_tree
 from ropewalk.harness.models.checkpoint import open_checkpoint
@@ -49,6 +47,7 @@ from ropewalk.harness.patching.config import geometry_of
 from ropewalk.harness.patching.patch import answering
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
+from ropewalk.harness.sweep.record import named
 from ropewalk.scaling.types import Bands, Rope, Rotation
 from ropewalk.tasks.types import Generate, Loglikelihood, ModelRequest
 
@@ -56,24 +55,15 @@ ANSWERS = RESULTS / "answers.json"
 BOOK = ROOT / "results" / "smollm2" / "books" / "en-moby-dick.txt.gz"
 PASSKEYS = ROOT / "results" / "smollm2" / "passkey.parquet" / "passkey"
 HEADS = ROOT / "results" / "smollm2" / "heads.json"
-FIELDS = (
-    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "vocab_size", "tie_word_embeddings",
-)  # fmt: skip
 SHAPES = {
     "quick": (64, 128, 2, 4, 2, 512, True),
     "135M": (576, 1536, 30, 9, 3, 49_152, True),
     "8B": (4096, 14_336, 32, 32, 8, 128_256, False),
 }
-WINDOW = {"max_position_embeddings": 8192, "rope_parameters": {"rope_theta": 1e5}}
 RATE = 989e12  # operations per second of an H100 or H200, dense, in bfloat16
 MOVED = ("none", "rerope", "gali", "lampe", f"dpe:heads={HEADS}")
 BARS = {("135M", 1): 6, ("135M", 16): 1, ("8B", 1): 12, ("8B", 16): 2}  # ms per token
 Row = dict[str, Any]
-
-
-class OutOfTimeError(Exception):
-    """A section has used its time."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +87,15 @@ class Check(Setting):
         gc.collect()
         if self.gpu:
             torch.cuda.empty_cache()
-        shape = dict(zip(FIELDS, SHAPES["quick" if self.quick else name], strict=True))
+        shape = SHAPES["quick" if self.quick else name]
+        width, inner, layers, heads, groups, vocabulary, tied = shape
         torch.manual_seed(0)
         with torch.device(self.device):
-            config = LlamaConfig(**shape, **WINDOW)
+            config = LlamaConfig(
+                hidden_size=width, intermediate_size=inner, num_hidden_layers=layers,
+                num_attention_heads=heads, num_key_value_heads=groups, vocab_size=vocabulary,
+                tie_word_embeddings=tied, max_position_embeddings=8192,
+            )  # fmt: skip
             model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
         model.generation_config.eos_token_id = None
         return model
@@ -119,9 +114,9 @@ def rotation_of(model: Any, method: str, length: int, rope: Rope | None = None) 
     return resolve(load("method", method), rope or geometry_of(model.config), length)
 
 
-def passes(model: Any, length: int, targets: int, seed: int = 0) -> list[ModelRequest]:
+def one_pass(model: Any, length: int, targets: int, seed: int = 0) -> Loglikelihood:
     """Return a request for the losses of the last of some random tokens."""
-    return [Loglikelihood(tokens_of(model, length, seed), length - targets, doc_id=f"{seed}")]
+    return Loglikelihood(tokens_of(model, length, seed), length - targets, doc_id=f"{seed}")
 
 
 def prompts(model: Any, length: int, count: int, new: int) -> list[ModelRequest]:
@@ -142,11 +137,6 @@ def difference(ones: Sequence[Any], others: Sequence[Any]) -> float:
     return max(abs(float(a - b)) for a, b in pairs)
 
 
-def short(method: str) -> str:
-    """Return a method without the folder of its file."""
-    return method.replace(f"{HEADS.parent}/", "")
-
-
 def dense(
     query: Tensor, key: Tensor, value: Tensor, left: int, right: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -155,23 +145,18 @@ def dense(
     Row i of R sees keys i + K - R - left to i + K - R + right of K; -1 is no bound.
     """
     rows, keys = query.shape[2], key.shape[2]
-    key, value = (t.double().repeat_interleave(query.shape[1] // t.shape[1], 1)
-                  for t in (key, value))  # fmt: skip
+    groups = query.shape[1] // key.shape[1]
+    key, value = (t.double().repeat_interleave(groups, 1) for t in (key, value))
     scores = query.double() @ key.mT * query.shape[-1] ** -0.5
     place = torch.arange(rows, device=query.device)[:, None] + keys - rows
     offset = torch.arange(keys, device=query.device) - place
-    seen = torch.ones_like(offset, dtype=torch.bool)
-    if left >= 0:
-        seen &= offset >= -left
-    if right >= 0:
-        seen &= offset <= right
+    seen = (offset >= (-left if left >= 0 else -keys)) & (offset <= (right if right >= 0 else keys))
     scores = scores.masked_fill(~seen, float("-inf"))
     return scores.softmax(-1) @ value, scores.logsumexp(-1), seen
 
 
 def operators(check: Check) -> Iterator[Row]:
     """Compare attention to its definition in float64: windows, rows, heads and channels."""
-    sdpa = import_module("ropewalk.harness.engine.sdpa")
     generator = torch.Generator(check.device).manual_seed(0)
     sizes = [(1023, 1023), (1, 4099), (15, 257), (129, 1000), (128, 2048), (1, 1)]
     channels = (64, 80, 96, 128, 192, 256)
@@ -189,20 +174,19 @@ def operators(check: Check) -> Iterator[Row]:
             out, lse, seen = dense(query, key, value, left, right)
             if not check.gpu:  # the definition beside PyTorch's
                 got = scaled_dot_product_attention(query, key, value, seen, enable_gqa=True)
-                sums = None
+                sums = lse
             elif dtype == torch.float32:
                 if window > 1:
                     continue
                 got, sums = sdpa.on_cuda(query, key, value, None, causal=right == 0)
             else:
                 got, sums = sdpa.flash(query, key, value, width**-0.5, left, right)
-            errors = [float((got - out).abs().max())]
-            errors += [] if sums is None else [float((sums - lse).abs().max())]
+            errors = [float((got - out).abs().max()), float((sums - lse).abs().max())]
             bars = (1e-2, 1e-3) if dtype == torch.bfloat16 else (1e-4, 1e-4)
             shape = f"{rows} rows of {keys} keys, {heads}:{groups} heads of {width}"
             yield {
                 "what": f"{str(dtype)[6:]}, {shape}, left {left}, right {right}", "errors": errors,
-                "ok": all(a < b for a, b in zip(errors, bars, strict=False)),
+                "ok": all(a < b for a, b in zip(errors, bars, strict=True)),
             }  # fmt: skip
 
 
@@ -210,35 +194,32 @@ def answers(check: Check) -> Iterator[Row]:
     """Compare losses and texts in float32 to those of a CPU, which ``ANSWERS`` holds."""
     known = json.loads(ANSWERS.read_text(encoding="utf-8")) if ANSWERS.exists() else {}
     book = gzip.decompress(BOOK.read_bytes()).decode()
-    for name, window, length in (("reference", None, 700), (check.model, 512, 1300)):
-        if name is None:
-            continue
+    methods = ("none", "yarn", "rerope", "lampe", "gali", MOVED[-1])  # its heads are a model's
+    models = [("reference", None, 700, methods[:-1]), (check.model or "", 512, 1300, methods)]
+    for name, window, length, measured in models[: 1 if check.model is None else 2]:
         opened = open_checkpoint(name, dtype="float32", device=check.device, trained_length=window)
         model, words = load_weights(opened), opened.tokenizer(book[:9000])["input_ids"]
         decode = partial(opened.tokenizer.decode, skip_special_tokens=True)
         # Prompts of different lengths; the first is beyond the window.
         ends = [slice(0, length - 16), *(slice(40 * n, 53 * n + 60) for n in range(1, 12))]
-        texts = [Generate(tuple(words[end]), 12, doc_id="text") for end in ends]
+        requests = [Generate(tuple(words[end]), 12, doc_id="text") for end in ends]
         scored = Loglikelihood(tuple(words[:length]), length - 128, doc_id="book")
         table = known.setdefault(opened.label, {})
-        for method in ("none", "yarn", "rerope", "lampe", "gali", MOVED[-1]):
-            if method == MOVED[-1] and name == "reference":
-                continue  # its heads are of the other model
-            asked = [scored, *(texts if method in ("none", "yarn", "rerope") else ())]
+        for method in measured[: 1 if check.quick else None]:
+            label = method.partition(":")[0]
+            asked = [scored, *(requests if method in methods[:3] else ())]
             rotation = rotation_of(model, method, length, opened.rope)
             first, *written = replies(model, rotation, asked, decode)
             losses = [round(loss, 6) for loss in first.nll]
             tokens = [list(text.tokens) for text in written]
             if check.answers:
-                table[short(method)] = {"losses": losses, "texts": tokens}
-            own = table[short(method)]
+                table[label] = {"losses": losses, "texts": tokens}
+            own = table[label]
             error, equal = difference([losses], [own["losses"]]), tokens == own["texts"]
             yield {
-                "what": f"{opened.label}, {short(method)}, {length} tokens, float32",
+                "what": f"{opened.label}, {label}, {length} tokens, float32",
                 "error": error, "texts": len(tokens), "ok": error < 1e-4 and equal,
             }  # fmt: skip
-            if check.quick:
-                break
     if check.answers:
         text = json.dumps(known, separators=(",", ":")).replace("}", "}\n")
         ANSWERS.write_text(text + "\n", encoding="utf-8")
@@ -247,13 +228,13 @@ def answers(check: Check) -> Iterator[Row]:
 def too_little_memory(check: Check) -> Iterator[Row]:
     """Request one impossible pass among possible ones with a third of the memory."""
     model = check.build("8B")
-    possible = [request for n in range(4) for request in passes(model, 2048, 2047, n)]
+    possible = [one_pass(model, 2048, 2047, seed) for seed in range(4)]
     rotation = rotation_of(model, "none", 2048)
     expected = replies(model, rotation, possible)
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(0.3)
     try:
-        got = replies(model, rotation, [*possible[:2], *passes(model, 2**20, 8, 9), *possible[2:]])
+        got = replies(model, rotation, [*possible[:2], one_pass(model, 2**20, 8), *possible[2:]])
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     lost = [place for place, one in enumerate(got) if isinstance(one, OutOfMemory)]
@@ -265,24 +246,21 @@ def too_little_memory(check: Check) -> Iterator[Row]:
 
 def passkeys(check: Check) -> Iterator[Row]:
     """Measure a grid of passkeys by a whole run, and compare it to the stored one of a GPU."""
-    settings: dict[str, Any] = {
-        "scaling": ["none", "yarn:factor=2"], "dtype": "bfloat16",
-        "task": "passkey:depths=10,trials=5", "length": ["2048", "4096", "8192", "16384"],
+    small = check.quick or check.model is None
+    settings = {
+        "scaling": ["none", "yarn:factor=2"], "dtype": "bfloat16", "device": check.device,
+        "task": "passkey:depths=2,trials=1" if small else "passkey:depths=10,trials=5",
+        "length": ["128", "512"] if small else ["2048", "4096", "8192", "16384"],
     }  # fmt: skip
-    if check.quick or check.model is None:
-        settings |= {"task": "passkey:depths=2,trials=1", "length": ["128", "512"]}
     with TemporaryDirectory() as folder:
         began = time.perf_counter()
-        given = check.model or "reference"
-        run = ropewalk.run(given, device=check.device, out=f"{folder}/run", **settings)
+        run = ropewalk.run(check.model or "reference", out=f"{folder}/run", **settings)
         taken, table = time.perf_counter() - began, run.frame()
     cells = table.groupby(["scaling", "length"])["value"].mean()
-    row: Row = {
-        "what": f"{len(table)} samples", "seconds": taken, "without_number": len(run.missing),
-        "found": {str(cell): score for cell, score in cells.items()},
-        "ok": not run.missing,
-    }  # fmt: skip
-    if check.model is not None and not check.quick:
+    found = {str(cell): score for cell, score in cells.items()}
+    row: Row = {"what": f"{len(table)} samples", "seconds": taken, "found": found}
+    row |= {"without_number": len(run.missing), "ok": not run.missing}
+    if not small:
         keys = ["scaling", "length", "unit"]
         both = table.merge(ropewalk.frame(PASSKEYS), on=keys, suffixes=("", "_stored"))
         row["same"] = float((both["value"] == both["value_stored"]).mean())
@@ -293,10 +271,7 @@ def passkeys(check: Check) -> Iterator[Row]:
 def counted(
     model: Any, rotation: Rotation, requests: Sequence[ModelRequest]
 ) -> tuple[int, int, list[str]]:
-    """Return the waits for the GPU, its kernels and copies, and the places of the waits.
-
-    Patching and verifying the model, once for all passes of a method, are not counted.
-    """
+    """Return the waits for the GPU, its kernels, and the places of the waits, without patching."""
     with answering(model, rotation, decode=lambda _: "") as answer:
         list(answer(requests))
         with warnings.catch_warnings(record=True) as caught:
@@ -316,32 +291,25 @@ def waits(check: Check) -> Iterator[Row]:
     """Count waits and kernels of a pass under methods, and of a token."""
     model = check.build("135M")
     for method in MOVED:
-        rotation = rotation_of(model, method, 16_384)
-        count, kernels, places = counted(model, rotation, passes(model, 16_384, 64))
+        rotation, label = rotation_of(model, method, 16_384), method.partition(":")[0]
+        count, kernels, places = counted(model, rotation, [one_pass(model, 16_384, 64)])
         yield {
-            "what": f"135M, 16384 tokens, {short(method)}", "waits": count, "kernels": kernels,
+            "what": f"135M, 16384 tokens, {label}", "waits": count, "kernels": kernels,
             "places": places, "ok": count <= 3,
         }  # fmt: skip
     plain = rotation_of(model, "none", 1024)
-    for texts in (1, 16):
-        few, many = (counted(model, plain, prompts(model, 1024, texts, new)) for new in (8, 40))
+    for count in (1, 16):
+        few, many = (counted(model, plain, prompts(model, 1024, count, new)) for new in (8, 40))
         per_token = (many[0] - few[0]) / 32
         yield {
-            "what": f"135M, one step of {texts} texts", "waits": per_token, "places": many[2],
+            "what": f"135M, one step of {count} texts", "waits": per_token, "places": many[2],
             "kernels": (many[1] - few[1]) / 32, "ok": per_token <= 1,
         }  # fmt: skip
 
 
-@contextmanager
-def without_graph() -> Iterator[None]:
-    """Continue texts without a CUDA graph."""
-    texts: Any = import_module("ropewalk.harness.engine.texts")
-    own = texts._mode
-    texts._mode = lambda *given, **named: own(*given, **named)._replace(graph=False)
-    try:
-        yield
-    finally:
-        texts._mode = own
+def without_graph(*given: Any, mode: Any = texts._mode, **named: Any) -> Any:
+    """Return how texts are continued, without a CUDA graph."""
+    return mode(*given, **named)._replace(graph=False)
 
 
 def decoding(check: Check) -> Iterator[Row]:
@@ -349,41 +317,27 @@ def decoding(check: Check) -> Iterator[Row]:
     for name in ("135M", "8B"):
         model = check.build(name)
         plain = rotation_of(model, "none", 1024)
-        cases = [
-            (name == "8B", 2048, 1),
-            *product([True], map(check.size, (2048, 16_384)), (1, 16)),
-        ]
-        for graph, length, count in cases:
-            few, many = (
-                partial(replies, model, plain, prompts(model, length, count, new))
-                for new in (16, 64)
-            )
-            with nullcontext() if graph else without_graph():
+        eager = [(False, 2048, 1)] if name == "135M" else []
+        for graph, length, count in [*eager, *product([True], (2048, 16_384), (1, 16))]:
+            size = check.size(length)
+            asked = (prompts(model, size, count, new) for new in (16, 64))
+            few, many = (partial(replies, model, plain, one) for one in asked)
+            with nullcontext() if graph else patch.object(texts, "_mode", without_graph):
                 many()
                 first, second = check.seconds(few), check.seconds(many)
             milliseconds = 1000 * (second - first) / 48 / count
             bar = BARS[name, count] if graph and check.gpu else float("inf")
             yield {
-                "what": f"{name}, {length} tokens, {count} texts", "graph": graph,
+                "what": f"{name}, {size} tokens, {count} texts", "graph": graph,
                 "ms_per_token": milliseconds, "prompts_s": first, "ok": milliseconds <= bar,
             }  # fmt: skip
-        # A prompt of its own pack has the same keys whatever else is requested.
-        length = check.size(9000)
-        texts = [
-            Generate(tokens_of(model, length - 7 * n, n), 32, doc_id=f"text {n}") for n in range(6)
-        ]
-        alone = [replies(model, plain, [text])[0] for text in texts]
-        equal = sum(a == b for a, b in zip(replies(model, plain, texts), alone, strict=True))
+        length = check.size(9000)  # a pack of its own: the same keys whatever else is requested
+        ends = [tokens_of(model, length - 7 * seed, seed) for seed in range(6)]
+        requests = [Generate(prompt, 32, doc_id="text") for prompt in ends]
+        alone = [replies(model, plain, [request])[0] for request in requests]
+        equal = sum(a == b for a, b in zip(replies(model, plain, requests), alone, strict=True))
         what = f"{name}, {length} tokens, texts with the same bits alone and together"
-        yield {"what": what, "equal": equal, "of": len(texts), "ok": equal == len(texts)}
-
-
-def estimate(model: Any, rotation: Rotation, request: ModelRequest) -> float:
-    """Return the MiB beside the weights that a plan reckons with."""
-    shape = memory.Shape.of(model.config, model.dtype.itemsize).on(model.device)
-    moved = kept_of(rotation) if isinstance(rotation, Bands) else memory.Moved()
-    targets = request.length - request.start + 1
-    return memory.shared(shape, build_tree([request.tokens]), targets, DEFAULT, (), moved) / 2**20
+        yield {"what": what, "equal": equal, "of": len(alone), "ok": equal == len(alone)}
 
 
 def prefill(check: Check) -> Iterator[Row]:
@@ -394,9 +348,9 @@ def prefill(check: Check) -> Iterator[Row]:
         methods = MOVED if name == "135M" and not check.quick else MOVED[:2]
         for length, method in product(lengths, methods):
             count = check.size(length)
-            request = passes(model, count, targets := min(1024, count // 2))
-            rotation = rotation_of(model, method, count)
-            run = partial(replies, model, rotation, request)
+            request = one_pass(model, count, targets := min(1024, count // 2))
+            rotation, label = rotation_of(model, method, count), method.partition(":")[0]
+            run = partial(replies, model, rotation, [request])
             if length < 100_000:
                 run()
             before, peak = 0, None
@@ -407,7 +361,10 @@ def prefill(check: Check) -> Iterator[Row]:
             if check.gpu:
                 peak = (torch.cuda.max_memory_allocated() - before) / 2**20
             plain = taken if method == "none" else plain
-            reckoned = estimate(model, rotation, request[0])
+            shape = memory.Shape.of(model.config, model.dtype.itemsize).on(model.device)
+            moved = kept_of(rotation) if isinstance(rotation, Bands) else memory.Moved()
+            tree = build_tree([request.tokens])
+            reckoned = memory.shared(shape, tree, targets, DEFAULT, (), moved) / 2**20
             unscored = 2 * (count - targets) * model.config.vocab_size * model.config.hidden_size
             use = (sum(operations(model.config, count)) - unscored) / taken / RATE
             bars = (
@@ -417,7 +374,7 @@ def prefill(check: Check) -> Iterator[Row]:
                 (peak or 0) <= 1.05 * reckoned,
             )
             yield {
-                "what": f"{name}, {count} tokens, {short(method)}", "seconds": taken,
+                "what": f"{name}, {count} tokens, {label}", "seconds": taken,
                 "times_plain": taken / plain, "mfu": use, "peak_mib": peak,
                 "estimate_mib": reckoned, "ok": all(bars) or not check.gpu,
             }  # fmt: skip
@@ -426,8 +383,8 @@ def prefill(check: Check) -> Iterator[Row]:
 def compiled(check: Check) -> Iterator[Row]:
     """Compare compiled layers to those as they are: losses and seconds."""
     model = check.build("135M")
-    plain_rope = rotation_of(model, "none", 16_384)
-    run = partial(replies, model, plain_rope, passes(model, 16_384, 1024))
+    rotation = rotation_of(model, "none", 16_384)
+    run = partial(replies, model, rotation, [one_pass(model, 16_384, 1024)])
     before, plain = run(), min(check.seconds(run) for _ in range(3))
     compile_layers(model)
     compiling, after = check.seconds(run), run()
@@ -452,12 +409,6 @@ SECTIONS: dict[str, tuple[Callable[[Check], Iterator[Row]], int, bool]] = {
 }
 
 
-def device_name(device: str) -> str:
-    """Return the name of a GPU, or the kind of another device."""
-    gpu = torch.device(device).type == "cuda"
-    return torch.cuda.get_device_name(device) if gpu else device
-
-
 def measured(check: Check, name: str, left: float) -> Iterator[Row]:
     """Yield the rows of a section, and one more for its error or its end."""
     section, limit, needs_gpu = SECTIONS[name]
@@ -466,14 +417,14 @@ def measured(check: Check, name: str, left: float) -> Iterator[Row]:
         return
 
     def stop(*_: Any) -> None:
-        raise OutOfTimeError
+        raise TimeoutError
 
     signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, max(min(limit, left), 1) if check.gpu else 0)
     began = time.perf_counter()
     try:
         yield from section(check)
-    except OutOfTimeError:
+    except TimeoutError:
         yield {"what": "stopped by its time limit", "ok": False}
     except Exception as error:  # noqa: BLE001  # it is recorded, and the next section begins
         where = traceback.format_exc().strip().splitlines()[-12:]
@@ -486,8 +437,8 @@ def measured(check: Check, name: str, left: float) -> Iterator[Row]:
 def main(words: Sequence[str] | None = None) -> int:
     """Run the sections of the command line; return 1 if any measurement misses its bar."""
     parser = argparse.ArgumentParser(prog="gpu_check", description=__doc__)
-    parser.add_argument("--sections", default=",".join(SECTIONS), help="names with commas")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="names with commas")
     parser.add_argument("--model", help="a model with a window of 8192 tokens, as SmolLM2-135M")
     parser.add_argument("--seconds", type=float, default=420, help="for all sections")
     parser.add_argument("--out", type=Path, required=True, help="folder of gpu_check.jsonl")
@@ -503,10 +454,8 @@ def main(words: Sequence[str] | None = None) -> int:
     check = Check(given.device, quick=given.quick, model=given.model, answers=given.answers)
     given.out.mkdir(parents=True, exist_ok=True)
     began, ok = time.perf_counter(), True
-    about = {
-        "section": "about", "device": device_name(given.device), "torch": torch.__version__,
-        "transformers": transformers.__version__, "code": str(Path(ropewalk.__file__).parent),
-    }  # fmt: skip
+    versions = {one.__name__: one.__version__ for one in (torch, transformers)}
+    about = {"section": "about", "device": named(given.device), **versions}
     with (given.out / "gpu_check.jsonl").open("a", encoding="utf-8") as file:
         print(json.dumps(about), file=file, flush=True)
         for name in names:
