@@ -357,6 +357,7 @@ Made by `python -m tests.families` with transformers {transformers.__version__},
 language models and image-text models. Do not edit it. Each family is a model of two layers and
 seeded random weights, read at three times its window. {len(taken)} families are supported, {len(plain)} more
 without a rotary embedding are measured unchanged, and {len(refused)} are not measured, each with the reason.
+*Not built* says that this script has no small shape of a family, not that its checkpoints do not run.
 
 The patch was checked on every supported family:
 
