@@ -14,6 +14,8 @@ from uuid import UUID
 from ropewalk.tasks.types import TaskContext
 
 Kind = Literal["words", "numbers", "uuids", "ten_digits"]
+Chat = bool | Literal["direct", "think"]  # in a chat: without reasoning, or after it
+THINKING = 1024  # tokens that a model may think in before its answer
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 FILLER = (
     "The grass is green.",
@@ -31,10 +33,11 @@ class Frame:
     head: list[int]
     tail: list[int]
     answer: list[int]
+    thinking: int = 0  # tokens before the answer
 
     def taken(self, new: int) -> int:
         """Return its tokens with ``new`` ones after it; where these are 0, with the answer."""
-        return len(self.head) + len(self.tail) + (new or len(self.answer))
+        return len(self.head) + len(self.tail) + self.thinking + (new or len(self.answer))
 
 
 def around(
@@ -44,16 +47,19 @@ def around(
     reply: str,
     answer: str = "",
     *,
-    chat: bool = False,
+    chat: Chat = False,
 ) -> Frame:
     """Return the tokens around a context; in a chat ``reply`` begins the assistant's message.
 
-    Raises ValueError if the tokenizer merges the answer with the question.
+    With chat=think the model thinks there first, and ``reply`` is left to it. Raises ValueError if
+    the tokenizer merges the answer with the question.
     """
     message: list[int] = []
     if chat:
-        head, generation, space = context.chat(before)
+        head, generation, space = context.chat(before, None if chat is True else chat == "think")
         message, stem = [*continued(context, after), *generation], space + reply.lstrip()
+        if chat == "think":
+            return Frame(head, message, [], THINKING)
     else:
         head, stem = [*context.opening, *context.encode(before)], after + reply
     question = continued(context, stem)

@@ -80,9 +80,20 @@ def make_request(
 ) -> Loglikelihood | Generate:
     """Return a request for a text of up to ``new`` tokens; of 0, for the answer as targets."""
     prompt = [*frame.head, *middle, *frame.tail]
+    if frame.thinking:
+        if not new:
+            raise ValueError("chat=think needs an answer that is written, with new=TOKENS")
+        new, stop, metadata = new + frame.thinking, (), {**metadata, "thinking": "on"}
     if new:
         return Generate(prompt, new, stop, doc_id=doc_id, metadata=metadata)
     return Loglikelihood([*prompt, *frame.answer], len(prompt), doc_id=doc_id, metadata=metadata)
+
+
+def answer_of(request: Request, response: Generated) -> str:
+    """Return a text, or what follows the reasoning in it: nothing where that did not end."""
+    if not request.metadata.get("thinking"):
+        return response.text
+    return response.text.partition("</think>")[2].lstrip()
 
 
 def shown(text: str) -> str:
@@ -116,9 +127,10 @@ def grade(request: Request, response: Response, context: TaskContext) -> Sample:
         facts |= {"said": shown(said), "found": "exact" if hit else "wrong"}
         return Sample(request.doc_id, float(hit), 1, facts | {"logprob": -sum(response.nll)})
     assert isinstance(response, Generated)
-    said = response.text.lower()
+    text = answer_of(request, response)
+    said = text.lower()
     hits = sum(answer.lower() in said for answer in wanted)
-    facts["said"] = shown(response.text)
+    facts["said"] = shown(text)
     if len(wanted) == 1:
         first, answer = said.lstrip(QUOTE), wanted[0].lower()
         exact = first.startswith(answer) and not first[len(answer) :][:1].isalnum()

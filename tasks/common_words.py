@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from random import Random
 
-from ropewalk.tasks._prompt import around, continued, words
+from ropewalk.tasks._prompt import Chat, around, continued, words
 from ropewalk.tasks._retrieval import BETWEEN, check_trials, grade, make_request, room, score
 from ropewalk.tasks.types import Fact, Request, TaskContext
 
@@ -38,7 +38,7 @@ def ask(
     seed: int = 0,
     new: int = 120,
     trials: int = 25,
-    chat: bool = False,
+    chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``trials`` lists of every length, of which only the last words are cut.
 

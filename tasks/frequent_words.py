@@ -18,7 +18,7 @@ from operator import mul
 from random import Random
 from string import ascii_lowercase
 
-from ropewalk.tasks._prompt import around, continued
+from ropewalk.tasks._prompt import Chat, around, continued
 from ropewalk.tasks._retrieval import BETWEEN, check_trials, grade, make_request, room, score
 from ropewalk.tasks.types import Fact, Request, TaskContext
 
@@ -49,7 +49,7 @@ def ask(
     alpha: float = 2.0,
     new: int = 50,
     trials: int = 25,
-    chat: bool = False,
+    chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``trials`` coded texts of every length, of which only the last words are cut.
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from random import Random
 
-from ropewalk.tasks._prompt import around, collected, continued, drawn, inserted
+from ropewalk.tasks._prompt import Chat, around, collected, continued, drawn, inserted
 from ropewalk.tasks._retrieval import (
     Form,
     check_trials,
@@ -43,7 +43,7 @@ def ask(
     new: int = 64,
     depths: int = 5,
     trials: int = 5,
-    chat: bool = False,
+    chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``depths`` x ``trials`` prompts of every length, each of the exact length.
 

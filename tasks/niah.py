@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 
 from ropewalk.tasks._prompt import (
     FILLER,
+    Chat,
     Frame,
     Kind,
     around,
@@ -123,7 +124,7 @@ def ask(
     new: int = 128,
     depths: int = 5,
     trials: int = 5,
-    chat: bool = False,
+    chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``depths`` x ``trials`` haystacks of every length, each prompt of the exact length.
 
@@ -184,7 +185,7 @@ def ask(
             facts |= {"depth": depth} if placed else {}
             facts |= {"needle": places[0]} if one else {"needles": [*map(float, places)]}
             if in_turn == 1:
-                yield replace(parts[0], metadata=facts)
+                yield replace(parts[0], metadata={**facts, **parts[0].metadata})
             else:
                 yield Group(tuple(parts), doc_id=doc_id, metadata=facts)
 
@@ -229,7 +230,7 @@ class Hidden(NamedTuple):
         return self._replace(pairs=self.pairs[turn:] + self.pairs[:turn])
 
 
-def framed(context: TaskContext, setting: Setting, hidden: Hidden, *, chat: bool) -> Frame:
+def framed(context: TaskContext, setting: Setting, hidden: Hidden, *, chat: Chat) -> Frame:
     """Return the text around the haystack; for a single value also its tokens."""
     keys = [key for key, _ in hidden.pairs[: hidden.queries]]
     named = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]

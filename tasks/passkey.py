@@ -13,7 +13,7 @@ from itertools import cycle
 from random import Random
 from typing import Literal, NamedTuple
 
-from ropewalk.tasks._prompt import FILLER, Frame, around, continued, inserted
+from ropewalk.tasks._prompt import FILLER, Chat, Frame, around, continued, inserted
 from ropewalk.tasks._retrieval import check_trials, grid, score
 from ropewalk.tasks.types import (
     Document,
@@ -56,7 +56,7 @@ def ask(
     depths: int = 5,
     trials: int = 5,
     filler: Filler = "standard",
-    chat: bool = False,
+    chat: Chat = False,
 ) -> Iterator[Loglikelihood]:
     """Yield a grid of ``depths`` evenly spaced depths x ``trials`` keys at every length.
 
@@ -86,7 +86,7 @@ def prompt(
     *,
     filler: Filler,
     draw: Random,
-    chat: bool = False,
+    chat: Chat = False,
 ) -> Prompt:
     """Return a prompt of exactly ``length`` tokens.
 
@@ -109,8 +109,10 @@ def prompt(
     return Prompt(tokens, len(frame.head) + start, length - len(frame.answer))
 
 
-def framed(context: TaskContext, key: int, *, chat: bool = False) -> tuple[Frame, list[int]]:
+def framed(context: TaskContext, key: int, *, chat: Chat = False) -> tuple[Frame, list[int]]:
     """Return the text around the filler, with the key as the answer, and the needle."""
+    if chat == "think":
+        raise ValueError("a passkey is scored, not written; use chat=direct, or niah")
     frame = around(context, INTRODUCTION, QUESTION, REPLY, f" {key}", chat=chat)
     return frame, continued(context, NEEDLE.format(key=key))
 

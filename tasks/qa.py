@@ -17,8 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from ropewalk.tasks._prompt import around, continued
-from ropewalk.tasks._retrieval import check_trials, make_request, room, score, shown
+from ropewalk.tasks._prompt import Chat, around, continued
+from ropewalk.tasks._retrieval import answer_of, check_trials, make_request, room, score, shown
 from ropewalk.tasks.types import Fact, Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["METRIC", "VERSION", "about", "ask", "grade", "score"]
@@ -47,7 +47,7 @@ def ask(
     data: str = "",
     new: int = 32,
     trials: int = 25,
-    chat: bool = False,
+    chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``trials`` prompts of every length, each of the exact length.
 
@@ -85,9 +85,10 @@ def about(requests: Sequence[Request], *, data: str, **options: Any) -> Mapping[
 
 def grade(request: Generate, response: Generated, context: TaskContext) -> Sample:
     """Score 1 when any of the answers occurs in the text, case aside."""
-    said = response.text.lower()
+    text = answer_of(request, response)
+    said = text.lower()
     hit = any(one.lower() in said for one in str(request.metadata["answer"]).split(LINE))
-    return Sample(request.doc_id, float(hit), 1, {**request.metadata, "said": shown(response.text)})
+    return Sample(request.doc_id, float(hit), 1, {**request.metadata, "said": shown(text)})
 
 
 class Question(NamedTuple):

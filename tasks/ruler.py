@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from ropewalk.tasks import _retrieval, common_words, frequent_words, niah, qa, variable_tracking
+from ropewalk.tasks._prompt import Chat
 from ropewalk.tasks._retrieval import check_trials, score
 from ropewalk.tasks.niah import PRESETS
 from ropewalk.tasks.types import Generate, Generated, Request, Sample, TaskContext
@@ -36,7 +37,7 @@ def ask(
     squad: str = "",
     hotpotqa: str = "",
     trials: int = 5,
-    chat: bool = False,
+    chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``trials`` prompts of every part at every length, each of the exact length.
 

@@ -33,7 +33,7 @@ class Document:
             object.__setattr__(self, "ends", array("q", self.ends))
 
 
-def no_template(_beginning: str) -> tuple[list[int], list[int], str]:
+def no_template(_beginning: str, _thinking: bool | None = None) -> tuple[list[int], list[int], str]:
     """Raise ValueError: the tokenizer has no chat template."""
     raise ValueError("the tokenizer has no chat template; leave out chat=true")
 
@@ -50,7 +50,8 @@ class TaskContext:
     - ``encode`` and ``decode`` are the tokenizer's, without special tokens.
     - ``bos`` is the token that begins every window; None if the tokenizer has no such token.
     - ``documents`` are tokenized on the first call.
-    - ``chat`` takes the beginning of a user's message and returns three parts of the chat template.
+    - ``chat`` takes the beginning of a user's message, and whether the model is to think (None: as
+      the template has it). It returns three parts of the chat template.
       The first has the tokens up to the end of that beginning, with the begin token. The second has
       the tokens from the end of the message to the assistant's reply. The third is the white space
       before the reply. It raises ValueError if there is no template.
@@ -67,7 +68,7 @@ class TaskContext:
     bos: int | None
     trained_length: int
     documents: Callable[[], Sequence[Document]]
-    chat: Callable[[str], tuple[list[int], list[int], str]] = no_template
+    chat: Callable[..., tuple[list[int], list[int], str]] = no_template
     turns: Callable[[str, str], list[int]] = no_turns
     tokenizer: Any = field(default=None, compare=False)
 

@@ -11,7 +11,7 @@ from itertools import pairwise, repeat
 from random import Random
 from string import ascii_uppercase
 
-from ropewalk.tasks._prompt import FILLER, around, continued, inserted
+from ropewalk.tasks._prompt import FILLER, Chat, around, continued, inserted
 from ropewalk.tasks._retrieval import (
     BETWEEN,
     check_new,
@@ -46,7 +46,7 @@ def ask(
     hops: int = 4,
     new: int = 30,
     trials: int = 25,
-    chat: bool = False,
+    chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``trials`` prompts of every length; they ask about the first of ``chains`` of ``hops``.
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from ropewalk.harness.data.documents import Documents, open_documents, recorded_documents
@@ -48,14 +48,14 @@ class Corpus:
 
         # A prompt is mostly made of the same few texts, and of a needle that all lengths have.
         long, short = lru_cache(maxsize=64)(encoded), lru_cache(maxsize=2**16)(encoded)
-        template, turns = cache(lambda: chat_of(tokenizer)), cache(lambda: turns_of(tokenizer))
+        template, turns = cache(partial(chat_of, tokenizer)), cache(lambda: turns_of(tokenizer))
         self.context = TaskContext(
             lambda text: list((short if len(text) < SHORT else long)(text)),
             lambda tokens: str(tokenizer.decode([*tokens], clean_up_tokenization_spaces=False)),
             tokenizer.bos_token_id,
             trained_length,
             documents=cache(lambda: tuple(self._read(tokenizer))),
-            chat=lambda beginning: template()(beginning),
+            chat=lambda beginning, thinking=None: template(thinking)(beginning),
             turns=lambda message, place: turns()(message, place),
             tokenizer=tokenizer,
         )

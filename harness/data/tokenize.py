@@ -89,8 +89,10 @@ FIXED_DAY = (
 )
 
 
-def chat_of(tokenizer: Any) -> Callable[[str], tuple[list[int], list[int], str]]:
-    """Return the function that ``TaskContext.chat`` is.
+def chat_of(
+    tokenizer: Any, thinking: bool | None = None
+) -> Callable[[str], tuple[list[int], list[int], str]]:
+    """Return the function that ``TaskContext.chat`` is, with or without thinking.
 
     Control tokens are control tokens there, and the begin token is there if the template writes
     it. Raises ValueError where there is no template, it fails, or it changes the message.
@@ -101,14 +103,21 @@ def chat_of(tokenizer: Any) -> Callable[[str], tuple[list[int], list[int], str]]
     def encode(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    text = _applied(tokenizer, "user", add_generation_prompt=True)
+    options = {} if thinking is None else {"enable_thinking": thinking, "thinking": thinking}
+    text = _applied(tokenizer, "user", add_generation_prompt=True, **options)
+    if thinking is not None:
+        other = dict.fromkeys(options, not thinking)
+        if text == _applied(tokenizer, "user", add_generation_prompt=True, **other):
+            raise ValueError(
+                "the tokenizer's chat template does not switch thinking on or off; use chat=true"
+            )
     before, message, after = text.partition(MESSAGE)
     if not message or MESSAGE in after:
         raise ValueError(
             "the tokenizer's chat template does not contain a user's message once, as it is"
         )
     space = ""  # before a reply
-    with suppress(ValueError):
+    with suppress(ValueError):  # a template may close the reasoning of a reply by itself
         replied = _applied(tokenizer, "user", "assistant", add_generation_prompt=False)
         space = replied.removeprefix(text).partition(MESSAGE)[0]
     # A tokenizer may put a space before any text, so what follows a text is read with it.
@@ -138,7 +147,7 @@ def turns_of(tokenizer: Any) -> Callable[[str, str], list[int]]:
     return turn
 
 
-def _applied(tokenizer: Any, *roles: str, add_generation_prompt: bool) -> str:
+def _applied(tokenizer: Any, *roles: str, add_generation_prompt: bool, **options: bool) -> str:
     try:
         return str(
             tokenizer.apply_chat_template(
@@ -147,6 +156,7 @@ def _applied(tokenizer: Any, *roles: str, add_generation_prompt: bool) -> str:
                 chat_template=FIXED_DAY + tokenizer.get_chat_template(),
                 date_string=DAY,
                 add_generation_prompt=add_generation_prompt,
+                **options,
             )
         )
     except Exception as error:

@@ -10,8 +10,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from ropewalk.harness.data.corpus import make_context
-from ropewalk.tasks import passkey
-from ropewalk.tasks.types import Request, TaskContext
+from ropewalk.tasks import niah, passkey
+from ropewalk.tasks._prompt import THINKING
+from ropewalk.tasks.types import Generate, Generated, Request, TaskContext
 from tests.tiny import save_tiny, tiny_tokenizer
 
 TEMPLATE = (
@@ -101,3 +102,48 @@ def test_the_record_and_the_terminal_say_where_the_template_is_applied(tmp_path,
     assert record["chat_template"] == f"applied in {tasks[0]}"
     summary = (tmp_path / "run" / "reports" / "report.md").read_text()
     assert "without the model's chat template: model (passkey:depths=1,trials=1)" in summary
+
+
+QWEN = (  # what the template of Qwen3 does with a user's message
+    "{% for m in messages %}{{ '<s>' + m['role'] + '\n' + m['content'] + '</s>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<s>assistant\n' }}{% if enable_thinking is defined and "
+    "enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
+)
+
+
+def needles(chat: Any, template: str = QWEN, **options: Any) -> list[Generate]:
+    context = make_context(chatting(template), lambda: iter([("a", "It rains. " * 900)]), 512)
+    found = niah.ask(context, [2400], trials=1, depths=1, new=64, chat=chat, **options)
+    return [one for one in found if isinstance(one, Generate)]
+
+
+def test_thinking_is_switched_off_before_the_reply_or_comes_before_the_answer():
+    tokenizer = chatting(QWEN)
+    (raw,), (off,), (on,) = (needles(chat) for chat in (True, "direct", "think"))
+    texts = [tokenizer.decode(one.prompt) for one in (raw, off, on)]
+    assert "<think>" not in texts[0]
+    assert "<s>assistant\n<think>\n\n</think>\n\n" in texts[1]
+    assert texts[1].endswith(texts[0].partition("<s>assistant\n")[2])  # the same reply begun
+    assert texts[2].endswith("<s>assistant\n")
+    assert [one.max_new_tokens for one in (raw, off, on)] == [64, 64, 64 + THINKING]
+    assert {len(one.prompt) + one.max_new_tokens for one in (raw, off, on)} == {2400}
+
+
+def test_an_answer_is_what_follows_the_reasoning():
+    """A key in the reasoning alone, or reasoning that does not end, is no answer."""
+    (asked,) = needles("think")
+    context, key = make_context(chatting(QWEN), list, 512), str(asked.metadata["answer"])
+    for text, value in (
+        (f"<think>It is 1.</think>\n\nIt is {key}.", 1.0),
+        (f"<think>It is {key}.</think>\n\nIt is 1.", 0.0),
+        (f"<think>It is {key}", 0.0),
+    ):
+        assert niah.grade(asked, Generated(text, (1,), (0.0,)), context).value == value
+    assert asked.metadata["thinking"] == "on"
+
+
+def test_a_template_that_does_not_switch_thinking_is_an_error():
+    with pytest.raises(ValueError, match="does not switch thinking on or off"):
+        needles("direct", TEMPLATE)
+    with pytest.raises(ValueError, match="use chat=direct, or niah"):
+        asked(make_context(chatting(QWEN), list, 512), chat="think")
