@@ -165,7 +165,7 @@ def _saved(
     if folder is None:
         return []
     make_folder(folder)
-    return save(table_files(table, [(display, text)]), folder / name)
+    return save(table_files(table, display, text), folder / name)
 
 
 def _not_compared(

@@ -22,7 +22,6 @@ from ropewalk.harness.plugins import Plugin, call, load, names
 from ropewalk.harness.reports import differences, verdict
 from ropewalk.harness.reports._style import Paper, drawing
 from ropewalk.harness.reports._text import (
-    Part,
     RenderedTable,
     csv,
     headed,
@@ -91,20 +90,18 @@ def write_reports(
             except UserError as error:  # the other reports are made all the same
                 made, written.failed = str(error), True
             if not isinstance(made, str):
-                if not whole and (absent := sorted({*formats} - made.files.keys())):
+                own, rendered, figure = made
+                if not whole and (absent := sorted({*formats} - own.keys())):
                     log.info(
                         f"{report.label} is not written as {', '.join(absent)}: tables are as tex"
                         " and parquet, figures as svg and pdf."
                     )
-                files |= {
-                    f"{stem}.{suffix}": content
-                    for suffix, content in made.files.items()
-                    if chosen is not None or suffix in DRAWN
-                }
-                if made.table is not None and chosen is not None:
-                    written.tables[report.label] = made.table
-                if made.figure is not None and paper in (None, Paper()):
-                    written.figures[report.label] = made.figure
+                drawn = [suffix for suffix in own if chosen is not None or suffix in DRAWN]
+                files |= {f"{stem}.{suffix}": own[suffix] for suffix in drawn}
+                if rendered is not None and chosen is not None:
+                    written.tables[report.label] = rendered
+                if figure is not None and paper in (None, Paper()):
+                    written.figures[report.label] = figure
             elif chosen is not None or written.failed:
                 written.skipped[report.label] = made
             elif folder is not None:
@@ -173,22 +170,14 @@ def notes(table: pd.DataFrame) -> list[str]:
     return [*verdict.notes(table), *differences.notes(table)]
 
 
-@dataclass(frozen=True)
-class _Report:
-    """The content of a report's files by suffix, and what the screen and the page show of it."""
-
-    files: Mapping[str, bytes]
-    table: RenderedTable | None = None
-    figure: Figure | None = None
-
-
 def _made(
     report: Plugin,
     frame: pd.DataFrame,
     note: str,
     paper: Paper | None,
     formats: Collection[str],
-) -> _Report | str:
+) -> tuple[dict[str, bytes], RenderedTable | None, Figure | None] | str:
+    """Return a report's files by suffix, its table and its figure, or why it does not apply."""
     module = report.module
     try:
         with drawing(paper):
@@ -196,7 +185,7 @@ def _made(
     except ValueError as error:
         return str(error)
     if isinstance(result, Figure):
-        return _Report(figure_files(result, paper, formats), figure=result)
+        return figure_files(result, paper, formats), None, result
     if not isinstance(result, pd.DataFrame):
         kind = type(result).__name__
         raise ValueError(f"it made {kind}, neither a DataFrame nor a figure of Matplotlib")
@@ -211,19 +200,22 @@ def _made(
     display = getattr(module, "display", lambda table: {report.label: table})
     shown = headed(display(result), frame)
     notes = [*(module.notes(result) if hasattr(module, "notes") else []), *filter(None, [note])]
-    files |= table_files(result, [(shown, notes)], formats)
-    return _Report(files, RenderedTable(about, result, shown, notes), figure)
+    files |= table_files(result, shown, notes, formats)
+    return files, RenderedTable(about, result, shown, notes), figure
 
 
 def table_files(
-    table: pd.DataFrame, parts: Sequence[Part], formats: Collection[str] = ()
+    table: pd.DataFrame,
+    shown: Mapping[str, pd.DataFrame],
+    notes: Sequence[str],
+    formats: Collection[str] = (),
 ) -> dict[str, bytes]:
     """Return the content of a table's files by suffix: whole for programs, readable for people."""
     whole = table.reset_index() if table.index.name is not None else table
-    files = {"csv": csv(whole).encode(), "md": page(parts).encode()}
+    files = {"csv": csv(whole).encode(), "md": page([(shown, notes)]).encode()}
     if "tex" in formats:
-        shown = [pair for tables, _ in parts for pair in tables.items()]
-        texts = [latex(part, f"{title}.", f"table-{i}") for i, (title, part) in enumerate(shown, 1)]
+        named = enumerate(shown.items(), 1)
+        texts = [latex(part, f"{title}.", f"table-{i}") for i, (title, part) in named]
         files["tex"] = "\n".join(texts).encode()
     if "parquet" in formats:
         files["parquet"] = _parquet(whole)
