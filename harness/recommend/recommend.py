@@ -96,13 +96,9 @@ class Recommendation:
         lines += [f"Table: {self.files[0]}", *([f"Next:  {self.next}"] if self.next else [])]
         tables = display(self.table)
         shown = [
-            part
+            f"{task}\n" * (len(tables) > 1)
+            + f"{table.set_index('method').rename_axis(None).to_string()}\n"
             for task, table in tables.items()
-            for part in (
-                *([task] if len(tables) > 1 else []),
-                table.set_index("method").rename_axis(None).to_string(),
-                "",
-            )
         ]
         return "\n".join([*map(folded, self.text.splitlines()), "", *shown, *lines])
 
@@ -196,28 +192,23 @@ def make_table(race: Race, standing: Standing, candidates: Mapping[str, list[str
     is above the unscaled model's inside the window, on the first ``cost_n``. ``same`` are the other
     names of a candidate.
     """
-    tables = [
-        _rows(race, standing, candidates, place, truncate=_truncates(race, standing))
-        for place in range(len(race.tasks))
-    ]
+    places = range(len(race.tasks))
+    rows = [row for place in places for row in _rows(race, standing, candidates, place)]
     counts = dict.fromkeys(("n", "cost_n"), "Int64")
-    table = pd.DataFrame([row for rows in tables for row in rows])
-    return table.astype(counts).fillna({"n": 0, "same": ""})
+    return pd.DataFrame(rows).astype(counts).fillna({"n": 0, "same": ""})
 
 
 def _rows(
-    race: Race,
-    standing: Standing,
-    candidates: Mapping[str, list[str]],
-    place: int,
-    *,
-    truncate: bool,
+    race: Race, standing: Standing, candidates: Mapping[str, list[str]], place: int
 ) -> list[dict[str, Any]]:
     data, use, end = race.data, standing.recommended, standing.documents
-    task, how = [*data.tasks.items()][place]
-    rows = list[dict[str, Any]]()
+    (task, how), truncate = [*data.tasks.items()][place], _truncates(race, standing)
+    rows, unknown = (
+        list[dict[str, Any]](),
+        dict.fromkeys(("cost", "cost_low", "cost_high", "cost_n")),
+    )
     for name in dict.fromkeys([*candidates, *race.failed]):
-        row: dict[str, Any] = {"task": task, "metric": how.metric, "scaling": name}
+        row: dict[str, Any] = {"task": task, "metric": how.metric, "scaling": name, **unknown}
         row |= {"verdict": BEST if truncate and name == use else _verdict(race, standing, name)}
         row |= {"same": ", ".join(candidates.get(name, [])[1:]), "reason": race.failed.get(name)}
         count = min(race.seen.get(name, 0), end)
@@ -251,13 +242,10 @@ def _rows(
 
 def _truncates(race: Race, standing: Standing) -> bool:
     """Return whether truncation is significantly better on the text, and no retrieval gains."""
-    data, use, end = race.data, standing.recommended, standing.documents
-    gains = [
-        data.difference(place, (FAR, use), (CUT, OWN), end).low
-        for place, how in enumerate(race.tasks)
-        if not how.share
-    ]
-    return any(low is not None and low > 0 for low in gains) and not _gains(race, standing)
+    both, end = ((FAR, standing.recommended), (CUT, OWN)), standing.documents
+    texts = [place for place, how in enumerate(race.tasks) if not how.share]
+    lows = [race.data.difference(place, *both, end).low or 0 for place in texts]
+    return any(low > 0 for low in lows) and not _gains(race, standing)
 
 
 def _gains(race: Race, standing: Standing) -> list[str]:

@@ -299,6 +299,20 @@ def test_a_task_on_which_all_are_alike_leaves_the_choice_to_the_other():
     assert standing.recommended == "yarn"
 
 
+def test_a_table_of_trials_needs_no_cost_inside_the_window(monkeypatch):
+    """Where the plain model has no number and every other method changes with the length."""
+    monkeypatch.setattr(Known, "depends_on_length", lambda *_: True)
+    hits = np.array([[0.0, -1.0]] * 20)
+    known = Losses(("none", "yarn"), {"passkey": hits})
+    known.lost = {"none": 0}
+    race = Race(known, known.columns, frozenset(known.columns))
+    *_, standing = race.run()
+    table = make_table(race, standing, {name: [name] for name in known.columns})
+    text = "\n".join(answer(race, standing, table))
+    assert "yarn 100 % [51, 100], the only method compared" in text
+    assert "its cost on a server was not measured" in text
+
+
 def test_a_race_by_trials_eliminates_by_their_bounds():
     """60 trials of which one method passes all and another none leave no doubt; one trial does."""
     hits = np.array([[-1.0, 0.0, -1.0]] * 59 + [[-1.0, 0.0, 0.0]])
