@@ -5,9 +5,9 @@ import pytest
 
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load, names
-from ropewalk.harness.reports import _published
-from ropewalk.harness.reports._published import (
-    display,
+from ropewalk.harness.reports import _comparison
+from ropewalk.harness.reports._comparison import (
+    display_values,
     match_values,
     read_tables,
     rows_of,
@@ -81,7 +81,7 @@ def test_a_run_is_set_beside_its_table_value_by_value():
     assert table.loc[("pi (dynamic)", 8192), "difference"] == pytest.approx(9.6 / 9.19 - 1)
     assert table.loc[("none", 8192), "verdict"] == "within"
     assert table.loc[("dca", 4096), "verdict"] == "not measured"
-    shown = display(matched).set_index(["scaling", "length"])["measured [95 %]"]
+    shown = display_values(matched).set_index(["scaling", "length"])["measured [95 %]"]
     assert shown["pi (dynamic)", "8192"] == "9.60 [9.00, 10.20] (9 of 10)"
     assert shown["dca", "4096"] == ""
 
@@ -95,7 +95,7 @@ def test_the_command_writes_the_comparison_and_its_status_is_the_verdict(
     own = own.assign(protocol="tail", stride=pd.NA, trained_length=64, **cell)
     for factor, wanted in ((1.0, 0), (2.0, 1)):
         table = own.assign(value=factor * score)
-        monkeypatch.setattr(_published, "read_tables", lambda table=table: table)
+        monkeypatch.setattr(_comparison, "read_tables", lambda table=table: table)
         assert status("compare", run, "--published", "dca", "--out", tmp_path / "out") == wanted
     page = (tmp_path / "out" / "compare-dca.md").read_text()
     assert "0 of 1 values" in page
