@@ -497,7 +497,7 @@ class Bands(Rotation):
     @property
     def reach(self) -> float:
         """The largest relative position, in tokens, that a pair is rotated to."""
-        return max(float(band.reaches.max()) for band in self.bands)
+        return max(max(band.reaches.tolist(), default=0.0) for band in self.bands)
 
     @property
     def strength(self) -> float:

@@ -161,9 +161,7 @@ def _type(hint: Any) -> str:
     parts = [part for part in typing.get_args(hint) if part is not NoneType]
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(map(str, parts))
-    if len(parts) > 1:  # a union
-        return ", ".join(map(_type, parts))
-    if parts and NoneType in typing.get_args(hint):
+    if len(parts) > 1 or (parts and NoneType in typing.get_args(hint)):
         return " or ".join(map(_type, parts))
     plain = getattr(hint, "__supertype__", hint)  # of a NewType
     return WORDS.get(plain, str(plain))

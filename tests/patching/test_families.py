@@ -118,7 +118,7 @@ def test_a_sweep_measures_a_model_as_it_is(docs, ropewalk, tmp_path):
     build(tiny("gpt2")).save_pretrained(model)
     tiny_tokenizer().save_pretrained(model)
     words = ["run", "--model", model, "--docs", docs, "--task", "perplexity:tail=16", "--out", out]
-    ended = ropewalk(*words, "--length", "1x", "2x", "--scaling", "none", "native")
+    ended = ropewalk(*words, "--length", "1x", "2x", "--scaling", "none", "native", "log_n")
     assert ended.status == 1, ended.err
     described = json.loads((out / "run.json").read_text())["model"]
     assert (described["rotary_dim"], described["base"]) == (0, None)
