@@ -43,7 +43,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 TRUST = ("trust_remote_code", "allow_pickle")
 BY_NAME = (  # settings of a model that is opened by its name
-    "workers", "cluster", "server", "adapter", "dtype", "revision", "device",
+    "workers", "cluster", "server", "engine", "adapter", "dtype", "revision", "device",
     "device_map", "compile", "attention", "trust_remote_code", "allow_pickle",
 )  # fmt: skip
 DEMO = (
