@@ -62,7 +62,9 @@ def ask(
     operation, its depth, seed and trial; a longer prompt has more edges that do not matter. Raises
     ValueError where a prompt cannot fit, and where ``new`` tokens cannot hold the answer.
     """
-    check_trials(trials, depth, new=new)
+    check_trials(trials, new=new)
+    if depth < 1:
+        raise ValueError(f"depth={depth} is not 1 or more")
     kind = f"{seed}/{operation}" + f"/{depth}" * (operation == "bfs")
     end = continued(context, "\n")
     for trial in range(trials):
