@@ -96,7 +96,7 @@ class Engine:
         for wait in (*WAITS, None):
             try:
                 reply = await self.http.post(self.url + path, json=body)
-            except httpx2.TimeoutException as error:
+            except (httpx2.ReadTimeout, httpx2.WriteTimeout) as error:
                 raise UserError(f"the server sent no reply in {SECONDS:,.0f} seconds.") from error
             except httpx2.TransportError as error:
                 if wait is None:
@@ -420,11 +420,13 @@ def _message(reply: httpx2.Response) -> str:
 def served(spec: Spec, engine: str) -> Checkpoint:
     """Open the config and the tokenizer of a served model, whose samples have keys of their own.
 
-    Its dtype is the setting; auto is the engine's choice.
+    Its dtype is the setting; auto is the engine's choice. More options of an engine, such as the
+    numbers of its cache, may change its numbers too.
     """
     opened = open_model(spec.model_copy(update={"dtype": "auto"}), elsewhere="cpu")
     label = f"{opened.label}-{engine}"
-    return replace(opened, label=label, served=engine, dtype=spec.dtype, device=engine)
+    by = f"{engine} {spec.engine_args or ''}".strip()
+    return replace(opened, label=label, served=by, dtype=spec.dtype, device=engine)
 
 
 @contextmanager

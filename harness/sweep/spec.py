@@ -435,11 +435,11 @@ def _each_model(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _check_served(specs: Sequence[Spec]) -> None:
     """Raise UserError for settings that a served model does not have."""
     spec = specs[0]
-    if spec.engine is None and (spec.engine_args or spec.server is None):
-        if spec.engine_args:
-            raise UserError(
-                "--engine-args are options of an engine that is started: name --engine."
-            )
+    if spec.engine_args and not spec.engine:
+        raise UserError("--engine-args are options of an engine that is started: name --engine.")
+    if not (spec.server or spec.engine):
+        if spec.concurrency:
+            raise UserError("--concurrency is a setting of a server: name --server or --engine.")
         return
     if spec.server and spec.engine:
         raise UserError("--server is running already; leave out --engine, or --server.")

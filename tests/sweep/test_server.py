@@ -192,6 +192,7 @@ def test_a_mistake_is_one_sentence(tiny, rejected):
         (("--model", tiny, "--server", "localhost:80"), "missing an 'http://'"),
         (("--model", tiny, *gone, "--workers", "2"), "--workers is a setting of weights"),
         (("--model", tiny, *gone, "--scaling", "pi", "yarn"), "one model with one scaling"),
+        (("--model", tiny, "--concurrency", "4"), "name --server or --engine"),
     ):
         assert said in rejected("run", *words)
 
@@ -248,3 +249,6 @@ def test_an_engine_is_started_for_each_scaling_and_none_is_left(
     assert session["server"]["computes"].keys() == {"none", "yarn:factor=4"}
     texts = rw.compare(tmp_path / "local", tmp_path / "run").text
     assert sum("which is rounding" in text for text in texts) == 2
+    # Its options may change what it computes: samples of others are not taken for new ones.
+    said = rejected(*words, tmp_path / "run", *engine, "--engine-args", "--kv-cache-dtype fp8")
+    assert "another model (served: vllm --enforce-eager, now vllm --kv-cache-dtype fp8)" in said
