@@ -16,6 +16,7 @@ from ropewalk.tasks.types import TaskContext
 Kind = Literal["words", "numbers", "uuids", "ten_digits"]
 Chat = bool | Literal["direct", "think"]  # in a chat: without reasoning, or after it
 THINKING = 1024  # tokens that a model may think in before its answer
+THOUGHT = "</think>"  # what ends its reasoning
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 FILLER = (
     "The grass is green.",

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Literal
 
 from ropewalk.tasks._intervals import macro_average
-from ropewalk.tasks._prompt import Frame, continued
+from ropewalk.tasks._prompt import THOUGHT, Frame, continued
 from ropewalk.tasks.types import (
     Fact,
     Generate,
@@ -93,7 +93,7 @@ def answer_of(request: Request, response: Generated) -> str:
     """Return a text, or what follows the reasoning in it: nothing where that did not end."""
     if not request.metadata.get("thinking"):
         return response.text
-    return response.text.partition("</think>")[2].lstrip()
+    return response.text.partition(THOUGHT)[2].lstrip()
 
 
 def shown(text: str) -> str:

@@ -16,6 +16,7 @@ from huggingface_hub import constants
 
 from ropewalk.harness.errors import UserError, foreign, reason
 from ropewalk.harness.files import make_folder, replacing
+from ropewalk.tasks._prompt import THOUGHT
 from ropewalk.tasks._tokens import Tokens
 from ropewalk.tasks.types import no_template
 
@@ -110,6 +111,13 @@ def chat_of(
         if text == _applied(tokenizer, "user", add_generation_prompt=True, **other):
             raise ValueError(
                 "the tokenizer's chat template does not switch thinking on or off; use chat=true"
+            )
+    if thinking:
+        read = tokenizer.decode(encode(THOUGHT), skip_special_tokens=True)
+        if THOUGHT not in tokenizer.get_chat_template() or THOUGHT not in read:
+            raise ValueError(
+                f"reasoning does not end with {THOUGHT} in a text of this model, so its answer is "
+                "not found; use chat=direct"
             )
     before, message, after = text.partition(MESSAGE)
     if not message or MESSAGE in after:

@@ -142,8 +142,19 @@ def test_an_answer_is_what_follows_the_reasoning():
     assert asked.metadata["thinking"] == "on"
 
 
-def test_a_template_that_does_not_switch_thinking_is_an_error():
+def test_a_template_whose_reasoning_is_not_known_is_an_error():
     with pytest.raises(ValueError, match="does not switch thinking on or off"):
         needles("direct", TEMPLATE)
+    with pytest.raises(ValueError, match="reasoning does not end with </think>"):
+        needles("think", QWEN.replace("think>", "seed:think>"))
     with pytest.raises(ValueError, match="use chat=direct, or niah"):
         asked(make_context(chatting(QWEN), list, 512), chat="think")
+
+
+def test_a_mark_that_texts_do_not_keep_is_an_error():
+    """A special token is left out of a text: every answer would be counted as wrong."""
+    tokenizer = chatting(QWEN)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["</think>"]})
+    context = make_context(tokenizer, list, 2400)
+    with pytest.raises(ValueError, match="reasoning does not end with </think>"):
+        list(niah.ask(context, [2400], trials=1, depths=1, new=64, chat="think"))
