@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from ropewalk.harness.engine.memory import BLOCK
-from ropewalk.harness.engine.sdpa import LEAST_ROWS
+from ropewalk.harness.engine.sdpa import LEAST_ROWS, sent
 from ropewalk.harness.engine.structure import trunk_name
 
 Floats = NDArray[np.float32]
@@ -83,7 +83,7 @@ def target_losses(
         return np.empty(0, np.float32), np.empty(0, np.int64)
     # A device is sent everything at the beginning and read once at the end: it need not wait.
     filled = np.append(rows, np.full(LEAST_ROWS, rows[-1]))
-    places, wanted = (torch.from_numpy(x).to(hidden.device) for x in (filled, targets))
+    places, wanted = (sent(torch.from_numpy(x), hidden.device) for x in (filled, targets))
     losses: list[Tensor] = []
     likeliest: list[Tensor] = []
     buffer = torch.empty(0)

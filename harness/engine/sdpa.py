@@ -95,6 +95,12 @@ def on_gpu(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Return a CPU's values on a device; a GPU is sent them without waiting for its kernels."""
+    pinned = values.pin_memory() if device.type == "cuda" else values
+    return pinned.to(device, non_blocking=True)
+
+
 def padded_length(length: int, device: torch.device) -> int:
     """Return how many rows keys of a length must have."""
     return -(-length // KEY_BLOCK) * KEY_BLOCK if blocked(device) else length

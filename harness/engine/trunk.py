@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 from ropewalk.harness.engine.memory import ROWS
 from ropewalk.harness.engine.packed_attention import Run, SkipAttention, running
 from ropewalk.harness.engine.prefix_tree import Node, NodePath, PrefixTree
-from ropewalk.harness.engine.sdpa import blocked, on_gpu
+from ropewalk.harness.engine.sdpa import blocked, on_gpu, sent
 from ropewalk.harness.engine.structure import NotShareableError, language_model, layers_of
 
 Ranges = list[tuple[int, int, bool]]  # first row, end, and whether its output is needed
@@ -206,4 +206,5 @@ def _laid_out(
         odd = -len(tokens) % ROWS
         tokens += tokens[:1] * odd
         positions += [0] * odd
-    return (*(torch.tensor([t], device=device) for t in (tokens, positions)), spans)  # type: ignore[return-value]
+    whole, places = (sent(torch.tensor([part]), device) for part in (tokens, positions))
+    return whole, places, spans
