@@ -14,6 +14,7 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig
 
 from ropewalk.harness.encodings._config import EncodingConfig
+from ropewalk.harness.engine import language_model
 from ropewalk.harness.engine.accelerated import check_compiler, check_flash4
 from ropewalk.harness.errors import UserError, foreign, printable
 from ropewalk.harness.models import gguf
@@ -184,7 +185,7 @@ def check_rope(config: Any, rope: Rope, *, trust_remote_code: bool = False) -> N
         return
     plain = rescaled(config, {"rope_type": "default"})
     with_it, without = (
-        {name: getattr(module, "scaling", None) for name, module in built.named_modules()}
+        {n: getattr(module, "scaling", None) for n, module in language_model(built).named_modules()}
         for built in (model, without_weights(plain, trust_remote_code=trust_remote_code))
     )
     factor = native.logit_scale(rope)

@@ -74,6 +74,7 @@ def weight_bytes(config: Any, dtype: torch.dtype, trust_remote_code: bool) -> in
 Kind = Literal["full", "sliding"]
 KINDS: dict[str, Kind] = {  # a hybrid layer has attention beside a state space
     "full_attention": "full", "hybrid": "full", "sliding_attention": "sliding",
+    "chunked_attention": "sliding",  # sees at most a chunk
 }  # fmt: skip
 
 
@@ -119,6 +120,7 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
             counts[_depends(attention, own, text, index)][kind] += 1
     sliding = any(count["sliding"] for count in counts.values())
     own_sliding = isinstance(own.rope_type, dict)
+    window = window or getattr(text, "attention_chunk_size", None)
     return Layers(counts[True], counts[False], window if sliding else None, own_sliding)
 
 

@@ -304,7 +304,7 @@ class BandedAttention:
             lambda: _gathered(layout, band, module.layer_idx).to(x.device),
         )
         sharing, width = len(index) // x.shape[-1] // groups, x.shape[-1]
-        x = x.reshape(-1, groups, *x.shape[1:])
+        x = x.reshape(len(x) // groups, groups, *x.shape[1:])  # of no rows, too
         out = x.new_empty((*x.shape[:2], sharing, *x.shape[3:]))
         for at in range(0, x.shape[3], SLAB):
             slab = slice(at, min(at + SLAB, x.shape[3]))

@@ -236,7 +236,8 @@ class Spec(Reading):
     """Start this engine for each scaling, with the line that `ropewalk export` prints, and measure
     there; gguf is llama.cpp. [default: none]"""
     engine_args: Annotated[str | None, Parameter(group=ADVANCED, allow_leading_hyphen=True)] = None
-    """More options for --engine, such as "--tensor-parallel-size 4". [default: none]"""
+    """More options for --engine, such as "--tensor-parallel-size 4"; they are recorded. [default:
+    none]"""
     concurrency: Annotated[int | None, Field(ge=1, exclude=True), Parameter(group=ADVANCED)] = None
     """Requests that a server gets at the same time. [default: its own limit, or 8]"""
     cluster: Annotated[str | None, Field(min_length=1, exclude=True), Parameter(group=ADVANCED)] = (

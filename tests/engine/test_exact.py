@@ -16,9 +16,9 @@ from tests.tiny import tiny_config
 
 DENSE = (
     "apertus", "arcee", "bitnet", "cohere", "ernie4_5", "gemma", "glm", "glm4", "gpt_neox",
-    "granite", "helium", "hunyuan_v1_dense", "hyperclovax", "jais2", "llama", "nanochat",
-    "nemotron", "olmo", "olmo2", "persimmon", "phi", "phi3", "qwen2", "qwen3", "seed_oss",
-    "smollm3", "stablelm", "starcoder2",
+    "granite", "helium", "hunyuan_v1_dense", "hyperclovax", "jais2", "llama", "llava", "nanochat",
+    "nemotron", "olmo", "olmo2", "persimmon", "phi", "phi3", "qwen2", "qwen3", "qwen3_vl",
+    "seed_oss", "smollm3", "stablelm", "starcoder2",
 )  # fmt: skip
 EXPERTS = (
     "aria_text", "ernie4_5_moe", "flex_olmo", "glm4_moe", "granitemoe", "hunyuan_v1_moe", "hy_v3",

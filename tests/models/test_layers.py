@@ -29,8 +29,9 @@ def moved_by_angles(model: Any) -> set[int]:
         for handle in handles:
             handle.remove()
         for module, (args, kwargs) in inputs.items():
-            cos, sin = kwargs["position_embeddings"]
-            other = {**kwargs, "position_embeddings": (sin, cos)}
+            table = kwargs["position_embeddings"]  # cos and sin, or complex numbers
+            turned = table.conj() if isinstance(table, torch.Tensor) else table[::-1]
+            other = {**kwargs, "position_embeddings": turned}
             one, two = (module(*args, **given) for given in (kwargs, other))
             one, two = (x[0] if isinstance(x, tuple) else x for x in (one, two))
             seen[module.layer_idx] = (one, two)

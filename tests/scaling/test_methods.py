@@ -132,10 +132,7 @@ def test_bad_options_are_refused(method, options, words):
         frequencies(LLAMA2, 8192, **options)
 
 
-@pytest.mark.parametrize(("shipped", "words"), [
-    ({"rope_type": "proportional"}, "the checkpoint ships 'proportional'"),
-    ({"rope_type": "llama3", "factor": 8.0}, "the shipped low_freq_factor must be a number"),
-])  # fmt: skip
-def test_native_refuses_what_it_cannot_read(shipped, words):
-    with pytest.raises(ValueError, match=words):
+def test_native_refuses_what_it_cannot_read():
+    shipped = {"rope_type": "llama3", "factor": 8.0}
+    with pytest.raises(ValueError, match="the shipped low_freq_factor must be a number"):
         native.frequencies(Rope(128, 10000.0, 4096, shipped), 8192)
