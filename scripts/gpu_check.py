@@ -199,7 +199,6 @@ def answers(check: Check) -> Iterator[Row]:
     for name, window, length, measured in models[: 1 if check.model is None else 2]:
         opened = open_checkpoint(name, dtype="float32", device=check.device, trained_length=window)
         model, words = load_weights(opened), opened.tokenizer(book[:9000])["input_ids"]
-        decode = partial(opened.tokenizer.decode, skip_special_tokens=True)
         # Prompts of different lengths; the first is beyond the window.
         ends = [slice(0, length - 16), *(slice(40 * n, 53 * n + 60) for n in range(1, 12))]
         requests = [Generate(tuple(words[end]), 12, doc_id="text") for end in ends]
@@ -209,7 +208,7 @@ def answers(check: Check) -> Iterator[Row]:
             label = method.partition(":")[0]
             asked = [scored, *(requests if method in methods[:3] else ())]
             rotation = rotation_of(model, method, length, opened.rope)
-            first, *written = replies(model, rotation, asked, decode)
+            first, *written = replies(model, rotation, asked, opened.decode)
             losses = [round(loss, 6) for loss in first.nll]
             tokens = [list(text.tokens) for text in written]
             if check.answers:

@@ -53,8 +53,6 @@ class Generation:
         It has the tokens that end a text, and what ``generate(do_sample=False)`` does to scores;
         only a penalized request has its repetition penalty.
         """
-        ends = getattr(model.generation_config, "eos_token_id", None)
-        every = ends if isinstance(ends, list) else [] if ends is None else [ends]
         prompt = torch.tensor([request.prompt], device=model.device)
         processors = model.generate(
             prompt,
@@ -66,7 +64,8 @@ class Generation:
             custom_generate=lambda *_, logits_processor, **__: logits_processor,
         )
         ids = pad(prompt, (0, request.max_new_tokens)) if processors else None
-        return cls(request, decode, frozenset(every), list(processors), path, ids)
+        ends = end_tokens(model.generation_config)
+        return cls(request, decode, ends, list(processors), path, ids)
 
     @property
     def newest(self) -> int:
@@ -104,14 +103,30 @@ class Generation:
         self.done = ended or full or any(stop in self._text() for stop in self.request.stop)
 
     def _text(self) -> str:
-        return self.decode(self.tokens[:-1] if self.tokens[-1] in self.ends else self.tokens)
+        return text_of(self.tokens, self.ends, self.decode)
 
     def response(self) -> Generated:
         """Return the whole text, cut at the first stop string."""
-        text = self._text()
-        for stop in self.request.stop:
-            text = text.partition(stop)[0]
+        text = cut(self._text(), self.request.stop)
         return Generated(text, tuple(self.tokens), tuple(self.losses))
+
+
+def end_tokens(config: Any) -> frozenset[int]:
+    """Return the tokens that end a text by a generation config."""
+    ends = getattr(config, "eos_token_id", None)
+    return frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
+
+
+def text_of(tokens: Sequence[int], ends: frozenset[int], decode: Decode) -> str:
+    """Return generated tokens as a text, without the one that ends it."""
+    return decode(tokens[:-1] if tokens[-1] in ends else tokens)
+
+
+def cut(text: str, stops: Sequence[str]) -> str:
+    """Return a text up to the first of its stop strings."""
+    for stop in stops:
+        text = text.partition(stop)[0]
+    return text
 
 
 def alone(model: Any, request: Generate, decode: Decode) -> Generated:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -95,6 +96,26 @@ class Checkpoint:
     def weight_bytes(self) -> int:
         """The bytes of the weights in memory, from the config alone."""
         return weight_bytes(self.config, DTYPES[self.dtype], self.trust_remote_code)
+
+    @cached_property
+    def generation(self) -> GenerationConfig:
+        """The generation config that it ships."""
+        if self.loaded is not None:
+            return self.loaded.generation_config
+        if is_gguf(self.name):
+            return GenerationConfig.from_model_config(self.config)
+        read, commit = GenerationConfig.from_pretrained, self.revision
+        try:
+            return read(self.name, revision=commit)
+        except OSError:  # without a file of its own, it is in the model's config
+            return read(self.name, config_file_name="config.json", revision=commit)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return generated tokens as a text."""
+        text: str = self.tokenizer.decode(
+            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
 
 
 def open_checkpoint(
@@ -198,22 +219,9 @@ def check_rope(config: Any, rope: Rope, *, trust_remote_code: bool = False) -> N
         )
 
 
-def shipped_generation(checkpoint: Checkpoint) -> GenerationConfig:
-    """Return the generation config of a checkpoint."""
-    if checkpoint.loaded is not None:
-        return checkpoint.loaded.generation_config
-    if is_gguf(checkpoint.name):
-        return GenerationConfig.from_model_config(checkpoint.config)
-    read, commit = GenerationConfig.from_pretrained, checkpoint.revision
-    try:
-        return read(checkpoint.name, revision=commit)
-    except OSError:  # without a file of its own, it is in the model's config
-        return read(checkpoint.name, config_file_name="config.json", revision=commit)
-
-
 def check_generation(checkpoint: Checkpoint) -> None:
     """Raise UserError for a generation config that asks for more than greedy generation."""
-    shipped, wanted = shipped_generation(checkpoint), UNSUPPORTED.items()
+    shipped, wanted = checkpoint.generation, UNSUPPORTED.items()
     if keys := [key for key, off in wanted if getattr(shipped, key, off) not in (None, off)]:
         raise UserError(
             f"the generation config of {checkpoint.label} sets {', '.join(keys)}, which greedy "

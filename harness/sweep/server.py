@@ -22,8 +22,9 @@ import httpx2
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pydantic_core import from_json
 
+from ropewalk.harness.engine.generation import cut, end_tokens, text_of
 from ropewalk.harness.errors import UserError, foreign, reason
-from ropewalk.harness.models.checkpoint import Checkpoint, shipped_generation
+from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.sweep.backend import Failed, Reply
 from ropewalk.harness.sweep.identity import Identification
 from ropewalk.harness.sweep.plan import Batch, Item, Plan, open_model
@@ -177,22 +178,15 @@ class Engine:
             if isinstance(request, Loglikelihood):
                 return await self.losses(request)
             assert isinstance(request, Generate)
-            shipped = shipped_generation(checkpoint)
+            shipped = checkpoint.generation
             penalty = shipped.repetition_penalty if request.penalized else None
-            text, tokens = await self.text(request, penalty or 1.0)
-            if tokens:  # decoded as the local backend does
-                ends = shipped.eos_token_id
-                ends = ends if isinstance(ends, list) else [ends]
-                kept = [token for token, _ in tokens]
-                kept = kept[:-1] if kept[-1] in ends else kept
-                text = self.tokenizer.decode(
-                    kept, skip_special_tokens=True, clean_up_tokenization_spaces=False
-                )
-            for stop in request.stop:
-                text = text.partition(stop)[0]
-            nll = [-log for _, log in tokens if log is not None]
-            complete = len(nll) == len(tokens)
-            return Generated(text, tuple(t for t, _ in tokens), tuple(nll) if complete else ())
+            text, listed = await self.text(request, penalty or 1.0)
+            tokens = tuple(token for token, _ in listed)
+            if tokens:
+                text = text_of(tokens, end_tokens(shipped), checkpoint.decode)
+            nll = [-log for _, log in listed if log is not None]
+            losses = tuple(nll) if len(nll) == len(tokens) else ()
+            return Generated(cut(text, request.stop), tokens, losses)
 
 
 class Generating(Engine):

@@ -82,8 +82,7 @@ def replies(
 
     Raises UserError after an error that leaves the GPU unusable, which all others would meet too.
     """
-    device, decode = checkpoint.device, checkpoint.tokenizer.decode
-    decode = partial(decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    device, decode = checkpoint.device, checkpoint.decode
     other = {key: one for key, one in requests.items() if isinstance(one, Divergence)}
     plain = {key: one for key, one in requests.items() if key not in other}
     kinds = ((plain, answering(model, rotation, sizes, decode)),
