@@ -34,15 +34,21 @@ def bands(
     4.3) is not implemented.
     """
     near = rope.trained_length if window is None else window
+    query = torch.full((length,), float(near), dtype=torch.float64)
+    key = torch.zeros(length, dtype=torch.float64)
+    return sinks_and_window(sinks, near, query, key, frequencies_on(on, rope, length))
+
+
+def sinks_and_window(
+    sinks: int, near: int, query: torch.Tensor, key: torch.Tensor, frequencies: Frequencies
+) -> Bands | Frequencies:
+    """Return attention to the last ``near`` tokens by distance, and to the first ``sinks``.
+
+    For the latter ``query`` and ``key`` are the positions, float64 ``(length,)``.
+    """
     if near < 1 or sinks < 0:
         raise ValueError(f"window must be 1 or more and sinks 0 or more, got {near} and {sinks}")
-    frequencies = frequencies_on(on, rope, length)
-    reached = (torch.arange(length) + 1 - near).clamp(min=0)
-    first = Band(
-        torch.zeros_like(reached),
-        reached.clamp(max=sinks),
-        torch.full((length,), float(near), dtype=torch.float64),
-        torch.zeros(length, dtype=torch.float64),
-        frequencies,
-    )
+    length = len(query)
+    end = (torch.arange(length) + 1 - near).clamp(min=0, max=sinks)
+    first = Band(torch.zeros_like(end), end, query, key, frequencies)
     return Bands(length, (by_distance(length, frequencies, 0, near), first)).plainest()

@@ -3,16 +3,8 @@
 import torch
 
 from ropewalk.scaling import none
-from ropewalk.scaling.types import (
-    Band,
-    Bands,
-    Frequencies,
-    Method,
-    Rope,
-    Window,
-    by_distance,
-    frequencies_on,
-)
+from ropewalk.scaling.lm_infinite import sinks_and_window
+from ropewalk.scaling.types import Bands, Frequencies, Method, Rope, Window, frequencies_on
 
 CODE = "mit-han-lab/streaming-llm"  # of the authors, on GitHub
 YEAR = 2023
@@ -34,15 +26,6 @@ def bands(
     frequencies are used. ``lm_infinite`` puts all sinks at one distance, the window.
     """
     near = rope.trained_length - sinks if window is None else window
-    if near < 1 or sinks < 0:
-        raise ValueError(f"window must be 1 or more and sinks 0 or more, got {near} and {sinks}")
-    frequencies = frequencies_on(on, rope, length)
-    here = torch.arange(length)
-    first = Band(
-        torch.zeros_like(here),
-        (here + 1 - near).clamp(min=0, max=sinks),
-        here.clamp(max=sinks + near - 1).double(),
-        here.double(),
-        frequencies,
-    )
-    return Bands(length, (by_distance(length, frequencies, 0, near), first)).plainest()
+    here = torch.arange(length, dtype=torch.float64)
+    place = here.clamp(max=sinks + near - 1)
+    return sinks_and_window(sinks, near, place, here, frequencies_on(on, rope, length))
