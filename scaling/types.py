@@ -438,10 +438,11 @@ class Bands(Rotation):
     def __post_init__(self) -> None:
         kept = tuple(b for b in (band.upto(self.length) for band in self.bands) if b.pairs)
         outer = kept[0].frequencies
-        if outer.inside() is not outer:  # all bands have those of one method
+        outside = outer.inside() is not outer  # all bands have those of one method
+        if outside:
             kept = tuple(replace(b, frequencies=b.frequencies.inside()) for b in kept)
         object.__setattr__(self, "bands", kept)
-        if outer.inside() is not outer:
+        if outside:
             whole = self.scaled(outer.query_scale(self.length))
             object.__setattr__(self, "query_scale", whole.query_scale)
         rows = torch.cat([band.start + torch.arange(len(band.first)) for band in kept])

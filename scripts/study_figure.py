@@ -20,7 +20,7 @@ from matplotlib.ticker import NullLocator, PercentFormatter
 
 import ropewalk as rw
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.stats.paired import Difference, of_means
+from ropewalk.harness.stats.paired import of_means
 from ropewalk.tasks._intervals import proportion
 
 STUDY = Path(__file__).resolve().parent.parent / "results" / "smollm2"
@@ -51,13 +51,6 @@ class Score(NamedTuple):
 Curves = Mapping[str, list[Score]]
 
 
-def ends(gap: Difference) -> tuple[float, float, float]:
-    """Return a difference with its interval."""
-    assert gap.low is not None
-    assert gap.high is not None
-    return gap.value, gap.low, gap.high
-
-
 def perplexities() -> tuple[Curves, int]:
     """Return perplexity relative to truncation, of the methods measured whole, and on how many."""
     frame: Any = pd.concat([rw.frame(STUDY / f"long.parquet/{run}", losses=True)
@@ -78,8 +71,8 @@ def perplexities() -> tuple[Curves, int]:
     counts = np.full((losses.shape[1], 1), whole["targets"].iloc[0])
     cut, curves = losses.loc[("none", LENGTHS[0])], dict[str, list[Score]]()
     for (name, _), row in losses.iterrows():
-        gap = of_means((row - cut).to_numpy()[:, None], counts, relative=True)[0]
-        curves.setdefault(NAMES[str(name)], []).append(Score(*ends(gap)))
+        gap: Any = of_means((row - cut).to_numpy()[:, None], counts, relative=True)[0]
+        curves.setdefault(NAMES[str(name)], []).append(Score(gap.value, gap.low, gap.high))
     return curves, losses.shape[1]
 
 

@@ -98,12 +98,7 @@ def chat_of(
     Control tokens are control tokens there, and the begin token is there if the template writes
     it. Raises ValueError where there is no template, it fails, or it changes the message.
     """
-    if not getattr(tokenizer, "chat_template", None):
-        no_template("")
-
-    def encode(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
+    encode = partial(_encoded, tokenizer)
     options = {} if thinking is None else {"enable_thinking": thinking, "thinking": thinking}
     text = _applied(tokenizer, "user", add_generation_prompt=True, **options)
     if thinking is not None:
@@ -138,8 +133,6 @@ def chat_of(
 
 def turns_of(tokenizer: Any) -> Callable[[str, str], list[int]]:
     """Return the function that ``TaskContext.turns`` is; raise ValueError as ``chat_of`` does."""
-    if not getattr(tokenizer, "chat_template", None):
-        no_template("")
     text = _applied(tokenizer, "user", "assistant", "user", add_generation_prompt=True)
     parts = text.split(MESSAGE)
     if len(parts) != 4:
@@ -149,13 +142,18 @@ def turns_of(tokenizer: Any) -> Callable[[str, str], list[int]]:
 
     def turn(message: str, place: str) -> list[int]:
         begin, end = around[place]
-        whole = f"{begin}{message}{end}"
-        return list(tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"])
+        return _encoded(tokenizer, f"{begin}{message}{end}")
 
     return turn
 
 
+def _encoded(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
 def _applied(tokenizer: Any, *roles: str, add_generation_prompt: bool, **options: bool) -> str:
+    if not getattr(tokenizer, "chat_template", None):
+        no_template("")
     try:
         return str(
             tokenizer.apply_chat_template(

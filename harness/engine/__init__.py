@@ -30,8 +30,8 @@ from ropewalk.harness.engine.sdpa import Kept as Kept
 from ropewalk.harness.engine.sdpa import Kernel as Kernel
 from ropewalk.harness.engine.sdpa import blocked as blocked
 from ropewalk.harness.engine.structure import NotShareableError as NotShareableError
+from ropewalk.harness.engine.structure import decoder_layers as decoder_layers
 from ropewalk.harness.engine.structure import language_model as language_model
-from ropewalk.harness.engine.structure import layers_of as layers_of
 from ropewalk.harness.engine.texts import Writer
 from ropewalk.tasks.types import Generate, Generated, ModelRequest, ModelResponse
 

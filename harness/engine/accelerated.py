@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import attention
 
 from ropewalk.harness.engine.sdpa import flash
-from ropewalk.harness.engine.structure import NotShareableError, language_model, layers_of
+from ropewalk.harness.engine.structure import NotShareableError, decoder_layers, language_model
 from ropewalk.harness.errors import UserError
 
 COMPILERS = ("c++", "g++", "clang++")
@@ -47,7 +47,7 @@ def compile_layers(model: Any) -> None:
     Raises UserError for a model whose layers are not known.
     """
     try:
-        layers = layers_of(language_model(model))
+        layers = decoder_layers(language_model(model))
     except NotShareableError as error:
         raise UserError(
             f"--compile does not know the layers of {type(model).__name__}; leave it out."

@@ -41,7 +41,7 @@ def language_model(model: Any) -> Any:
     return parts[0] if parts and text is not model.config else trunk
 
 
-def layers_of(trunk: nn.Module) -> list[nn.Module]:
+def decoder_layers(trunk: nn.Module) -> list[nn.Module]:
     """Return the decoder layers in order; raise NotShareableError where they are not known."""
     from transformers.modeling_layers import GradientCheckpointingLayer  # with the model's code
 

@@ -18,7 +18,7 @@ from ropewalk.harness.engine.memory import ROWS
 from ropewalk.harness.engine.packed_attention import Run, SkipAttention, running
 from ropewalk.harness.engine.prefix_tree import Node, NodePath, PrefixTree
 from ropewalk.harness.engine.sdpa import blocked, on_gpu, sent
-from ropewalk.harness.engine.structure import NotShareableError, language_model, layers_of
+from ropewalk.harness.engine.structure import NotShareableError, decoder_layers, language_model
 
 Ranges = list[tuple[int, int, bool]]  # first row, end, and whether its output is needed
 Carried = dict[int | str, tuple[Any, Any]]  # what a layer is given, and its copy on the last GPU
@@ -47,7 +47,7 @@ def run_pack(
     run = Run(tree.nodes, spans, size, **more)
     every = _ranges([True] * size, chunk)
     last = _ranges([*needed.tolist(), *[False] * (size - len(needed))], chunk)
-    layers = layers_of(trunk)
+    layers = decoder_layers(trunk)
     in_parts = overlap and over_gpus(layers) and len(every) > 1
     parts = [(first, end) for first, end, _ in every] if in_parts else [(0, size)]
     carried: Carried = {}

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ropewalk.harness.engine import NotShareableError, language_model, layers_of
+from ropewalk.harness.engine import NotShareableError, decoder_layers, language_model
 from ropewalk.harness.errors import UserError, reason
 from ropewalk.harness.patching.config import FULL
 from ropewalk.harness.plugins import call
@@ -263,7 +263,7 @@ def _replaced(model: Any, name: str, frequencies: Sequence[Frequencies]) -> Iter
     """Replace what the rotary module returned by each layer's own, before the layer runs."""
     rotary, kind = model.get_submodule(name), type(model).__name__
     try:
-        layers = layers_of(language_model(model))
+        layers = decoder_layers(language_model(model))
     except NotShareableError:
         layers = []
     shared = getattr(model.config.get_text_config(), "num_kv_shared_layers", 0)

@@ -28,9 +28,10 @@ def scaled_outside(model: Any, wanted: Frequencies) -> Iterator[None]:
     kind = type(model).__name__
     if wanted.temperature not in (None, temperature):
         raise UserError(f"{kind} has no code that scales queries by {wanted.temperature}.")
+    changes = wanted.logit_scale != shipped
     scales = {
         module: module.scaling
-        for module in language_model(model).modules()
+        for module in (language_model(model).modules() if changes else ())
         if hasattr(module, "layer_idx") and isinstance(getattr(module, "scaling", None), float)
     }
     parameters = text.rope_parameters
@@ -46,7 +47,7 @@ def scaled_outside(model: Any, wanted: Frequencies) -> Iterator[None]:
             raise UserError(f"{kind} does not let its logits be scaled; not supported.")
 
     try:
-        if wanted.logit_scale != shipped:
+        if changes:
             once(model, "logits", verify)
             scale(wanted.logit_scale)
         if temperature is not None and wanted.temperature is None:

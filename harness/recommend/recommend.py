@@ -203,10 +203,8 @@ def _rows(
 ) -> list[dict[str, Any]]:
     data, use, end = race.data, standing.recommended, standing.documents
     (task, how), truncate = [*data.tasks.items()][place], _truncates(race, standing)
-    rows, unknown = (
-        list[dict[str, Any]](),
-        dict.fromkeys(("cost", "cost_low", "cost_high", "cost_n")),
-    )
+    unknown = dict.fromkeys(("cost", "cost_low", "cost_high", "cost_n"))
+    rows: list[dict[str, Any]] = []
     for name in dict.fromkeys([*candidates, *race.failed]):
         row: dict[str, Any] = {"task": task, "metric": how.metric, "scaling": name, **unknown}
         row |= {"verdict": BEST if truncate and name == use else _verdict(race, standing, name)}
