@@ -35,7 +35,7 @@ class Candidates(OneModel):
     """The candidates: NAME, NAME:option=value,… or your own .py file. [default: all that need no
     training, at the fixed factor of the target, and what the checkpoint ships]"""
     task: Annotated[Entries, Parameter(group=MEASURED, alias=("--tasks", "-t"))] = ("perplexity",)
-    """What decides: perplexity, or tasks whose trials are right or wrong, such as passkey, niah and
+    """What decides: perplexity, or tasks that score shares, such as passkey, niah and
     ruler. Several tasks get one method."""
     out: Out = None
     """The run folder. [default: results/recommend-MODEL]"""

@@ -95,6 +95,15 @@ def on_gpu(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def kernel_name(device: torch.device, dtype: torch.dtype, channels: int) -> str | None:
+    """Return which of CUDA's kernels computes attention of so many channels; None elsewhere."""
+    if not on_gpu(device):
+        return None
+    whole = -(-channels // WHOLE_CHANNELS) * WHOLE_CHANNELS
+    probe = torch.empty((1, 1, 1, whole), dtype=dtype, device=device)
+    return "flash" if flash_takes(probe, probe, probe) else "memory-efficient"
+
+
 def sent(values: Tensor, device: torch.device) -> Tensor:
     """Return a CPU's values on a device; a GPU is sent them without waiting for its kernels."""
     pinned = values.pin_memory() if device.type == "cuda" else values

@@ -33,9 +33,9 @@ from ropewalk.harness.models.files import go_offline
 from ropewalk.harness.sweep.backend import Failed, Reply
 from ropewalk.harness.sweep.memory import fitted
 from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan, open_model
-from ropewalk.harness.sweep.record import machine, version
+from ropewalk.harness.sweep.record import version
 from ropewalk.harness.sweep.spec import Spec
-from ropewalk.harness.sweep.this_process import ready, replies
+from ropewalk.harness.sweep.this_process import here, ready, replies
 from ropewalk.scaling.types import Rotation
 from ropewalk.tasks._tokens import kept
 from ropewalk.tasks.types import ModelRequest
@@ -184,7 +184,7 @@ class Worker:
         except UserError as error:
             return {"refused": f"worker on {host}: {error}"}
         place = f"the worker on {host} (process {os.getpid()})"
-        return {"place": place, "machine": machine(checkpoint.device)}
+        return {"place": place, "machine": here(self.model, checkpoint)}
 
     def answer(
         self, rotation: Any, requests: Mapping[Key, ModelRequest], sizes: Sizes

@@ -14,6 +14,8 @@ import torch
 
 from ropewalk.harness.engine import Answered, OutOfMemory, Sizes, out_of_memory, shareable
 from ropewalk.harness.engine.accelerated import flash4
+from ropewalk.harness.engine.memory import Shape
+from ropewalk.harness.engine.sdpa import kernel_name
 from ropewalk.harness.errors import UserError, reason
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.models.weights import load_weights
@@ -51,7 +53,7 @@ class ThisProcess:
         if self.checkpoint is not plan.checkpoint:
             self.model = None  # before the next one is loaded
             self.model, self.checkpoint = ready(plan.checkpoint), plan.checkpoint
-            self.machines = machine(plan.checkpoint.device)
+            self.machines = here(self.model, plan.checkpoint)
         return self._replies(work, sizes)
 
     def _replies(self, work: Sequence[Batch], sizes: Sizes) -> Iterator[tuple[Item, Reply]]:
@@ -69,6 +71,13 @@ def ready(checkpoint: Checkpoint) -> Any:
     with patched(model, native.frequencies(checkpoint.rope, checkpoint.rope.trained_length)):
         pass
     return model
+
+
+def here(model: Any, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what a session records: the machine, and on a GPU the kernel of attention."""
+    channels = Shape.of(checkpoint.config.get_text_config(), model.dtype.itemsize).head_dim
+    kernel = kernel_name(model.device, model.dtype, channels)
+    return machine(checkpoint.device) | ({"kernel": kernel} if kernel else {})
 
 
 def replies(

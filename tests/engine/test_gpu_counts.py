@@ -1,4 +1,4 @@
-"""What a pass launches and holds on a GPU, counted on tensors without data."""
+"""What a pass holds on a GPU and how often it waits, counted on tensors without data."""
 
 import pytest
 import torch
@@ -6,8 +6,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from ropewalk.harness.engine import DEFAULT, answers, forward, memory, sdpa
 from ropewalk.harness.engine.prefix_tree import build_tree
+from ropewalk.harness.sweep.this_process import here
 from ropewalk.tasks.types import Loglikelihood
-from tests.cuda_operators import Counted
+from tests.cuda_operators import Counted, Operators
 
 
 @pytest.mark.slow
@@ -30,3 +31,11 @@ def test_a_pass_stays_within_its_estimate_and_does_not_wait_on_its_way(length, m
     estimate = memory.shared(shape, build_tree([tuple(range(length))]), length, DEFAULT)
     assert 0 < gpu.peak <= estimate
     assert gpu.waits == 3  # for packed sequences (transformers), losses, most likely tokens
+
+
+@pytest.mark.parametrize(("flash", "kernel"), [(True, "flash"), (False, "memory-efficient")])
+def test_a_session_names_the_kernel_of_a_gpu(flash, kernel, reference, monkeypatch):
+    checkpoint, model = reference
+    assert "kernel" not in here(model, checkpoint)
+    Operators.installed(monkeypatch, flash=flash)
+    assert here(model, checkpoint)["kernel"] == kernel
