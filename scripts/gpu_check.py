@@ -1,6 +1,6 @@
 """Check on one GPU what no CPU can show: results, host waits, memory and speed.
 
-``python scripts/gpu_check.py --out FOLDER`` runs all sections within seven minutes and writes
+``python scripts/gpu_check.py --out FOLDER`` runs its sections for at most seven minutes and writes
 ``gpu_check.jsonl``, a line after each measurement. Each section has a time limit, and one that
 fails is recorded. ``--device cpu --answers`` writes the answers of a CPU to compare to.
 """
