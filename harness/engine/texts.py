@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ropewalk.harness.engine import sdpa
-from ropewalk.harness.engine.accelerated import flash2
 from ropewalk.harness.engine.generation import Generation
 from ropewalk.harness.engine.loss import logits_of, most_likely, nll_of
 from ropewalk.harness.engine.memory import ROWS, TEXTS, Shape, Sizes, room
@@ -138,7 +137,7 @@ class Writer:
         """Continue the texts until some are done, and return these."""
         texts = [*self.live.values()]
         self.kernel = kernel_of(self.model, self.longest)
-        with installed(self.model), flash2():
+        with installed(self.model):
             while not any(text.done for text in texts):
                 left = min(text.request.max_new_tokens - len(text.tokens) for text in texts)
                 count = 1 if blocked(self.model.device) else min(READ, left)

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.engine import language_model
-from ropewalk.harness.engine.accelerated import check_compiler, check_flash4
+from ropewalk.harness.engine.compiled import check_compiler
 from ropewalk.harness.errors import UserError, foreign, printable
 from ropewalk.harness.models import gguf
 from ropewalk.harness.models.adapter import Adapter, open_adapter
@@ -71,7 +71,6 @@ class Checkpoint:
     loaded: Any = None  # the model itself, where Python holds it already
     tokenizer_hash: str | None = None  # of a folder, whose fingerprint leaves out some of its files
     compiled: bool = False  # its layers are compiled after loading
-    attention: str = "auto"  # what computes it: flash-2, or flash4
     left_out: tuple[str, ...] = ()  # parts of its files that are not measured, as a vision tower
     served: str | None = None  # the engine that computes it, where that is not done here
 
@@ -130,7 +129,6 @@ def open_checkpoint(
     adapter: str | None = None,
     trained_length: int | None = None,
     compile: bool = False,
-    attention: str = "auto",
     elsewhere: str | None = None,
 ) -> Checkpoint:
     """Read config and tokenizer; raise UserError for a model that cannot be evaluated.
@@ -146,8 +144,6 @@ def open_checkpoint(
     if compile and elsewhere is None:
         check_compiler(where_to)
     number = _dtype(dtype, where_to, config)
-    if attention == "flash4" and elsewhere is None:
-        check_flash4(where_to, number)
     with reading("weights", where):
         shown, kind = label(name, where), packed(config)
         shown += f"-{kind}" if kind else ""
@@ -186,7 +182,6 @@ def open_checkpoint(
         adapter=added,
         tokenizer_hash=None if commit or is_gguf(where) else tokenizer_hash(Path(where)),
         compiled=compile,
-        attention=attention,
     )
 
 

@@ -25,7 +25,6 @@ class Model(TypedDict):
     bos: int | None
     sliding_window: int | None
     compiled: NotRequired[bool]
-    attention: NotRequired[str | None]  # where it was not left to PyTorch
     served: NotRequired[str | None]  # the engine; then the dtype is what was requested of it
     encoding: NotRequired[str | None]
     quantized: NotRequired[str | None]

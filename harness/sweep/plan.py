@@ -382,7 +382,6 @@ def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: 
         deciding(task.options),
         length,
         *(["compiled"] if checkpoint.compiled else []),
-        *([checkpoint.attention] if checkpoint.attention != "auto" else []),
         *([f"served by {checkpoint.served}"] if checkpoint.served else []),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

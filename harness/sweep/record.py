@@ -101,7 +101,6 @@ def _model(plan: Plan) -> Model:
         "shipped": dict(rope.shipped),
         "bos": checkpoint.tokenizer.bos_token_id,
         "sliding_window": checkpoint.sliding_window,
-        "attention": None if checkpoint.attention == "auto" else checkpoint.attention,
         "served": checkpoint.served,
         "encoding": checkpoint.encoding,
         "quantized": checkpoint.quantized,

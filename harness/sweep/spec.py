@@ -50,9 +50,7 @@ TASKS = ("perplexity", "passkey")
 LENGTHS = ("1x", "2x", "4x", "8x")
 LONGEST = 2**24  # tokens of one input
 CELLS = 10_000  # methods x tasks x lengths
-LOADING = (
-    "adapter", "workers", "cluster", "device", "device_map", "compile", "attention", "max_memory",
-)  # fmt: skip
+LOADING = ("adapter", "workers", "cluster", "device", "device_map", "compile", "max_memory")
 NAMED = {"model": "reference", "adapter": "none"}  # settings that may name several: a Spec for each
 # Sweeps of published settings, by name.
 BUNDLED = Path(__file__).parent / "sweeps"
@@ -252,9 +250,6 @@ class Spec(Reading):
     device]"""
     compile: Annotated[bool, Parameter(group=ADVANCED)] = False
     """Compile the norms and MLPs of the layers (torch.compile). Losses differ by rounding."""
-    attention: Annotated[Literal["auto", "flash4"], Parameter(group=ADVANCED)] = "auto"
-    """auto is FlashAttention-2 where it can be; flash4 is FlashAttention-4 for prompts, on an H100,
-    H200 or B200, in 16 bits. The speed of flash4 has not been measured."""
     published: Annotated[str | None, NO_FLAG] = None
     """The published table whose settings these are; a sweep file's, and no flag."""
 

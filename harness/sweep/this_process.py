@@ -6,14 +6,13 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Literal
 
 import torch
 
 from ropewalk.harness.engine import Answered, OutOfMemory, Sizes, out_of_memory, shareable
-from ropewalk.harness.engine.accelerated import flash4
 from ropewalk.harness.engine.memory import Shape
 from ropewalk.harness.engine.sdpa import kernel_name
 from ropewalk.harness.errors import UserError, reason
@@ -98,16 +97,14 @@ def replies(
              (other, comparing(model, rotation, sizes)))  # fmt: skip
     _start_peak(device)
     began = time.perf_counter()
-    flash = checkpoint.attention == "flash4"
-    with flash4(model.device, model.dtype) if flash else nullcontext():
-        for some, opened in kinds:
-            shares = some is plain and not rotation.stateful and partial(shareable, model)
-            for key, outcome, shared in _outcomes(opened, some, shares) if some else ():
-                if isinstance(outcome, Failed):
-                    _check_gpu(device, outcome)
-                yield key, Reply(outcome, time.perf_counter() - began, _peak_mib(device), shared)
-                _start_peak(device)
-                began = time.perf_counter()
+    for some, opened in kinds:
+        shares = some is plain and not rotation.stateful and partial(shareable, model)
+        for key, outcome, shared in _outcomes(opened, some, shares) if some else ():
+            if isinstance(outcome, Failed):
+                _check_gpu(device, outcome)
+            yield key, Reply(outcome, time.perf_counter() - began, _peak_mib(device), shared)
+            _start_peak(device)
+            began = time.perf_counter()
 
 
 def _outcomes(
