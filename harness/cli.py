@@ -25,9 +25,8 @@ from pydantic import ValidationError
 
 from ropewalk.harness import show
 from ropewalk.harness.commands.calibrate import calibrate
-from ropewalk.harness.commands.check import check
+from ropewalk.harness.commands.check import check, doctor
 from ropewalk.harness.commands.compare import compare
-from ropewalk.harness.commands.doctor import doctor
 from ropewalk.harness.commands.export import export
 from ropewalk.harness.commands.inspect import inspect
 from ropewalk.harness.commands.list import list_

@@ -6,7 +6,6 @@
 - ``run(...)`` measures a sweep, and ``recommend(...)`` races methods.
 - ``export(...)``, ``doctor(...)`` and the other commands are functions of the same names.
 - ``testing.check_method(method, rope, lengths)`` checks a method of your own.
-- ``Callback(...)`` measures a model while transformers' Trainer fine-tunes it.
 """
 
 import lazy_loader

@@ -1,10 +1,9 @@
 from . import methods as methods
 from . import testing as testing
 from .harness.commands.calibrate import calibrate as calibrate
-from .harness.commands.callback import Callback as Callback
 from .harness.commands.check import check as check
+from .harness.commands.check import doctor as doctor
 from .harness.commands.compare import compare as compare
-from .harness.commands.doctor import doctor as doctor
 from .harness.commands.export import export as export
 from .harness.commands.inspect import inspect as inspect
 from .harness.commands.recommend import recommend as recommend

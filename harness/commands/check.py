@@ -1,4 +1,4 @@
-"""``ropewalk check``: the contract of a method or an encoding."""
+"""``ropewalk check`` and ``ropewalk doctor``: faults of a method's code, and of a model."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ropewalk.harness.sweep.spec import (
     Lengths,
     Model,
     Opening,
+    Reading,
     parse,
     settings_of,
     takes_settings,
@@ -80,36 +81,58 @@ def check(
         about, where = f"{kind} {loaded.label}", ""
         test: Callable[..., None] = partial(check_encoding, plugin)
         if kind == "method":
-            trusted = sweep.trust_remote_code
-            config = open_config(sweep.model, sweep.revision, trusted)[2]
+            config = open_config(sweep.model, sweep.revision, sweep.trust_remote_code)[2]
             rope = rope_of(config, sweep.trained_length)
             lengths = sweep.lengths(rope.trained_length)
-            method = partial(entry(loaded.module, kind), **loaded.arguments)
-            test = partial(check_method, method, rope, lengths)
+            test = partial(
+                check_method, partial(entry(loaded.module, kind), **loaded.arguments), rope, lengths
+            )
             where = (
                 f" at rotary_dim {rope.rotary_dim}, base {rope.base:g}, window "
                 f"{rope.trained_length}, lengths {', '.join(map(str, lengths))}"
             )
-        if wrong := _broken(test):
-            findings.append(Finding(about, "failed", wrong))
-            continue
-        findings.append(Finding(about, "passed", f"keeps the contract{where}"))
-        if kind == "method" and (note := _broken(partial(test, plain_inside=True))):
+        wrong = _broken(test)
+        text = wrong or f"keeps the contract{where}"
+        findings.append(Finding(about, "failed" if wrong else "passed", text))
+        if kind == "method" and not wrong and (note := _broken(partial(test, plain_inside=True))):
             findings.append(Finding(about, "note", note))
     return findings
 
 
 def _broken(test: Callable[[], Any]) -> str:
+    """Return how code breaks its contract, or what it raises; "" where it does neither."""
     from ropewalk.harness.plugins import call
 
-    def found() -> str:
-        try:
-            test()
-        except AssertionError as error:
-            return str(error)
-        return ""
-
     try:
-        return call("its code", found)
+        call("its code", test)
     except UserError as error:
-        return str(error)
+        return str(error.__cause__ if isinstance(error.__cause__, AssertionError) else error)
+    return ""
+
+
+@takes_settings
+def doctor(
+    model: Model,
+    *,
+    scaling: str = "native",
+    length: str = "1x",
+    server: str | None = None,
+    quick: bool = False,
+    spec: Annotated[Reading, Parameter(name="*")] = Reading(),
+) -> Findings:
+    """Find faults of one model: its config, patch, cache and server; exit status 1 if it has any.
+
+    Args:
+        model: A folder, a hub name or a GGUF file.
+        scaling: The method that should be in use, NAME:option=value,…; native is the shipped one.
+        length: The length that the method is for: 512, 4k (4096) or 2x (twice the trained window).
+        server: http://HOST:PORT of a running server (vLLM, SGLang, llama.cpp); losses are compared.
+        quick: Read only 64 tokens.
+    """
+    settings = {**settings_of(spec), "model": model, "scaling": [scaling], "length": [str(length)]}
+    sweep = parse(None, settings)
+    from ropewalk.harness.serve._doctor import examine
+    from ropewalk.harness.sweep.server import connect
+
+    running = connect(server) if server else None  # before weights are read
+    return Findings(examine(sweep, running, quick=quick))

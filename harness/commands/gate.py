@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -42,32 +40,33 @@ def check(conditions: Sequence[str], known: Mapping[str, Collection[Any]]) -> No
             if "@" in condition:
                 raise ValueError("@ would run code")
             pd.DataFrame(columns=[*COLUMNS], dtype=float).query(condition, engine="python")
-            compared = list(_compared(condition))
+            tree = ast.parse(condition, mode="eval")
         except Exception as error:  # noqa: BLE001  # pandas raises many kinds
             raise UserError(
                 f"--fail-if {condition!r} is no query of pandas on the cells, such as "
                 f"'scaling == \"yarn\" and length == 16384 and score > 20': {reason(error)}. "
                 f"Columns: {', '.join(COLUMNS)}."
             ) from None
-        for column, value in compared:
-            if column in known and value not in known[column]:
-                near = nearest(str(value), [str(one) for one in known[column]])
-                raise UserError(
-                    f"--fail-if {condition!r}: no {column} of this sweep is {value!r}; {near}."
-                )
+        equalities = (
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Compare)
+            and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.In)
+        )
+        for node in equalities:
+            values = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+            for column in _names(node) & known.keys():
+                for value in values:
+                    if value not in known[column]:
+                        near = nearest(str(value), map(str, known[column]))
+                        raise UserError(
+                            f"--fail-if {condition!r}: no {column} of this sweep is {value!r}; "
+                            f"{near}."
+                        )
 
 
-def _compared(condition: str) -> list[tuple[str, Any]]:
-    """Return each column of names in a condition with each value that it is compared with."""
-    pairs = []
-    for node in ast.walk(ast.parse(condition, mode="eval")):
-        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.In):
-            sides = [node.left, *node.comparators]
-            columns = [side.id for side in sides if isinstance(side, ast.Name)]
-            values = [part.value for side in sides for part in ast.walk(side)
-                      if isinstance(part, ast.Constant)]  # fmt: skip
-            pairs += [(column, value) for column in columns for value in values]
-    return [(column, value) for column, value in pairs if column in NAMES]
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def evaluate(conditions: Sequence[str], frame: pd.DataFrame) -> tuple[Verdict, ...]:
@@ -103,26 +102,27 @@ def table_of(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _verdict(condition: str, table: pd.DataFrame) -> Verdict:
-    """Evaluate a condition with every missing number at both of its extremes."""
-    words = set(re.findall(r"\w+", condition))
-    used = [name for name in NUMBERS if name in words]
-    matches = []
-    for ends in product((float("-inf"), float("inf")), repeat=len(used)):
-        filled = table.assign(
-            **{
-                name: table[name].astype(float).fillna(end)
-                for name, end in zip(used, ends, strict=True)
-            }
-        )
-        matches.append(table.index.isin(filled.query(condition, engine="python").index))
-    always = table[pd.DataFrame(matches).all().to_numpy()]
-    ever = table[pd.DataFrame(matches).any().to_numpy()]
-    holds = True if len(always) else None if len(ever) else False
-    rows = (always if len(always) else ever).astype(dict.fromkeys(used, float))
+    """Evaluate a condition on the cells that have its numbers.
+
+    One without them decides, unless a part of the condition that is joined by ``and`` and has no
+    number excludes it. Only a tail perplexity has a change.
+    """
+    root = ast.parse(condition, mode="eval").body
+    parts = root.values if isinstance(root, ast.BoolOp) and isinstance(root.op, ast.And) else [root]
+    for part in parts:
+        if not _names(part) & {*NUMBERS}:
+            table = table.query(ast.unparse(part), engine="python")
+    used = [name for name in NUMBERS if name in _names(root)]
+    missing = table[used].isna()
+    if "change" in used:
+        missing["change"] &= table["measure"].fillna("tail").str.startswith("tail")
+    known = table[~missing.any(axis=1)].astype(dict.fromkeys(used, float))
+    matches = known.query(condition, engine="python")
+    rows = matches if len(matches) else table.drop(known.index)
     texts = [
         f"{row['scaling']} at {row['length']:,} tokens, {row['task']} ({row['model']}): "
-        + ", ".join(f"{name} {row[name]:.4g}" for name in used)
-        + ("" if holds else f", {row['status']}")
+        + (", ".join(f"{name} {row[name]:.4g}" for name in used) if len(matches) else row["status"])
         for row in rows.to_dict("records")
     ]
+    holds = True if len(matches) else None if texts else False
     return Verdict(condition, holds, "; ".join(texts[:4]) or "no cell matches")

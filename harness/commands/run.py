@@ -51,7 +51,6 @@ DEMO = (
     "rankings do not transfer to large models. Name your own: --model FOLDER or OWNER/NAME."
 )
 MOST = 20  # lines about failures; a sweep can have thousands
-HIDDEN = Parameter(show=False)
 
 
 @dataclass(frozen=True)
@@ -173,9 +172,6 @@ def run_sweep(
     from_: Annotated[Path | None, Parameter(name="--from", group=EXECUTION)] = None,
     fail_if: FailIf = (),
     dry_run: DryRun = False,
-    batch_size: Annotated[str | None, HIDDEN] = None,
-    log_samples: Annotated[bool, HIDDEN] = False,
-    wandb_args: Annotated[str | None, HIDDEN] = None,
 ) -> Run | Plans:
     """Run a sweep: every scaling x task x length. The same command continues where it stopped.
 
@@ -190,16 +186,8 @@ def run_sweep(
             'scaling == "yarn" and length == 16384 and score > 20'. Exit status 4: one cannot be
             evaluated.
         dry_run: Print the plan and its cost; read no weights and write nothing.
-        batch_size: As lm-eval has it; texts are packed by memory here.
-        log_samples: As lm-eval has it; samples are always stored.
-        wandb_args: As lm-eval has it.
     """
     settings: dict[str, Any] = {"model": model, "adapter": adapter, **settings_of(spec)}
-    if batch_size is not None or log_samples:
-        log.info("Samples are packed by the memory there is and always stored: left aside are "
-                 "--batch_size and --log_samples.")  # fmt: skip
-    if wandb_args is not None:
-        settings["track"] = (*settings.get("track", ()), f"wandb:{wandb_args}")
     if from_ is not None:
         settings = _settings_of_run(from_, sweep, settings)
     specs = parse_all(sweep, settings)  # before anything that takes long to import

@@ -57,12 +57,22 @@ def test_a_change_is_paired_with_truncation(frame):
 def test_a_number_that_is_not_known_is_no_pass(frame):
     """A method that ran out of memory has no score and no reach, whatever the bound is."""
     mine = f"scaling == 'mine' and task == '{frames.PERPLEXITY}'"
-    for bound in ("score < 512", "score >= 512", "effective_length < 512", "score < 9 and low > 1"):
+    for bound in ("score < 512", "score >= 512", "9 < score < 99", "effective_length < 512",
+                  "score < 9 and low > 1", "not score < 512"):  # fmt: skip
         verdict = one(f"{mine} and length == 2048 and {bound}", frame)
         assert verdict.holds is None
         assert "out_of_memory" in verdict.text
     assert one(f"{mine} and length == 1024 and score < 1000", frame).holds
+    assert one("score < 0 or length < 1", frame).holds is None
     assert one("scaling == 'yarn' and score < 0", frame).holds is False
+
+
+def test_only_tail_perplexity_has_a_change(frame):
+    """Passkeys have none, and pass; a perplexity whose truncation is lost does not."""
+    assert one("scaling == 'yarn' and change > 9", frame).holds is False
+    assert one("scaling == 'yarn' and change > -9", frame).holds
+    lost = frame.assign(status=frame["status"].mask(frame["length"] == 256, "out_of_memory"))
+    assert one("scaling == 'yarn' and change > 9", lost).holds is None
 
 
 @pytest.mark.parametrize(("status", "known"), [("out_of_memory", False), ("failed", True)])
