@@ -23,8 +23,8 @@ from ropewalk.scaling.types import Frequencies, Rope
 
 NAMED = ("default", "linear", "llama3", "yarn")  # read by name, by each of the three
 INTERLEAVED = (  # pairs are neighbouring channels, which the longrope classes of servers reject
-    "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5", "ernie4_5_moe", "llama4",
-    "deepseek_v2",
+    "cohere", "cohere2", "cohere2_moe", "deepseek_v2", "ernie4_5", "ernie4_5_moe", "glm", "glm4",
+    "glm4v", "glm_ocr", "helium", "llama4", "paddleocr_vl",
 )  # fmt: skip
 
 

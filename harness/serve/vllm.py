@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ropewalk.harness.patching.config import ORIGINAL
 from ropewalk.harness.serve import _servers
-from ropewalk.harness.serve._parameters import RopeParameters, Target
+from ropewalk.harness.serve._parameters import SECTIONS, RopeParameters, Target
 from ropewalk.scaling.types import Frequencies
+
+# In models that read images yarn has the ramp of a window four times as long (``positions_factor``
+# in its mrope.py), except in these classes of vLLM 0.32 and 0.33.
+RAMP_OF_THE_WINDOW = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_vl_moe_text", "qwen3_vl_text")
 
 
 def _spell(parameters: RopeParameters, target: Target) -> RopeParameters:
@@ -38,4 +43,7 @@ def computed(changed: dict[str, Any], target: Target) -> Frequencies:
     parameters = dict(changed["rope_parameters"])
     if target.config.model_type == "gpt_oss":
         parameters.pop("attention_factor", None)
+    if parameters["rope_type"] == "yarn" and SECTIONS[0] in parameters:
+        longer = 1 if target.text.model_type in RAMP_OF_THE_WINDOW else 4
+        parameters[ORIGINAL] *= longer
     return _servers.torch_frequencies(parameters, target)

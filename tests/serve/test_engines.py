@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 import ropewalk as rw
 from tests.command_line import status
+from tests.families import tiny
 
 pytestmark = pytest.mark.skipif(
     "ROPEWALK_ENGINES" not in os.environ, reason="scripts/test-engines runs it"
@@ -59,3 +63,48 @@ def test_a_server_without_its_scaling_is_found(tmp_path, ropewalk):
     )  # fmt: skip
     assert done.status == 2
     assert "they match those of none" in done.err
+
+
+FAMILIES = {  # with the factor that the class of each in vLLM gives its rotary embedding
+    "glm4v": 4, "mistral3": 4, "qwen2_5_vl": 4, "qwen3_5": 1, "qwen3_5_moe": 1, "qwen3_vl": 1,
+}  # fmt: skip
+
+
+def test_vllm_reads_the_configs_of_image_text_models(tmp_path):
+    """Its own classes have the angles that were measured, by the command's overrides.
+
+    So do they by the config of a folder. A model that is to read images keeps its sections.
+    """
+    asked, wanted = [], []
+    for family, factor in FAMILIES.items():
+        tiny(family).save_pretrained(tmp_path / family)
+        for scaling in ("none", "ntk", "pi:factor=4", "yarn:factor=4", "mr_rope:factor=4"):
+            if family == "glm4v" and scaling[0] in "ym":
+                continue  # its yarn is another, and its pairs are no longrope's
+            found = rw.export(tmp_path / family, scaling=scaling, length="4x", to="vllm")
+            words = shlex.split(found.command)
+            overrides = json.loads(words[words.index("--hf-overrides") + 1])
+            asked.append(
+                {
+                    "model": str(tmp_path / family),
+                    "overrides": overrides,
+                    "length": found.length,
+                    "positions_factor": factor,
+                }
+            )
+            frequencies = found.target.frequencies
+            positions = torch.tensor([[1.0], [7.0], [found.length - 1]]).double()
+            angles = positions * frequencies.inv_freq.double()
+            wanted.append(frequencies.attention_factor * torch.cat((angles.cos(), angles.sin()), 1))
+    python = Path(shutil.which("vllm") or "").with_name("python")
+    lines = "\n".join(map(json.dumps, asked))
+    done = subprocess.run(
+        [python, Path(__file__).with_name("vllm_reads.py")],
+        input=lines, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    read = [line for line in done.stdout.splitlines() if line.startswith("angles")]
+    assert len(read) == len(wanted) == 28
+    for line, angles in zip(read, wanted, strict=True):
+        computed = torch.tensor(json.loads(line.removeprefix("angles"))).double()
+        torch.testing.assert_close(computed, angles, rtol=0, atol=1e-5)

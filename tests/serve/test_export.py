@@ -26,6 +26,7 @@ from ropewalk.harness.sweep.spec import parse
 from ropewalk.scaling.types import Rope
 from tests import ROOT, families
 from tests.banded import heads_of
+from tests.families import tiny
 from tests.quantized import save_gguf
 from tests.tiny import WINDOW, YARN, save_tiny, tiny_config
 
@@ -388,6 +389,20 @@ def test_a_model_of_images_keeps_the_channels_of_their_rows_and_columns(to, tmp_
             flag = {"vllm": "--hf-overrides", "sglang": "--json-model-override-args"}[to]
             assert json.loads(words[words.index(flag) + 1]) == {"text_config": found.changed}
             assert found.changed["rope_parameters"]["rope_theta"] > 0
+
+
+def test_vllm_is_not_told_yarn_where_its_ramp_is_that_of_a_longer_window(tmp_path):
+    """``MRotaryEmbedding`` of vLLM 0.32 gets four times the original window, in Qwen2.5-VL too.
+
+    ``test_engines.py`` computes it with that class.
+    """
+    config = tiny("qwen2_5_vl")
+    assert "mrope_section" in config.get_text_config().rope_parameters
+    config.save_pretrained(tmp_path)
+    for to, form in (("vllm", "longrope"), ("sglang", "yarn")):
+        found = rw.export(tmp_path, scaling="yarn:factor=4", length=LENGTH, to=to)
+        assert found.form == form
+        assert ("--language-model-only" in found.command) == (form == "longrope")
 
 
 def test_sglang_is_told_base_and_rotated_part_of_a_head_twice(tmp_path):
