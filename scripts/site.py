@@ -1,9 +1,8 @@
-"""The documentation site: pages kept elsewhere, generated pages, and the links between them.
+"""The documentation site: the files of the repository at their own paths, and generated pages.
 
-mkdocs calls this file. Pages keep the links of the repository, so that they work where the files
-are read on their own; here a link to a file that has a page leads to the page, and any other file
-that is linked to is copied into the site. ``python -m scripts.site`` prints ``scaling/methods.md``
-anew, from the methods' files and from what they return at one geometry.
+mkdocs calls this file. Links are those of the repository, and work in both places.
+``python -m scripts.site`` prints ``scaling/methods.md`` anew, from the methods' files and from what
+they return at one geometry.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import posixpath
 import re
+import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -38,111 +37,44 @@ from ropewalk.scaling.types import Bands, Rotation
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
-    from mkdocs.structure.pages import Page
 
 logging.getLogger("transformers").setLevel(logging.ERROR)  # keys that it does not know
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = {  # whose text is a file elsewhere in the repository
-    "index.md": "README.md",
-    "reference/serving.md": "harness/serve/README.md",
-    "reference/method-contract.md": "scaling/README.md",
-    "reference/task-contract.md": "tasks/README.md",
-    "reference/encoding-contract.md": "harness/encodings/README.md",
-    "reference/run-folder.md": "results/README.md",
-    "reference/families.md": "results/families.md",
-    "reference/reference-model.md": "harness/models/reference/README.md",
-    "explanation/derivation.md": "scaling/derivation.md",
-    "explanation/architecture.md": "harness/README.md",
-    "explanation/security.md": ".github/SECURITY.md",
-    "studies/smollm2.md": "results/smollm2/README.md",
-    "studies/smollm2-details.md": "results/smollm2/details.md",
-    "studies/encodings.md": "results/encodings/README.md",
-    "studies/encodings-details.md": "results/encodings/details.md",
-    "studies/statistics.md": "results/statistics.md",
-    "studies/races.md": "results/races.md",
-    "studies/benchmarks.md": "results/benchmarks/README.md",
-    "project/contributing.md": ".github/CONTRIBUTING.md",
-    "project/tests.md": "tests/README.md",
-    "project/changelog.md": "CHANGELOG.md",
-}
-SOURCES = {source: page for page, source in PAGES.items()} | {
-    "scaling/methods.md": "reference/methods.md",
-    "scripts/first_steps.ipynb": "tutorials/notebook.md",
-}
 KINDS = ("task", "report", "engine", "encoding", "sweep")
-LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(\))")
-FENCE = re.compile(r"(^ *```.*?^ *```)", flags=re.DOTALL | re.MULTILINE)
-copied: set[str] = set()
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages kept elsewhere, the generated pages, and the files that pages link to."""
-    from mkdocs.structure.files import File
+    """Publish the generated pages and every file of the repository, at its path there."""
+    from mkdocs.structure.files import File, Files
 
-    texts = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in PAGES.items()}
-    for path, text in (texts | generated()).items():
-        files.append(File.generated(config, path, content=text))
-    for file in list(files.documentation_pages()):
-        for target in re.findall(LINK, "".join(FENCE.split(file.content_string)[::2])):
-            linked = _linked(file.src_uri, target[1])
-            if linked in SOURCES or linked.startswith("docs/") or not (ROOT / linked).is_file():
-                continue
-            if linked not in copied:
-                copied.add(linked)
-                content = (ROOT / linked).read_bytes()
-                files.append(File.generated(config, _copy(linked), content=content))
-    return files
-
-
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Turn links into the repository into links within the site."""
-
-    def to_site(found: re.Match[str]) -> str:
-        linked = _linked(page.file.src_uri, found[2])
-        if linked in SOURCES:
-            target = SOURCES[linked]
-        elif linked in copied:
-            target = _copy(linked)
-        elif linked.startswith("docs/"):
-            target = linked.removeprefix("docs/")
-        else:
-            return found[0]  # mkdocs says what is wrong with it
-        relative = posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".")
-        return f"{found[1]}{relative}{found[3] or ''}{found[4]}"
-
-    parts = FENCE.split(markdown)
-    parts[::2] = [LINK.sub(to_site, part) for part in parts[::2]]
-    return "".join(parts)
-
-
-def _linked(page: str, target: str) -> str:
-    """Return the path in the repository that a page's link names; for a folder, its README."""
-    source = PAGES.get(page, f"docs/{page}")
-    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-    return posixpath.join(path, "README.md") if (ROOT / path).is_dir() else path
-
-
-def _copy(path: str) -> str:
-    """Return where the site has a file of the repository; text is shown unchanged."""
-    shown = f"{path}.txt" if path.endswith((".md", ".py", ".yaml")) else path
-    return f"files/{shown.lstrip('.')}"
+    published = {file.src_uri: file for file in files if file.src_dir != config.docs_dir}
+    for path in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():
+        if (ROOT / path).is_file():
+            file = File.generated(config, path, abs_src_path=str(ROOT / path))
+            if path.endswith((".py", ".yaml")):
+                file.dest_uri += ".txt"  # which a browser shows
+            published[path] = file
+    for path, text in generated().items():
+        published[path] = File.generated(config, path, content=text)
+    return Files([*published.values()])
 
 
 def generated() -> dict[str, str]:
     """Return the text of every generated page, by its path."""
     commands = app.generate_docs(output_format="markdown", heading_level=1)
+    commands = commands.replace("(#ropewalk-install", "(#ropewalk---install")  # as it is linked to
     wide = "---\nhide: [toc]\n---\n"
     options = [_described("method", name, level=2) for name in catalogue("method")]
     pages = {
-        "reference/cli.md": commands.replace("# ropewalk\n", "# Command line\n", 1),
-        "reference/python.md": python(),
-        "reference/methods.md": "\n\n".join((wide + methods(), *options)),
-        "tutorials/notebook.md": notebook(ROOT / "scripts/first_steps.ipynb"),
+        "docs/reference/cli.md": commands.replace("# ropewalk\n", "# Command line\n", 1),
+        "docs/reference/python.md": python(),
+        "scaling/methods.md": "\n\n".join((wide + methods(), *options)),
+        "scripts/first_steps.md": notebook(ROOT / "scripts/first_steps.ipynb"),
     }
     for kind in KINDS:
         lines = catalogue(kind) if kind in FOLDERS else bundled()
         parts = [f"# {kind.capitalize()}s", *(_described(kind, name, level=2) for name in lines)]
-        pages[f"reference/{kind}s.md"] = "\n\n".join(parts)
+        pages[f"docs/reference/{kind}s.md"] = "\n\n".join(parts)
     return pages
 
 
