@@ -69,7 +69,7 @@ def tune(
     """
     closed = parse(None, {"scaling": against}).scaling if against else ()
     usual = {"scaling": spec.scaling, "task": spec.task, "length": spec.length, "model": model}
-    sweep = parse(None, {**settings_of(spec), **usual}, names=False)
+    sweep = parse(None, {**settings_of(spec), **usual})
     if {len(sweep.scaling), len(sweep.task), len(sweep.length)} != {1}:
         raise UserError("tune searches one --scaling by one --task at one --length.")
     if not 1 <= trials <= CELLS:

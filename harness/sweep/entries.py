@@ -1,4 +1,4 @@
-"""What a setting may say: sizes, lengths, and names with options and grids of options."""
+"""What a setting may say: lengths, and names with options and grids of options."""
 
 from __future__ import annotations
 
@@ -20,17 +20,7 @@ SEVERAL = re.compile(r"\btasks=([^,\[\]]*\+[^,\[\]]*)")
 LISTED = re.compile(r"([^=\[\]]+)=\s*\[([^\[\]]*)\]\s*")
 SHORT = reprlib.Repr()  # a file may nest lists within lists without end
 SHORT.maxstring = SHORT.maxother = 200
-SIZE = re.compile(r"([1-9][0-9]{0,17}(?:\.[0-9]{1,6})?) ?(?:([KMGT])(i?)B)?")
 LENGTH = re.compile(r"(?=.*[1-9])([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kKx]))?)([kKx]?)")
-
-
-def size(text: str) -> int:
-    """Return the bytes of 800MiB, 12GB or 4096; raise ValueError for any other text."""
-    match = SIZE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{SHORT.repr(text)} is not a size; write 800MiB, 12GiB, 12GB or bytes")
-    power = " KMGT".index(match[2] or " ")
-    return int(Fraction(match[1]) * (1024 if match[3] else 1000) ** power)
 
 
 def tokens(text: str, trained_length: int) -> int:

@@ -100,7 +100,7 @@ def fitted(plan: Plan, work: Sequence[Batch]) -> Sizes:
 
     Raises UserError where even the smallest do not, with how much they need.
     """
-    limit = plan.spec.memory
+    limit = plan.spec.max_memory
     if limit is None or not work:
         return DEFAULT
     peak, loading = _peak(plan, work), _loading(plan)
@@ -109,7 +109,7 @@ def fitted(plan: Plan, work: Sequence[Batch]) -> Sizes:
         if needed <= limit:
             return sizes
     raise UserError(
-        f"--max-memory {plan.spec.max_memory} is too little: the weights and the longest question"
+        f"--max-memory {limit.human_readable()} is too little: the weights and the longest question"
         f" need about {min(needs.values()) / 2**20:,.0f} MiB; give shorter lengths or more memory."
     )
 

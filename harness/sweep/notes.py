@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.structure import layers_of
 from ropewalk.harness.patching.config import ORIGINAL, is_rotary, rope_of
-from ropewalk.harness.plugins import Plugin, call
+from ropewalk.harness.plugins import Plugin
 from ropewalk.harness.sweep.plan import Plan, calibrations
 from ropewalk.harness.sweep.record import records
 from ropewalk.scaling import native
-from ropewalk.scaling.types import Frequencies, Rope
+from ropewalk.scaling.types import Rope
 
 log = logging.getLogger("ropewalk")
 LEFT_OUT = {  # by the record's word; other words are kinds of files
@@ -22,6 +23,14 @@ LEFT_OUT = {  # by the record's word; other words are kinds of files
     "null": "rows with null instead of a text",
     "calibrated": "documents that a method was calibrated on",
 }
+
+
+def note_plan(plan: Plan) -> None:
+    """Note what is special about a plan, its documents and its model."""
+    for note in plan_notes(plan):
+        log.info(note)
+    for warning in doc_warnings(plan.documents):
+        log.warning(warning)
 
 
 def plan_notes(plan: Plan) -> list[str]:
@@ -40,68 +49,50 @@ def plan_notes(plan: Plan) -> list[str]:
     if raw and getattr(model.tokenizer, "chat_template", None):
         lines.append(f"The chat template of {model.label} is not applied in {', '.join(raw)}.")
     trusted = model.trust_remote_code
-    facts = notes(model.label, model.config, plan.methods, model.rope, trust_remote_code=trusted)
-    return [*lines, *facts, *_equal(plan)]
-
-
-def note_plan(plan: Plan) -> None:
-    """Note what is special about a plan, its documents and its model."""
-    for note in plan_notes(plan):
-        log.info(note)
-    for warning in doc_warnings(plan.documents):
-        log.warning(warning)
-
-
-def _equal(plan: Plan) -> list[str]:
-    """Name the methods that change nothing, or the same as another one, beyond the window."""
-    rope = plan.checkpoint.rope
-    beyond: dict[str, dict[int, str | None]] = {}
+    lines += notes(model.label, model.config, plan.methods, model.rope, trust_remote_code=trusted)
+    beyond: dict[str, list[str | None]] = {}
     for cell in plan.cells:
-        if cell.length > rope.trained_length and cell.scaling != "none":
-            beyond.setdefault(cell.scaling, {})[cell.length] = cell.frequencies
-    plain = Frequencies(rope.inv_freq()).fingerprint
-    lines = []
-    alike: dict[tuple[Any, ...], list[str]] = {}
-    for scaling, lengths in beyond.items():
-        same = [f"{length:,}" for length, frequencies in lengths.items() if frequencies == plain]
-        if same:
-            lines.append(f"{scaling} changes nothing at {', '.join(same)} tokens.")
-        if len(same) < len(lengths) and None not in lengths.values():
-            alike.setdefault(tuple(lengths.values()), []).append(scaling)
+        if cell.length > model.rope.trained_length:
+            beyond.setdefault(cell.scaling, []).append(cell.frequencies)
+    alike: dict[tuple[str | None, ...], list[str]] = {}
+    for scaling, rotations in beyond.items():
+        alike.setdefault(tuple(rotations), []).append(scaling)
     return lines + [
         f"{' and '.join(names)} are equal beyond the trained window and measured once."
-        for names in alike.values()
-        if len(names) > 1
+        for rotations, names in alike.items()
+        if len(names) > 1 and None not in rotations
     ]
 
 
 def _short(plan: Plan) -> list[str]:
-    alike: dict[str, list[str]] = {}
-    texts = {document["name"] for document in plan.documents}
+    """Name the documents that are too short for a task's windows."""
+    lines = []
     for task in plan.tasks:
         cells = [cell for cell in plan.cells if cell.task == task.label and cell.questions]
         questions = [question for cell in cells for question in cell.questions]
         units = {question.doc_id for question in questions}
         # All documents of a stream are read, though no window may begin in the last of them.
         stream = any(question.metadata.get("protocol") == "overlapping" for question in questions)
-        if stream or texts.isdisjoint(units):
+        if stream or units.isdisjoint(document["name"] for document in plan.documents):
             continue
         read = [document.name for document in plan.sources[task.label].documents()]
         if short := [name for name in read if name not in units]:
-            longest = max(cell.length for cell in cells)
-            line = f"{len(short)} of {len(read)} documents hold no window of {longest} tokens"
-            alike.setdefault(f"{line} and are left out: {_listed(short)}", []).append(task.label)
-    return [f"{', '.join(tasks)}: {line}" for line, tasks in alike.items()]
+            lines.append(
+                f"{task.label}: {len(short)} of {len(read)} documents hold no window of "
+                f"{max(cell.length for cell in cells)} tokens and are left out: {_listed(short)}"
+            )
+    return lines
 
 
 def unnamed_cells(plan: Plan, folder: Path) -> str | None:
     """Say which cells of a folder's record are not in a plan, so that reports lose them."""
-    before, now = records(plan, folder)
-    known, named = (
+    before, now = (
         [(cell["scaling"], cell["task"], f"{cell['length']} tokens") for cell in record["cells"]]
-        for record in (before or now, now)
+        if record
+        else []
+        for record in records(plan, folder)
     )
-    gone = [cell for cell in known if cell not in named]
+    gone = [cell for cell in before if cell not in now]
     if not gone:
         return None
     return (
@@ -118,16 +109,19 @@ def doc_notes(left_out: Mapping[str, int]) -> list[str]:
 
 def doc_warnings(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return warnings on documents whose scores say little about prose."""
-    html, nul = ([d["name"] for d in documents if d.get(key)] for key in ("markup", "nul"))
-    strange = {
-        "HTML, whose tags are scored as text": html,
-        "NUL characters, as UTF-16 has when it is read as UTF-8": nul,
-        "more than 10 % of tokens that the tokenizer does not know": [
-            d["name"] for d in documents if d["unknown"] > 0.1 * d["tokens"]
-        ],
+    strange: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+        "HTML, whose tags are scored as text": lambda entry: entry.get("markup"),
+        "NUL characters, as UTF-16 has when it is read as UTF-8": lambda entry: entry.get("nul"),
+        "more than 10 % of tokens that the tokenizer does not know": lambda entry: (
+            entry["unknown"] > 0.1 * entry["tokens"]
+        ),
     }
-    little = "Their scores say little about the text."
-    return [f"Documents with {what}: {_listed(n)}. {little}" for what, n in strange.items() if n]
+    named = {what: [d["name"] for d in documents if is_so(d)] for what, is_so in strange.items()}
+    return [
+        f"Documents with {what}: {_listed(names)}. Their scores say little about the text."
+        for what, names in named.items()
+        if names
+    ]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -141,33 +135,40 @@ def notes(
     """Return a sentence on each special property of a model and its methods; few have any."""
     if not is_rotary(config):
         return [f"{model} has no rotary embedding: only methods that scale queries change it."]
-    lines = _shipped(model, rope)
-    if (own := rope_of(config).trained_length) != rope.trained_length:
+    lines, window = [], rope.trained_length
+    kind = native.shipped_type(rope)
+    factor: Any = native.shipped_options(rope).get("factor", rope.shipped.get("factor"))
+    if native.DUAL_CHUNK in rope.shipped:
         lines.append(
-            f"{model}: the trained window is {rope.trained_length:,} tokens by --trained-length, "
-            f"{own:,} by its config."
+            f"{model} ships dual chunk attention, which transformers ignores: native applies it; "
+            "none is the model as transformers runs it."
         )
-    elif rope.shipped.get("rope_type") == "linear" and ORIGINAL not in rope.shipped:
-        factor: Any = rope.shipped["factor"]
+    elif kind != "default":
+        by = f", factor {factor:g}" if isinstance(factor, int | float) else ""
+        if (scale := native.logit_scale(rope)) != 1:
+            by += f", its softmax scale, {scale:.4g}"
+        if native.temperature(rope) is not None:
+            by += ", its scale of queries by position"
         lines.append(
-            f"The config of {model} does not say whether {own:,} tokens is its window before or "
+            f"{model} ships {kind} scaling{by}, trained window {window:,} tokens. native keeps it; "
+            "none and every other method start without it."
+        )
+    linear = rope.shipped.get("rope_type") == "linear" and ORIGINAL not in rope.shipped
+    if linear and window == rope_of(config).trained_length:  # and --trained-length is not given
+        own: Any = rope.shipped["factor"]
+        lines.append(
+            f"The config of {model} does not say whether {window:,} tokens is its window before or "
             f"after this scaling. If it is after it, as in Gemma 3, give --trained-length "
-            f"{own / factor:.0f} ({own / factor:,.0f} x {factor:g})."
+            f"{window / own:.0f} ({window:,} / {own:g})."
         )
-    try:
-        layers = call(model, lambda: layers_of(config, trust_remote_code=trust_remote_code))
-    except UserError as error:  # a sweep would raise it too
-        lines.append(f"Which layers rotate is unknown. {error}")
-    else:
-        rotated, window = layers.rotated, layers.window
-        total = rotated.total() + layers.plain.total()
-        scaled = rotated.total() - (rotated["sliding"] if layers.own_sliding else 0)
-        if scaled < total:
-            lines.append(f"A method scales {scaled} of {total} attention layers.")
-        if window and scaled and not rotated["full"] and window <= rope.trained_length:
+    with suppress(UserError):  # a sweep raises it
+        layers = layers_of(config, trust_remote_code=trust_remote_code)
+        rotated, sliding = layers.rotated, layers.window
+        own_sliding = rotated["sliding"] if layers.own_sliding else 0
+        if sliding and rotated.total() > own_sliding and not rotated["full"] and sliding <= window:
             others = "; log_n:layers=unrotated acts on the others" if layers.plain["full"] else ""
             lines.append(
-                f"The layers that rotate see only {window:,} tokens back, within the trained "
+                f"The layers that rotate see only {sliding:,} tokens back, within the trained "
                 f"window: a method that scales them changes nothing beyond it{others}."
             )
     return lines + [
@@ -175,26 +176,4 @@ def notes(
         "without training."
         for method in methods
         if hasattr(method.module, "TRAINING")
-    ]
-
-
-def _shipped(model: str, rope: Rope) -> list[str]:
-    kind, window = native.shipped_type(rope), f"{rope.trained_length:,}"
-    if native.DUAL_CHUNK in rope.shipped:
-        return [
-            f"{model} ships dual chunk attention, which transformers ignores: native applies it; "
-            "none is the model as transformers runs it."
-        ]
-    if kind == "default":
-        return []
-    factor = native.shipped_options(rope).get("factor", rope.shipped.get("factor"))
-    by = f", factor {factor:g}" if isinstance(factor, int | float) else ""
-    outside = [
-        f"its softmax scale, {native.logit_scale(rope):.4g}" * (native.logit_scale(rope) != 1),
-        "its scale of queries by position" * (native.temperature(rope) is not None),
-    ]
-    more = "".join(f", {text}" for text in outside if text)
-    return [
-        f"{model} ships {kind} scaling{by}{more}, trained window {window} tokens. native keeps it; "
-        "none and every other method start without it."
     ]

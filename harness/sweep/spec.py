@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import wraps
 from inspect import signature
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -15,6 +15,7 @@ from cyclopts import Group, Parameter, Token
 from pydantic import (
     BaseModel,
     BeforeValidator,
+    ByteSize,
     ConfigDict,
     Field,
     PlainValidator,
@@ -26,14 +27,13 @@ from ropewalk.harness.data.documents import (
     Documents,
     limited,
     of_python,
-    open_documents,
     recorded_documents,
 )
-from ropewalk.harness.errors import Collector, Problems, UserError, foreign, nearest
+from ropewalk.harness.errors import Problems, UserError, foreign, nearest
 from ropewalk.harness.files import UNNAMED, recorded
 from ropewalk.harness.models.files import check_exists, go_offline
-from ropewalk.harness.plugins import check_name, function_name, load, recorded_entry, split_options
-from ropewalk.harness.sweep.entries import SHORT, expand, size, tokens
+from ropewalk.harness.plugins import function_name, load, recorded_entry, split_options
+from ropewalk.harness.sweep.entries import SHORT, expand, tokens
 
 # A factor that is unset follows the length; what is served is one fixed factor.
 SCALING = (
@@ -69,41 +69,28 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _some(value: Any) -> list[Any]:
-    """Return 1 to CELLS entries; a number, as of Python, is its text."""
-    items = [str(item) if type(item) is int else item for item in _listed(value)]
-    if not items:
-        raise ValueError("name at least one")
-    if len(items) > CELLS:
-        raise ValueError(f"{len(items):,} entries; name at most {CELLS:,}")
-    return items
-
-
 def _entries(value: Any) -> tuple[Any, ...]:
     """Return the entries of a list with their grids expanded; functions stay as they are."""
-    items = _some(value)
-    for item in items:
+    entries: list[Any] = []
+    for item in _listed(value):
         if not (isinstance(item, str) or callable(item)):
             raise ValueError(f"{SHORT.repr(item)} is no name; write NAME or NAME:option=value")
-        if isinstance(item, str) and item.endswith((".yaml", ".yml")):
-            raise ValueError(f"{item} is a sweep file, which stands first: ropewalk run {item}")
-    for before, item in pairwise(("NAME", *(item for item in items if isinstance(item, str)))):
-        if re.match(r"\w+=(?!.*\.py$)", item):
-            colon = "," if ":" in before else ":"
-            raise ValueError(
-                f"{item!r} is an option; write it behind its name: {before}{colon}{item}"
-            )
-    return tuple(
-        entry for item in items for entry in (expand(item) if isinstance(item, str) else [item])
-    )
+        entries += expand(item) if isinstance(item, str) else [item]
+    return tuple(_some(entries))
 
 
 def _lengths(value: Any) -> tuple[str, ...]:
     """Split lists with commas; raise ValueError for what is no length."""
-    texts = tuple(text for item in _some(value) for text in str(item).split(","))
+    texts = [text for item in _some(_listed(value)) for text in str(item).split(",")]
     for text in texts:
         tokens(text, 1)
-    return texts
+    return tuple(texts)
+
+
+def _some(items: list[Any]) -> list[Any]:
+    if not 1 <= len(items) <= CELLS:
+        raise ValueError(f"{len(items):,} entries; name 1 to {CELLS:,}")
+    return items
 
 
 def _documents(value: Any) -> Any:
@@ -117,12 +104,6 @@ def _documents(value: Any) -> Any:
             "name a text file, a folder or a data set, or one for each task (TASK: NAME)"
         )
     return value if isinstance(value, str | Documents) else of_python(value)
-
-
-def _memory(value: Any) -> str | None:
-    if value is not None:
-        size(str(value))
-    return value and str(value)
 
 
 def _folder(value: Any) -> Any:
@@ -219,7 +200,7 @@ class Spec(Reading):
     ] = ()
     """Send scores, their table and figures to trackers: wandb, mlflow, tensorboard, trackio,
     comet_ml, … (NAME or NAME:project=…). [default: nowhere]"""
-    max_memory: Annotated[str | None, BeforeValidator(_memory), Parameter(group=EXECUTION)] = None
+    max_memory: Annotated[ByteSize | None, Parameter(group=EXECUTION)] = None
     """Bytes that weights and work may take: 800MiB, 12GB. Less memory takes more time. [default: no
     limit]"""
     workers: Annotated[
@@ -271,11 +252,6 @@ class Spec(Reading):
         if isinstance(value, dict):
             return {task: recorded_documents(docs) for task, docs in value.items()}
         return recorded_documents(value)
-
-    @property
-    def memory(self) -> int | None:
-        """The bytes that weights and work may take; None for no limit."""
-        return size(self.max_memory) if self.max_memory else None
 
     @property
     def opened(self) -> list[str]:
@@ -363,23 +339,20 @@ def mistakes(error: ValidationError, known: Collection[str] = ()) -> list[str]:
     return [*sentences.values()]
 
 
-def parse(file: Path | None, settings: Mapping[str, Any], *, names: bool = True) -> Spec:
+def parse(file: Path | None, settings: Mapping[str, Any]) -> Spec:
     """Return the Spec of one model; raise UserError as ``parse_all`` does."""
-    specs = parse_all(file, settings, names=names)
+    specs = parse_all(file, settings)
     if len(specs) > 1:
         raise UserError(f"{len(specs)} models are named; name one.")
     return specs[0]
 
 
-def parse_all(
-    file: Path | None, settings: Mapping[str, Any], *, names: bool = True
-) -> tuple[Spec, ...]:
+def parse_all(file: Path | None, settings: Mapping[str, Any]) -> tuple[Spec, ...]:
     """Merge a sweep file with the settings that were given, which win; return a Spec per model.
 
-    ``model`` and ``adapter`` may be lists. Without ``names`` those of methods and tasks are not
-    looked up: what ``tune`` searches is no method. With ``offline``, go offline. Raises Problems
-    with all mistakes in the settings, or else with those in names, or else with those in options.
-    Each says the key, what was given and what is allowed.
+    ``model`` and ``adapter`` may be lists. With ``offline``, go offline. Raises Problems with all
+    mistakes, each with the key, what was given and what is allowed. Names of methods, tasks and
+    documents are left for the plan.
     """
     values = read_sweep_file(file) if file else {}
     values |= {name: value for name, value in settings.items() if value is not None}
@@ -388,8 +361,7 @@ def parse_all(
     try:
         specs = [validated(Spec, one) for one in _each_model(values)]
         _check_served(specs)
-        if names:
-            check_names(specs[0])
+        check_exists(specs[0].model)
     except UserError as error:
         if file is None:
             raise
@@ -452,30 +424,6 @@ def _check_served(specs: Sequence[Spec]) -> None:
         )
 
 
-def check_names(spec: Spec) -> None:
-    """Raise Problems where no plug-in has a name or an option, or documents do not exist.
-
-    A user's own files are left for the plan: they run once.
-    """
-    problems = Collector()
-    entries = [("method", entry) for entry in spec.scaling if isinstance(entry, str)]
-    entries += [("task", entry) for entry in spec.task]
-    built_in = [(kind, entry) for kind, entry in entries if "." not in entry.partition(":")[0]]
-    for kind, entry in built_in:
-        with problems.collecting():
-            check_name(kind, entry.partition(":")[0])
-    for docs in spec.docs.values() if isinstance(spec.docs, dict) else [spec.docs]:
-        with problems.collecting():
-            open_documents(docs)
-    with problems.collecting():
-        check_exists(spec.model)
-    problems.check()
-    for kind, entry in built_in:
-        with problems.collecting():
-            load(kind, entry)
-    problems.check()
-
-
 def _limited(spec: Spec, most: int) -> Spec:
     """Return a sweep with at most so many documents, and trials of each generated task."""
     docs: Any = spec.docs
@@ -487,13 +435,12 @@ def _limited(spec: Spec, most: int) -> Spec:
     for entry in spec.task:
         options = load("task", entry).options
         option = next((option for option in ("trials", "limit") if option in options), None)
-        everything = option == "limit" and options[option] == 0  # of lm-eval
-        if option is None or (options[option] <= most and not everything):
-            tasks.append(entry)
-            continue
-        name, _, listed = entry.partition(":")
-        changed = split_options(name, listed) | {option: str(most)}
-        tasks.append(f"{name}:{','.join(f'{key}={value}' for key, value in changed.items())}")
+        of_all = option == "limit" and options[option] == 0  # of lm-eval
+        if option is not None and (options[option] > most or of_all):
+            name, _, listed = entry.partition(":")
+            changed = split_options(name, listed) | {option: str(most)}
+            entry = f"{name}:{','.join(f'{key}={value}' for key, value in changed.items())}"
+        tasks.append(entry)
     return spec.model_copy(update={"docs": docs, "task": tuple(tasks)})
 
 
@@ -513,10 +460,6 @@ def read_sweep_file(given: Path) -> dict[str, Any]:
     """
     named = BUNDLED / f"{given}.yaml"
     file = named if given.name == str(given) and not given.exists() and named.exists() else given
-    if file.suffix == ".py":
-        raise UserError(
-            f"{file} is code, not a sweep file; name it as --scaling {file} or --task {file}."
-        )
     if not file.exists():
         known = nearest(str(given), bundled())  # where a name was given rather than a file
         meant = "" if given.suffix else f"; among the bundled sweeps, {known}"

@@ -44,7 +44,7 @@ def test_less_memory_gives_the_same_numbers(tiny, docs, tmp_path, ropewalk):
 def test_too_little_memory_is_refused_before_weights_are_read(tiny, docs, tmp_path, rejected):
     words = ("--max-memory", "100KB", "--out", tmp_path, "--dry-run")
     assert (
-        "--max-memory 100KB is too little: the weights and the longest question need"
+        "--max-memory 97.7KiB is too little: the weights and the longest question need"
         in rejected(*sweep(tiny, docs), *words)
     )
 

@@ -29,12 +29,9 @@ NO_USE = (
     "nothing beyond it"
 )
 LAYERS = {
-    "gemma-3-1b": ["A method scales 1 of 6 attention layers."],  # the others slide, with their own
     "command-r7b": [
-        "A method scales 3 of 4 attention layers.",
         f"The layers that rotate {NO_USE}; log_n:layers=unrotated acts on the others.",
     ],
-    "SmolLM3-3B": ["A method scales 3 of 4 attention layers."],
     "Mistral-7B-v0.1": [f"The layers that rotate {NO_USE}."],
 }
 
@@ -51,7 +48,7 @@ def test_what_a_checkpoint_ships_and_what_a_method_acts_on(name, tmp_path):
     if name in SHIPPED:
         assert found.pop(0).startswith(f"model ships {SHIPPED[name]} native keeps it; ")
     if name == "vicuna-16k":  # and in Gemma 3 it is the window after it
-        assert found.pop(0).endswith("give --trained-length 1024 (1,024 x 4).")
+        assert found.pop(0).endswith("give --trained-length 1024 (4,096 / 4).")
     assert found == LAYERS.get(name, [])
 
 
@@ -61,6 +58,6 @@ def test_methods_that_change_nothing_or_are_equal_are_named(tiny, docs):
     given = {"model": str(tiny), "docs": str(docs), "scaling": scaling, "length": ("1x", "2x")}
     plan = make_plan(parse(None, {**given, "task": "perplexity:tail=16", "device": "cpu"}))
     assert plan_notes(plan)[-2:] == [
-        "pi:factor=1 changes nothing at 128 tokens.",
+        "none and pi:factor=1 are equal beyond the trained window and measured once.",
         "pi and pi:factor=2 are equal beyond the trained window and measured once.",
     ]
