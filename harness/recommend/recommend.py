@@ -41,7 +41,7 @@ from ropewalk.harness.reports._text import (
 )
 from ropewalk.harness.reports.verdict import for_all
 from ropewalk.harness.runs.store import REPORTS
-from ropewalk.harness.serve._export import express
+from ropewalk.harness.serve._export import how_to_serve
 from ropewalk.harness.stats.cells import records as rows_of
 from ropewalk.harness.stats.measure import SHARES
 from ropewalk.harness.sweep.backend import Backend
@@ -156,7 +156,7 @@ def recommend(
     lines, following = answer(race, standing, table), ""
     (method,) = (method for method in plan.methods if method.label == standing.recommended)
     if method.digest != FUNCTION and checkpoint is None:
-        following = express(plan.spec, method.given, data.target, to).text
+        following = how_to_serve(plan.spec, method.given, data.target, to)
     files = folder / REPORTS / "recommend.csv", folder / REPORTS / "recommend.md"
     words = [*lines, *([f"Next: {following}"] if following else [])]
     shown = display(table)

@@ -24,7 +24,7 @@ from ropewalk.harness.recommend.space import Space, closed_form, is_free, of_fac
 from ropewalk.harness.reports._text import as_text, counted, folded, page, signed
 from ropewalk.harness.reports._text import text as text_of
 from ropewalk.harness.runs.store import measured
-from ropewalk.harness.serve._export import express
+from ropewalk.harness.serve._export import how_to_serve
 from ropewalk.harness.stats.cells import records as rows_of
 from ropewalk.harness.stats.paired import Array, share
 from ropewalk.harness.stats.selection import select_means
@@ -183,7 +183,7 @@ class Search(Measurements):
             with replacing(file) as new:
                 new.write(content.encode())
         given = {one.label: str(one.given) for one in self.plan.methods} | {found: str(files[0])}
-        following = express(self.plan.spec, given[use], self.length).text
+        following = how_to_serve(self.plan.spec, given[use], self.length)
         return Tuned(method, use, text, table, following, self.folder, files)
 
     def _add(self, given: str) -> str | None:

@@ -6,12 +6,9 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.errors import UserError, foreign
@@ -25,12 +22,11 @@ from ropewalk.harness.patching.config import is_rotary, rope_of
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import Plugin, load
 from ropewalk.harness.serve import gguf, hf_code, transformers
-from ropewalk.harness.serve._parameters import AT_THE_TOP, Distance, RopeParameters, Target, forms
+from ropewalk.harness.serve._parameters import AT_THE_TOP, Distance, Target, forms
 from ropewalk.harness.sweep.spec import Spec
-from ropewalk.scaling.types import StatefulRope
 
 FORMS = {
-    "default": "the plain embedding at another base",
+    "default": "the plain embedding, with this base",
     "longrope": "longrope, the one form of any frequencies (both lists are the same)",
     "bands": "a modelling file",
 }
@@ -94,15 +90,10 @@ class Export:
 
     def __str__(self) -> str:
         """Return config, distance and command, for the model or the place that was written."""
-        target, form = self.target, FORMS.get(self.form, self.form)
-        if self.form == "default" and torch.equal(
-            target.frequencies.inv_freq, target.rope.inv_freq()
-        ):
-            form = "the plain embedding as it is"
         computed = "The numbers are stored as they were measured"
         if self.distance is not None:
             computed = f"What it computes: {self.distance}"
-        title = f"{target.label} for {self.engine}: {form}"
+        title = f"{self.target.label} for {self.engine}: {FORMS.get(self.form, self.form)}"
         compare = [f"Compare its losses while it runs: {self.doctor}"] if self.doctor else []
         return "\n".join([title, self.config, f"{computed}.", self.command, *compare])
 
@@ -137,8 +128,7 @@ def export(spec: Spec, engine: str | None) -> Export:
     check_rope(config, rope, trust_remote_code=trusted)
     (length,) = spec.lengths(rope.trained_length)
     rotation = resolve(method, rope, length)
-    if plugin is None:
-        plugin = load("engine", "hf_code" if rotation.needs_code else "transformers")
+    plugin = plugin or load("engine", "hf_code" if rotation.needs_code else "transformers")
     revision = spec.revision if commit else None
     target = Target(method, length, rope, rotation, place, config, trusted, revision)
     result = choose(target, plugin)
@@ -158,7 +148,7 @@ def choose(target: Target, engine: Plugin) -> Export:
     reasons = dict[str, list[str]]()  # the forms that each excludes
     nearest: tuple[float, str] | None = None
     try:
-        for parameters in _known_forms(target, module.NAMED):
+        for parameters in forms(target, module.NAMED):
             form = parameters["rope_type"]
             try:
                 changed = module.express(parameters, target)
@@ -178,35 +168,8 @@ def choose(target: Target, engine: Plugin) -> Export:
     raise UserError(f"{name} cannot serve {target.label} ({'; '.join(texts)}).")
 
 
-def _known_forms(target: Target, known: tuple[str, ...]) -> Iterable[RopeParameters]:
-    """Return the forms to try, the plainest first; raise ValueError where there can be none."""
-    rotation = target.rotation
-    if rotation.needs_code and "bands" in known:
-        return [{"rope_type": "bands"}]
-    if not isinstance(rotation, StatefulRope):
-        return [form for form in forms(target) if form["rope_type"] in (*known, "longrope")]
-    if "dynamic" not in known:
-        raise ValueError(
-            "only transformers has a base that follows the length step by step. Use mode=frozen, "
-            "the base of one length"
-        )
-    return [{**rotation.rope_parameters, "rope_theta": target.rope.base}]
-
-
-class Expressed(NamedTuple):
-    """The command that exports a method, and what the engine reads.
-
-    Where nothing serves the method, ``command`` and ``config`` are empty, and ``text`` has the
-    reason.
-    """
-
-    command: str
-    text: str
-    config: str = ""
-
-
-def express(spec: Spec, scaling: str, length: int, engine: str | None = None) -> Expressed:
-    """Return how to serve a method: the command that exports it, and the keys that change.
+def how_to_serve(spec: Spec, scaling: str, length: int, engine: str | None = None) -> str:
+    """Return the command that exports a method, or why nothing serves it.
 
     Without an engine it is transformers, or hf-code for a method that needs a modelling file. An
     export has no adapter, so with one the command is for the merged model.
@@ -215,16 +178,16 @@ def express(spec: Spec, scaling: str, length: int, engine: str | None = None) ->
     try:
         result = export(asked, None if engine == "hf-code" else engine)
     except UserError as error:
-        return Expressed("", f"no command serves it: {error}")
+        return f"no command serves it: {error}"
     merged = {"model": MERGED, "revision": None} if spec.adapter else {}
     words = ["ropewalk", "export", *spec.model_copy(update=merged).opened, "--scaling", scaling]
-    command = text = shlex.join([*words, "--length", str(length), "--to", result.engine])
-    if spec.adapter is not None:
-        text = (
-            f"merge the adapter {spec.adapter} into the model, which is served without it (PEFT: "
-            f"merge_and_unload, then save_pretrained into {MERGED}, the tokenizer too): {command}"
-        )
-    return Expressed(command, text, result.config)
+    command = shlex.join([*words, "--length", str(length), "--to", result.engine])
+    if spec.adapter is None:
+        return command
+    return (
+        f"merge the adapter {spec.adapter} into the model, which is served without it (PEFT: "
+        f"merge_and_unload, then save_pretrained into {MERGED}, the tokenizer too): {command}"
+    )
 
 
 def write(export: Export, out: Path, *, copy: bool) -> Path:
@@ -244,15 +207,26 @@ def write(export: Export, out: Path, *, copy: bool) -> Path:
         gguf.rewrite(Path(target.place), file, export.changed)
         return file
     with new_folder(out, "--out") as folder:
-        _fill(export, folder, copy=copy)
+        source = _fill(target, folder, copy=copy)
+        raw = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+        contents = {CONFIG: _changed_file(raw, export.changed, target)}
+        if (source / TOKENIZER).is_file():
+            tokenizer = json.loads((source / TOKENIZER).read_text(encoding="utf-8"))
+            most = tokenizer.get("model_max_length")  # above it libraries warn, or truncate
+            if isinstance(most, int) and most < target.length:
+                tokenizer["model_max_length"] = target.length
+            contents[TOKENIZER] = tokenizer
+        for name, content in contents.items():
+            with replacing(folder / name) as opened:
+                opened.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
         if export.engine == "hf-code":
             hf_code.write(folder, target)
     return out
 
 
-def _fill(export: Export, out: Path, *, copy: bool) -> None:
-    """Put weights, tokenizer and the changed config into a folder."""
-    target = export.target
+def _fill(target: Target, out: Path, *, copy: bool) -> Path:
+    """Put weights and tokenizer into a folder, and return the one that has their config."""
+    source = Path(target.place)
     if is_gguf(target.place):
         checkpoint = open_checkpoint(target.place, dtype="float32", device="cpu")
         model = load_weights(checkpoint)
@@ -262,24 +236,19 @@ def _fill(export: Export, out: Path, *, copy: bool) -> None:
         with foreign(f"the weights of {target.place} cannot be written"):
             model.save_pretrained(out)
             checkpoint.tokenizer.save_pretrained(out)
-        source = out
-    else:
-        source = _model_folder(target)
-        for file in sorted(source.iterdir()):
-            left_out = file.name in (CONFIG, TOKENIZER) or file.name.startswith(NATIVE)
-            if file.is_file() and not left_out:
-                if copy:
-                    shutil.copyfile(file.resolve(), out / file.name)
-                else:
-                    (out / file.name).symlink_to(file.resolve())
-    raw: dict[str, Any] = json.loads((source / CONFIG).read_text(encoding="utf-8"))
-    _save(out / CONFIG, _changed_file(raw, export.changed, target))
-    if (source / TOKENIZER).is_file():
-        tokenizer = json.loads((source / TOKENIZER).read_text(encoding="utf-8"))
-        most = tokenizer.get("model_max_length")  # above it libraries warn, or truncate
-        if isinstance(most, int) and most < target.length:
-            tokenizer["model_max_length"] = target.length
-        _save(out / TOKENIZER, tokenizer)
+        return out
+    if not source.is_dir():
+        with reading("files", target.place):
+            wanted = ["*.json", *TOKENIZER_FILES, "model*.safetensors"]
+            source = download(target.place, target.revision, wanted, unwanted="*/*")
+    for file in sorted(source.iterdir()):
+        left_out = file.name in (CONFIG, TOKENIZER) or file.name.startswith(NATIVE)
+        if file.is_file() and not left_out:
+            if copy:
+                shutil.copyfile(file.resolve(), out / file.name)
+            else:
+                (out / file.name).symlink_to(file.resolve())
+    return source
 
 
 def _changed_file(raw: dict[str, Any], changed: dict[str, Any], target: Target) -> dict[str, Any]:
@@ -297,21 +266,6 @@ def _changed_file(raw: dict[str, Any], changed: dict[str, Any], target: Target) 
         text |= {name: parameters[name] for name in AT_THE_TOP if name in parameters}
         text["rope_scaling"] = None if plain else parameters
     text |= {name: value for name, value in changed.items() if name not in LEGACY}
-    removed = {name for name, value in changed.items() if value is None}
-    text = {name: value for name, value in text.items() if name not in removed}
+    for name in [name for name, value in changed.items() if value is None]:
+        del text[name]
     return {**raw, "text_config": text} if inside else text
-
-
-def _model_folder(target: Target) -> Path:
-    """Return the folder of a model's files, downloaded where they are on the hub."""
-    folder = Path(target.place)
-    if folder.is_dir():
-        return folder
-    with reading("files", target.place):
-        wanted = ["*.json", *TOKENIZER_FILES, "model*.safetensors"]
-        return download(target.place, target.revision, wanted, unwanted="*/*")
-
-
-def _save(file: Path, content: dict[str, Any]) -> None:
-    with replacing(file) as opened:
-        opened.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())

@@ -90,9 +90,9 @@ class Launched:
     def answers(self, plan: Plan, work: Sequence[Batch]) -> Iterator[tuple[Item, Reply]]:
         """Return the replies to all requests; raise UserError for what the engine cannot serve."""
         check(work)
-        exports = [self._export(plan, batch) for batch in work]
-        self._ready(plan, work[0], exports[0])
-        return self._replies(plan, work, exports)
+        exported = [(batch, self._export(plan, batch)) for batch in work]
+        self._ready(plan, *exported[0])
+        return self._replies(plan, exported)
 
     def _ready(self, plan: Plan, batch: Batch, export: Export) -> Engine:
         """Return the engine that computes a batch, started unless it runs."""
@@ -106,17 +106,17 @@ class Launched:
         return self.engine
 
     def _replies(
-        self, plan: Plan, work: Sequence[Batch], exports: Sequence[Export]
+        self, plan: Plan, exported: Sequence[tuple[Batch, Export]]
     ) -> Iterator[tuple[Item, Reply]]:
-        for batch, export in zip(work, exports, strict=True):
+        for batch, export in exported:
             engine = self._ready(plan, batch, export)
             concurrency = self.spec.concurrency or engine.slots or CONCURRENCY
             try:
                 yield from replies(engine, plan, batch.items, concurrency)
             except GoneError as error:
                 raise UserError(
-                    f"{engine.name} ended while it computed {export.scaling}. {self.log} ends:"
-                    f"\n{self._log_end()}\nWhat was measured is kept; the same command continues."
+                    f"{engine.name} ended while it computed {export.scaling}. {self._log_end()}\n"
+                    "What was measured is kept; the same command continues."
                 ) from error
 
     def _export(self, plan: Plan, batch: Batch) -> Export:
@@ -163,15 +163,15 @@ class Launched:
             if self.process.poll() is not None:
                 raise UserError(
                     f"--engine {self.spec.engine} did not start for {export.scaling}. "
-                    f"{self.log} ends:\n{self._log_end()}"
+                    f"{self._log_end()}"
                 )
-            describe(self._log_end(1))
+            describe(self._log_end().rpartition("\n")[2])
             time.sleep(1)
         return connect(url)
 
-    def _log_end(self, lines: int = LINES) -> str:
-        text = self.log.read_text(encoding="utf-8", errors="replace")
-        return "\n".join(text.splitlines()[-lines:])
+    def _log_end(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join([f"{self.log} ends:", *lines[-LINES:]])
 
     def stop(self) -> None:
         """End the engine that runs, and every process that it started."""

@@ -6,7 +6,6 @@ Also how far what an engine computes is from what was measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from ropewalk.harness.errors import reason
 from ropewalk.harness.patching.config import DUAL_CHUNK, FULL, ORIGINAL
 from ropewalk.harness.plugins import Plugin
 from ropewalk.scaling import native
-from ropewalk.scaling.types import Frequencies, Rope, Rotation
+from ropewalk.scaling.types import Frequencies, Rope, Rotation, StatefulRope
 
 RopeParameters = dict[str, Any]  # a scaling as Hugging Face writes it: rope_type and its parameters
 NEGLIGIBLE = 1e-12  # radians at the last token: a pair that turns less counts as not turning
@@ -50,7 +49,7 @@ class Target:
     @property
     def label(self) -> str:
         """Return what is exported in words: "yarn at 4,096 tokens"."""
-        return f"{self.method.label} at {self.length:,} token{'s' * (self.length > 1)}"
+        return f"{self.method.label} at {self.length:,} tokens"
 
     @property
     def text(self) -> Any:
@@ -113,25 +112,33 @@ class Distance:
         return self.units <= 128 and self.factor <= 1e-6
 
     def __str__(self) -> str:
-        left, units = self.pairs - self.equal, math.ceil(self.units)
-        text = f"{self.equal if left else 'all'} of {self.pairs} frequencies are bit-identical to "
-        text += "the measured ones"
-        if left:
-            other = "other differs" if left == 1 else "others differ"
-            text += f", the {other} by at most {units} unit{'s' * (units > 1)} in the last place"
-        same = f"differs by {self.factor:.2g}" if self.factor else "is the same"
-        return f"{text}; the attention factor {same}"
+        return (
+            f"{self.equal} of {self.pairs} frequencies are bit-identical to the measured ones "
+            f"(largest difference in units in the last place: {math.ceil(self.units)}); the "
+            f"attention factor differs by {self.factor:.2g}"
+        )
 
 
-def forms(target: Target) -> list[RopeParameters]:
-    """Return the forms that may be this rotation, the plainest first.
+def forms(target: Target, types: tuple[str, ...]) -> list[RopeParameters]:
+    """Return the forms that may be this rotation for an engine, the plainest first.
 
-    Another base and a single factor are found from the numbers, so a user's method or ``on=`` may
-    give them. yarn and llama3 are found from the method's name and options. The last form,
-    longrope, holds any frequencies: an engine's rule for choosing between its two lists, which
-    differs in each, has no effect on equal ones.
+    ``types`` are the rope types that the engine reads by name. Another base and a single factor are
+    found from the numbers, so a user's method or ``on=`` may give them. yarn and llama3 are found
+    from the method's name and options. The last form, longrope, holds any frequencies: an engine's
+    rule for choosing between its two lists, which differs in each, has no effect on equal ones.
+    Raises ValueError where there can be none.
     """
-    rope, measured, window = target.rope, target.frequencies, "original_max_position_embeddings"
+    rope, rotation = target.rope, target.rotation
+    if rotation.needs_code and "bands" in types:
+        return [{"rope_type": "bands"}]
+    if isinstance(rotation, StatefulRope):
+        if "dynamic" in types:
+            return [{**rotation.rope_parameters, "rope_theta": rope.base}]
+        raise ValueError(
+            "only transformers has a base that follows the length step by step. Use mode=frozen, "
+            "the base of one length"
+        )
+    measured = target.frequencies
     method = target.method.module.__name__.rpartition(".")[2]
     options = target.method.arguments if target.method.digest is None else {}
     if method == "native" and (kind := native.shipped_type(rope)) in ("yarn", "llama3"):
@@ -143,7 +150,7 @@ def forms(target: Target) -> list[RopeParameters]:
             found.append({"rope_type": "default", "rope_theta": base})
         if (linear := _linear_factor(measured.inv_freq, rope, factor)) is not None:
             found.append({"rope_type": "linear", "rope_theta": rope.base, "factor": linear})
-    scaled = {"rope_theta": rope.base, window: rope.trained_length, "factor": factor}
+    scaled = {"rope_theta": rope.base, ORIGINAL: rope.trained_length, "factor": factor}
     if method == "yarn" and options.get("ramp") == "code":
         named = {name: options[name] for name in ("beta_fast", "beta_slow", "truncate")}
         named["attention_factor"] = measured.attention_factor
@@ -164,10 +171,11 @@ def forms(target: Target) -> list[RopeParameters]:
         "attention_factor": scale,  # read by transformers; vLLM and SGLang read the next two
         "short_mscale": scale,
         "long_mscale": scale,
-        window: rope.trained_length,
+        ORIGINAL: rope.trained_length,
         "factor": rope.stretch(target.length),
     }
-    return [form for form in [*found, longrope] if _outside(form, target)]
+    known = [form for form in [*found, longrope] if form["rope_type"] in (*types, "longrope")]
+    return [form for form in known if _outside(form, target)]
 
 
 def _outside(form: RopeParameters, target: Target) -> bool:
@@ -212,24 +220,19 @@ def _linear_factor(inv_freq: torch.Tensor, rope: Rope, expected: float) -> float
     return expected if abs(expected / mean - 1) < 1e-6 else mean
 
 
-def full_attention(parameters: Mapping[str, Any]) -> Any:
-    """Return rope parameters, those of full attention where there is one set per layer type."""
-    return parameters.get(FULL, parameters)
-
-
 def changes(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     """Return the changed keys of config.json, as transformers 5 writes them.
 
     Raises ValueError for a scaling that the model's config class rejects: no engine could load it.
     """
     shipped, new = target.text.rope_parameters, dict(parameters)
-    own = full_attention(shipped)  # whose other keys are of the embedding itself
+    own = shipped.get(FULL, shipped)  # whose other keys are of the embedding itself
     new |= {name: own[name] for name in ("partial_rotary_factor", *SECTIONS) if name in own}
     changed: dict[str, Any] = {"max_position_embeddings": target.length}
     given = target.text.to_dict()
     changed |= {k: target.length for k in LIMITS if (given.get(k) or target.length) < target.length}
-    if getattr(target.text, "original_max_position_embeddings", None):  # Phi 3 reads it
-        changed["original_max_position_embeddings"] = target.rope.trained_length
+    if getattr(target.text, ORIGINAL, None):  # Phi 3 reads it
+        changed[ORIGINAL] = target.rope.trained_length
     changed["rope_parameters"] = {**shipped, FULL: new} if target.per_layer_type else new
     if DUAL_CHUNK in target.rope.shipped:  # vLLM and SGLang would build its rotary class
         changed[DUAL_CHUNK] = None

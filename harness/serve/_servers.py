@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ropewalk.harness.patching.config import ORIGINAL
 from ropewalk.harness.serve._parameters import (
     SECTIONS,
     RopeParameters,
@@ -37,6 +38,7 @@ class Server:
         line: the command, with ``{place}`` and ``{length}``.
         spell: returns a scaling with the engine's own keys; raises ValueError for what these cannot
             express.
+        heard: returns transformers' words for the keys that a class of the engine reads.
         only: the one rope type that a class reads, for model types whose class does not read all.
         families: the model types whose class reads a scaling; empty for all.
         beside: keys that are written beside ``rope_parameters`` too.
@@ -46,6 +48,7 @@ class Server:
     name: str
     line: str
     spell: Callable[[RopeParameters, Target], RopeParameters]
+    heard: Callable[[RopeParameters, Target], RopeParameters] = lambda parameters, _: parameters
     only: Mapping[str, str] = field(default_factory=dict)
     families: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
@@ -76,6 +79,18 @@ class Server:
                 new.pop(name, None)
         return changed | {name: new[name] for name in self.beside if name in new}
 
+    def computed(self, changed: dict[str, Any], target: Target) -> Frequencies:
+        """Return the frequencies in transformers' order of operations, as vLLM and SGLang do.
+
+        For longrope, they read the attention factor from a key of their own.
+        """
+        parameters = self.heard(dict(changed["rope_parameters"]), target)
+        if parameters["rope_type"] == "longrope":
+            parameters["attention_factor"] = parameters.get("long_mscale")
+        base, rope = float(parameters["rope_theta"]), target.rope
+        trained = int(parameters.get(ORIGINAL) or rope.trained_length)
+        return native.frequencies(Rope(rope.rotary_dim, base, trained, parameters), trained + 1)
+
     def command(self, changed: dict[str, Any], place: str, target: Target) -> str:
         """Return the command that serves a model, overriding its config where it lies."""
         words = []
@@ -87,15 +102,3 @@ class Server:
             words.append("--language-model-only")  # images would be rotated as text
         line = self.line.format(place=shlex.quote(place), length=target.length)
         return " ".join([line, *map(shlex.quote, words)]) + " --trust-remote-code" * target.trusted
-
-
-def torch_frequencies(parameters: RopeParameters, target: Target) -> Frequencies:
-    """Return the frequencies in transformers' order of operations, which vLLM and SGLang share.
-
-    For longrope, they read the attention factor from a key of their own.
-    """
-    if parameters["rope_type"] == "longrope":
-        parameters = {**parameters, "attention_factor": parameters.get("long_mscale")}
-    rope, window = target.rope, parameters.get("original_max_position_embeddings")
-    base, trained = float(parameters["rope_theta"]), int(window or rope.trained_length)
-    return native.frequencies(Rope(rope.rotary_dim, base, trained, parameters), trained + 1)

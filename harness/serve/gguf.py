@@ -12,6 +12,7 @@ import torch
 
 from ropewalk.harness.files import replacing
 from ropewalk.harness.models.gguf import header, is_gguf
+from ropewalk.harness.patching.config import ORIGINAL
 from ropewalk.harness.serve._parameters import RopeParameters, Target, check_one_embedding
 from ropewalk.scaling.types import Frequencies
 
@@ -20,7 +21,6 @@ READ = ("exaone", "granite", "llama", "mistral", "mistral3")  # these load the t
 TENSOR = "rope_freqs.weight"
 SCALING, BASE, WINDOW = "rope.scaling.", "rope.freq_base", "context_length"
 KINDS: dict[type, str] = {str: "STRING", int: "UINT32", float: "FLOAT32"}
-FLAGS: dict[type, str] = {str: "str", int: "int", float: "float"}
 
 
 def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
             **keys,
             f"{SCALING}type": "yarn",
             f"{SCALING}factor": parameters["factor"],
-            f"{SCALING}original_context_length": parameters["original_max_position_embeddings"],
+            f"{SCALING}original_context_length": parameters[ORIGINAL],
             f"{SCALING}yarn_beta_fast": float(parameters.get("beta_fast") or 32.0),
             f"{SCALING}yarn_beta_slow": float(parameters.get("beta_slow") or 1.0),
             f"{SCALING}attn_factor": attention / own,
@@ -84,20 +84,16 @@ def command(changed: dict[str, Any], place: str, target: Target) -> str:
     Not the flags for rotary embeddings: sliding layers do not read them, and the server admits no
     more tokens than the window in the file.
     """
+    new = f"llama-server -m NEW.gguf -c {target.length}, with NEW.gguf written by --out NEW.gguf"
     if not is_gguf(target.place):
-        return (
-            f"llama-server -m NEW.gguf -c {target.length}, with NEW.gguf written by --out NEW.gguf "
-            "from the model's GGUF file, which llama.cpp's convert_hf_to_gguf.py makes"
-        )
+        return f"{new} from the model's GGUF file, which llama.cpp's convert_hf_to_gguf.py makes"
+    if place == target.place and TENSOR in changed:
+        return new
     line = f"llama-server -m {shlex.quote(place)} -c {target.length}"
     if place != target.place:
         return line
-    if TENSOR in changed:
-        return (
-            f"llama-server -m NEW.gguf -c {target.length}, with NEW.gguf written by --out NEW.gguf"
-        )
     arch = header(place)[0]["general.architecture"]
-    keys = (f"{arch}.{name}={FLAGS[type(v)]}:{v}" for name, v in changed.items())
+    keys = (f"{arch}.{name}={type(value).__name__}:{value}" for name, value in changed.items())
     return f"{line} --override-kv {','.join(keys)}"
 
 

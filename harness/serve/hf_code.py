@@ -37,6 +37,8 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
             f"it has sliding layers, which see {window:,} tokens, and the modelling file has no "
             f"sliding layers: it can serve {window:,} tokens at most"
         )
+    if not target.rotation.per_layer and target.rotation.as_bands(target.length).scaled_in != "all":
+        raise ValueError("the modelling file scales the queries of all layers alike")
     plain = changes({"rope_type": "default", "rope_theta": target.rope.base}, target)
     named = {"AutoModelForCausalLM": f"{FILE.removesuffix('.py')}.{CLASS}"}
     return {**plain, "architectures": [CLASS], "auto_map": named}
@@ -73,8 +75,6 @@ def _arrays(target: Target) -> dict[str, Any]:
         return {"inv_freq": np.stack(rows), "factor": np.array(factors)}
     bands = target.rotation.as_bands(target.length)
     arrays: dict[str, Any] = {"length": bands.length}
-    if bands.scaled_in != "all":
-        raise ValueError("the modelling file scales the queries of all layers alike")
     if bands.query_scale is not None:
         arrays["query_scale"] = bands.query_scale.numpy()
     for index, band in enumerate(bands.bands):

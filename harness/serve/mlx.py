@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ropewalk.harness.patching.config import ORIGINAL
 from ropewalk.harness.serve import _servers
 from ropewalk.harness.serve._parameters import RopeParameters, Target
 from ropewalk.scaling import _ramp
@@ -27,7 +28,7 @@ def _spell(parameters: RopeParameters, target: Target) -> RopeParameters:
                 f"its longrope has no attention factor below 1, and the method's is {attention:.4g}"
             )
         window = target.length ** (1 / attention**2) if attention > 1 else target.length
-        return {**parameters, "original_max_position_embeddings": window}
+        return {**parameters, ORIGINAL: window}
     if parameters["rope_type"] == "yarn":
         if not parameters.get("truncate", True):
             raise ValueError("its yarn always rounds the bounds of the ramp")
@@ -56,7 +57,7 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     """
     changed = SERVER.express(parameters, target)
     if parameters["rope_type"] == "longrope":
-        changed["original_max_position_embeddings"] = target.rope.trained_length
+        changed[ORIGINAL] = target.rope.trained_length
     new = changed["rope_parameters"]
     return {**changed, "rope_theta": new["rope_theta"], "rope_scaling": new}
 
@@ -64,38 +65,29 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
 def computed(changed: dict[str, Any], target: Target) -> Frequencies:
     """Return its frequencies: float32, of longrope and yarn the inverse of tokens per radian."""
     parameters = changed["rope_scaling"]
-    kind, base = parameters["rope_type"], float(parameters["rope_theta"])
-    pairs = target.rope.rotary_dim // 2
-    power = np.float32(base) ** (
-        np.arange(0, 2 * pairs, 2, dtype=np.float32) / np.float32(2 * pairs)
-    )
-    scale = 1.0
-    if kind in ("default", "linear"):
-        step = np.float32(math.log(base)) / np.float32(pairs)
-        inv_freq = np.exp(np.arange(0, -pairs, -1, dtype=np.float32) * step)
-        inv_freq = inv_freq * np.float32(1 / parameters.get("factor", 1.0))
-    elif kind == "longrope":
-        inv_freq = 1 / (np.array(parameters["long_factor"], dtype=np.float32) * power)
-        window = parameters["original_max_position_embeddings"]
-        ratio = math.log(target.length / window) / math.log(window)
-        scale = math.sqrt(1 + ratio) if target.length > window else 1.0
-    else:
-        inv_freq, scale = _blended(parameters, power, target.rope)
+    base, pairs = float(parameters["rope_theta"]), target.rope.rotary_dim // 2
+    exponents = np.arange(0, 2 * pairs, 2, dtype=np.float32) / np.float32(2 * pairs)
+    power, window = np.float32(base) ** exponents, parameters.get(ORIGINAL)
+    factor, scale = np.float32(parameters.get("factor", 1.0)), 1.0
+    match parameters["rope_type"]:
+        case "longrope":
+            inv_freq = 1 / (np.array(parameters["long_factor"], dtype=np.float32) * power)
+            ratio = math.log(target.length / window) / math.log(window)
+            scale = math.sqrt(1 + ratio) if target.length > window else 1.0
+        case "yarn":
+            slow, fast = parameters["beta_slow"], parameters["beta_fast"]
+            geometry = Rope(target.rope.rotary_dim, base, int(window))
+            kept = _ramp.by_index(geometry, slow, fast, truncate=True).numpy()
+            slower = factor * power
+            inv_freq = 1 / ((slower * power) / (slower * kept + power * (1 - kept)))
+            scale = 0.1 * parameters["mscale"] * math.log(parameters["factor"]) + 1.0
+        case "llama3":
+            low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
+            ratios = window / (2 * np.pi * power)
+            smooth = ((ratios - low) / (high - low)).astype(np.float32).clip(0, 1)
+            inv_freq = 1 / (power / ((1 - smooth) / factor + smooth))
+        case _:
+            step = np.float32(math.log(base)) / np.float32(pairs)
+            inv_freq = np.exp(np.arange(0, -pairs, -1, dtype=np.float32) * step)
+            inv_freq = inv_freq * np.float32(1 / parameters.get("factor", 1.0))
     return Frequencies(torch.from_numpy(inv_freq.astype(np.float32)), scale)
-
-
-def _blended(parameters: RopeParameters, power: Any, rope: Rope) -> tuple[Any, float]:
-    """Return the frequencies of yarn and llama3, which mix tokens per radian."""
-    factor = np.float32(parameters["factor"])
-    window = parameters["original_max_position_embeddings"]
-    geometry = Rope(rope.rotary_dim, float(parameters["rope_theta"]), int(window))
-    if parameters["rope_type"] == "yarn":
-        slow, fast = parameters["beta_slow"], parameters["beta_fast"]
-        kept = _ramp.by_index(geometry, slow, fast, truncate=True).numpy()
-        slower = factor * power
-        mixed = (slower * power) / (slower * kept + power * (1 - kept))
-        return 1 / mixed, 0.1 * parameters["mscale"] * math.log(parameters["factor"]) + 1.0
-    waves = 2 * np.pi * power
-    low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
-    smooth = ((window / waves - low) / (high - low)).astype(np.float32).clip(0, 1)
-    return 1 / (power / ((1 - smooth) / factor + smooth)), 1.0

@@ -8,7 +8,6 @@ from typing import Any
 from ropewalk.harness.patching.config import ORIGINAL
 from ropewalk.harness.serve import _servers
 from ropewalk.harness.serve._parameters import AT_THE_TOP, RopeParameters, Target
-from ropewalk.scaling.types import Frequencies
 
 # What else its yarn reads, with the values that change nothing: a command adds its keys to those of
 # the checkpoint.
@@ -29,11 +28,20 @@ def _spell(parameters: RopeParameters, target: Target) -> RopeParameters:
     return {**parameters, "attn_factor": extra, **unused}
 
 
+def _heard(parameters: RopeParameters, target: Target) -> RopeParameters:
+    if parameters["rope_type"] == "yarn":
+        parameters["attention_factor"] = _gain(parameters["factor"]) * parameters["attn_factor"]
+    if target.config.model_type in WHOLE:
+        parameters["rope_theta"] = int(parameters["rope_theta"])
+    return parameters
+
+
 SERVER = _servers.Server(
     name="SGLang",
     line="python -m sglang.launch_server --model-path {place} --context-length {length}",
     flag="--json-model-override-args",
     spell=_spell,
+    heard=_heard,
     # Model types whose class in SGLang 0.5.23 passes no scaling to its rotary embedding (DeepSeek's
     # turn every scaling into their own yarn).
     only=dict.fromkeys(
@@ -47,6 +55,7 @@ SERVER = _servers.Server(
     beside=AT_THE_TOP,
 )  # fmt: skip
 NAMED, OVERRIDES = _servers.NAMED, True
+computed = SERVER.computed
 
 
 def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
@@ -60,16 +69,6 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
         for keys in (changed, changed["rope_parameters"]):
             keys |= {ORIGINAL: target.length} if ORIGINAL in keys else {}
     return changed
-
-
-def computed(changed: dict[str, Any], target: Target) -> Frequencies:
-    """Return its frequencies and its attention factor."""
-    parameters = dict(changed["rope_parameters"])
-    if parameters["rope_type"] == "yarn":
-        parameters["attention_factor"] = _gain(parameters["factor"]) * parameters["attn_factor"]
-    if target.config.model_type in WHOLE:
-        parameters["rope_theta"] = int(parameters["rope_theta"])
-    return _servers.torch_frequencies(parameters, target)
 
 
 def command(changed: dict[str, Any], place: str, target: Target) -> str:

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import ropewalk as rw
+from ropewalk.harness.models.checkpoint import open_checkpoint
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
 from ropewalk.harness.serve._doctor import config_findings
@@ -46,13 +47,11 @@ def examined(ropewalk: Ropewalk, tmp_path: Path, docs: Path) -> Callable[..., Ou
 @pytest.mark.parametrize("keys", [
     {}, {"rope_parameters": YARN, "max_position_embeddings": 256}, {"rope_parameters": LONGROPE},
 ])  # fmt: skip
-def test_a_healthy_model_has_three_lines(keys, examined):
+def test_a_healthy_model_passes(keys, examined):
     done = examined(**keys)
     assert done.status == 0, done.out
-    assert [line.split()[:2] for line in done.out.splitlines()] == [
-        ["✓", "config"], ["✓", "layers"], ["✓", "cache"],
-    ]  # fmt: skip
-    assert "2 of 2 attention layers" in done.out
+    passed = [line.split()[1] for line in done.out.splitlines() if line.startswith("✓")]
+    assert passed == ["config", "layers", "cache"]
 
 
 @pytest.mark.parametrize(("keys", "words"), [
@@ -68,9 +67,8 @@ def test_a_healthy_model_has_three_lines(keys, examined):
     ({"rope_parameters": YARN, "rope_theta": 5e5}, "one or the other"),
 ])  # fmt: skip
 def test_a_config_that_means_something_else(keys, words, tiny, tmp_path):
-    shutil.copy(tiny / "config.json", tmp_path)
-    config = AutoConfig.from_pretrained(written(tmp_path, keys))
-    found = config_findings(str(tmp_path), None, config, trusted=False)
+    folder = written(shutil.copytree(tiny, tmp_path / "m"), keys)
+    found = config_findings(open_checkpoint(str(folder), device="cpu"))
     assert {one.verdict for one in found} == {"failed"}
     assert words in " ".join(one.text for one in found)
 
@@ -79,9 +77,9 @@ def test_a_base_under_the_name_of_its_class_is_read(tmp_path):
     """GPT-NeoX (Pythia) writes rotary_emb_base, and transformers takes the base from it."""
     told = {"model_type": "gpt_neox", "hidden_size": 32, "num_attention_heads": 2,
             "num_hidden_layers": 2, "rotary_emb_base": 25_000, "rotary_pct": 0.5}  # fmt: skip
+    tiny_tokenizer().save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(told))
-    config = AutoConfig.from_pretrained(tmp_path)
-    (found,) = config_findings(str(tmp_path), None, config, trusted=False)
+    (found,) = config_findings(open_checkpoint(str(tmp_path), device="cpu"))
     assert (found.verdict, "base 25000," in found.text) == ("passed", True), found.text
 
 
@@ -102,7 +100,7 @@ def test_keys_of_an_older_base_are_found_in_the_cache(kind, examined):
     ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, (),
      "✗ cache   1,536 tokens, the last 64 one by one"),
     ({}, ("--scaling", "pi", "--length", "512"),
-     "past the trained window of 1,024 tokens nothing was compared: --length is 512"),
+     "nothing was compared past the window of 1,024 tokens"),
 ])  # fmt: skip
 def test_the_cache_is_checked_past_the_window_or_it_is_said_where_not(keys, words, told, examined):
     """A type that changes at 1024 tokens is found there; 48 tokens said that all is well."""
@@ -115,7 +113,6 @@ def test_a_stateful_method_is_examined_and_not_the_model_without_it(examined, ti
     served = ("--scaling", "dynamic_ntk:mode=transformers", "--length", "4x")
     done = examined(*served)
     assert done.status == 1
-    assert "acts on 2 of 2 attention layers; the model's own class computes it" in done.out
     assert "✗ cache   96 tokens" in done.out
     model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
     ids = tiny_tokenizer()((docs / "document-0.txt").read_text()[:200]).input_ids
@@ -130,22 +127,8 @@ def test_a_stateful_method_is_examined_and_not_the_model_without_it(examined, ti
 @pytest.mark.slow
 def test_a_method_that_changes_nothing_at_its_length_does_not_act(examined):
     done = examined("--scaling", "yarn")
-    assert (done.status, "acts on" in done.out) == (0, False), done.out
-    assert "at 64 tokens yarn is the plain model: its factor is 1 there" in done.out
-
-
-def test_layers_that_see_far_without_a_rotary_embedding(ropewalk, docs, tmp_path):
-    config = AutoConfig.for_model(
-        "cohere2", hidden_size=32, intermediate_size=48, num_hidden_layers=2, vocab_size=300,
-        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=WINDOW,
-        sliding_window=16, layer_types=["sliding_attention", "full_attention"], bos_token_id=0,
-        eos_token_id=0, pad_token_id=None,
-    )  # fmt: skip
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "m")
-    tiny_tokenizer().save_pretrained(tmp_path / "m")
-    done = ropewalk("doctor", tmp_path / "m", "--docs", docs, "--scaling", "yarn:factor=4")
-    assert done.status == 1
-    assert "no layer that sees the whole context has a rotary embedding" in done.out
+    assert done.status == 0, done.out
+    assert "at 64 tokens yarn is the plain model; name a longer --length or factor=" in done.out
 
 
 ASKED = ("--scaling", "yarn:factor=4", "--length", "4x", "--server")
@@ -202,7 +185,7 @@ def test_a_model_without_a_rotary_embedding_is_examined(tmp_path, docs, ropewalk
     tiny_tokenizer().save_pretrained(tmp_path / "m")
     done = ropewalk("doctor", tmp_path / "m", "--docs", docs)
     assert done.status == 0, done.out + done.err
-    assert "· layers  gpt2 has no rotary embedding: no scaling acts on it" in done.out
+    assert "· layers  m has no rotary embedding: only methods that scale queries" in done.out
     assert "✓ cache   48 tokens" in done.out
     assert "no rotary embedding that yarn could change" in rejected(
         "doctor", tmp_path / "m", "--docs", docs, "--scaling", "yarn"
