@@ -87,15 +87,15 @@ def passkey_row(source: TaskContext, recipe: Recipe, least: int, draw: Random) -
     length = draw.randint(least, recipe.window)
     key, depth, filler = draw.randrange(10_000, 100_000), draw.random(), draw.choice(FILLERS)
     trial = prompt(source, length, key, depth, filler=filler, draw=draw)
-    tokens, start = trial.tokens, trial.start
+    tokens, start = list(trial.tokens), trial.start
     weights = [1.0 if filler == "documents" else 0.2] * start
     weights += [recipe.answer_weight] * (length - start)
     rest = recipe.window - length
     if rest > 0:
         more = [*source.encode(".\n"), *text_row(source, recipe.window, draw).tokens[1:]]
-        tokens += tuple(more[:rest])
+        tokens += more[:rest]
         weights += [recipe.answer_weight, *[1.0] * (rest - 1)]
-    return Row(list(tokens), weights)
+    return Row(tokens, weights)
 
 
 def span_row(source: TaskContext, recipe: Recipe, draw: Random) -> Row:
@@ -150,7 +150,7 @@ def read_texts(tokenizer: Any, documents: Sequence[tuple[str, str]], window: int
     source = make_context(tokenizer, lambda: documents, window)
     watched = make_context(tokenizer, held_out, window)
     frame, needle = framed(source, 10_000)
-    return Texts(source, watched, frame.taken(0) + len(needle))
+    return Texts(source, watched, frame.taken + len(needle))
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:

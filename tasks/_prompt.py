@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -11,12 +11,14 @@ from random import Random
 from typing import Literal
 from uuid import UUID
 
-from ropewalk.tasks.types import TaskContext
+from ropewalk.tasks.types import Fact, Generate, Loglikelihood, TaskContext
 
 Kind = Literal["words", "numbers", "uuids", "ten_digits"]
 Chat = bool | Literal["direct", "think"]  # in a chat: without reasoning, or after it
+Form = Literal["text", "argmax"]  # an answer that is written, or scored token by token
 THINKING = 1024  # tokens that a model may think in before its answer
 THOUGHT = "</think>"  # what ends its reasoning
+BETWEEN = ", "  # answers in a record
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 FILLER = (
     "The grass is green.",
@@ -29,16 +31,66 @@ FILLER = (
 
 @dataclass(frozen=True)
 class Frame:
-    """The tokens before a context and after it, and those of the answer."""
+    """The tokens before a context and after it, and those of the answer.
+
+    An answer is written in up to ``new`` tokens, after up to ``thinking`` ones. Where ``new`` is 0
+    the tokens ``answer`` are scored as targets.
+    """
 
     head: list[int]
     tail: list[int]
     answer: list[int]
-    thinking: int = 0  # tokens before the answer
+    new: int = 0
+    thinking: int = 0
 
-    def taken(self, new: int) -> int:
-        """Return its tokens with ``new`` ones after it; where these are 0, with the answer."""
-        return len(self.head) + len(self.tail) + self.thinking + (new or len(self.answer))
+    @property
+    def taken(self) -> int:
+        """The tokens of a prompt and its answer without the context."""
+        return len(self.head) + len(self.tail) + self.thinking + (self.new or len(self.answer))
+
+    def room(self, length: int, hidden: int = 0) -> int:
+        """Return how many tokens a context has in a prompt of ``length``.
+
+        Raises ValueError, with the least length, where its ``hidden`` tokens do not fit.
+        """
+        if length < (least := self.taken + hidden):
+            raise ValueError(
+                f"a prompt and its answer need at least {least} tokens; --length {length} is too"
+                " short"
+            )
+        return length - self.taken
+
+    def hide(
+        self,
+        length: int,
+        pieces: Iterable[Sequence[int]],
+        needles: Sequence[tuple[float, Sequence[int]]],
+        end: Sequence[int] = (),
+        more: int = 0,
+    ) -> tuple[list[int], list[int]]:
+        """Return a context, as ``inserted`` makes it, and where in the prompt each needle begins.
+
+        Raises ValueError, with the least length, where the needles do not fit.
+        """
+        space = self.room(length, sum(len(needle) for _, needle in needles) + more)
+        tokens, starts = inserted(pieces, needles, space, end, more)
+        return tokens, [len(self.head) + start for start in starts]
+
+    def request(
+        self,
+        doc_id: str,
+        middle: Sequence[int],
+        facts: Mapping[str, Fact],
+        stop: tuple[str, ...] = (),
+    ) -> Loglikelihood | Generate:
+        """Return the request whose context is ``middle``; reasoning ends at no string of stop."""
+        prompt = [*self.head, *middle, *self.tail]
+        if self.thinking:
+            stop, facts = (), {**facts, "thinking": "on"}
+        if self.new:
+            new = self.new + self.thinking
+            return Generate(prompt, new, stop, doc_id=doc_id, metadata=facts)
+        return Loglikelihood([*prompt, *self.answer], len(prompt), doc_id=doc_id, metadata=facts)
 
 
 def around(
@@ -48,6 +100,7 @@ def around(
     reply: str,
     answer: str = "",
     *,
+    new: int = 0,
     chat: Chat = False,
 ) -> Frame:
     """Return the tokens around a context; in a chat ``reply`` begins the assistant's message.
@@ -60,7 +113,12 @@ def around(
         head, generation, space = context.chat(before, None if chat is True else chat == "think")
         message, stem = [*continued(context, after), *generation], space + reply.lstrip()
         if chat == "think":
-            return Frame(head, message, [], THINKING)
+            if not new:
+                raise ValueError(
+                    "chat=think needs an answer that is written; use chat=direct, or a task that"
+                    " writes, such as niah"
+                )
+            return Frame(head, message, [], new, THINKING)
     else:
         head, stem = [*context.opening, *context.encode(before)], after + reply
     question = continued(context, stem)
@@ -75,7 +133,7 @@ def around(
             f"the tokenizer cannot write {answer.strip()}:"
             f" it reads back as {context.decode(said)!r}"
         )
-    return Frame(head, [*message, *question], said)
+    return Frame(head, [*message, *question], said, new)
 
 
 def inserted(
@@ -90,7 +148,7 @@ def inserted(
     A needle lies between the two pieces that are nearest to its depth (0 before all, 1 after all
     that are whole). Only the last piece is cut, and then ends with ``end``. ``more`` changes only
     the end: the needles keep the places that they would have in a text shorter by ``more`` tokens.
-    Raises ValueError if needles or pieces do not fill the room.
+    Raises ValueError if the pieces do not fill the room.
     """
     free = room - sum(len(needle) for _, needle in needles)
     tokens: list[int] = []
@@ -100,10 +158,8 @@ def inserted(
             break
         tokens += piece
         bounds.append(len(tokens))
-    if not 0 <= free <= len(tokens):
-        raise ValueError(
-            f"{free} tokens are left for the text around what it hides; it has {len(tokens)}"
-        )
+    if free > len(tokens):
+        raise ValueError(f"the text around what it hides has {len(tokens)} of {free} tokens")
     if bounds[-1] > free and len(end) <= free - bounds[-2]:
         tokens[free - len(end) : free] = end
     least = free - more
@@ -117,6 +173,32 @@ def inserted(
         done, starts[place] = cuts[place], len(text)
         text += needles[place][1]
     return text + tokens[done:free], starts
+
+
+def grid(depths: int, trials: int) -> Iterator[tuple[float, int, str]]:
+    """Yield every depth, the trial, and a name of its own; the depths are evenly spaced."""
+    digits = max(2, len(str(depths)))
+    for index in range(depths):
+        depth = index / (depths - 1) if depths > 1 else 0.5
+        for trial in range(trials):
+            yield depth, trial, f"depth {depth:.{digits}f} trial {trial}"
+
+
+def check_counts(**counts: int) -> None:
+    """Raise ValueError for an option below 1."""
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name}={count} is not 1 or more")
+
+
+def check_new(context: TaskContext, new: int, answers: Sequence[str]) -> None:
+    """Raise ValueError where ``new`` tokens cannot hold all of several answers."""
+    least = len(continued(context, f" {' '.join(answers)}"))
+    if new < least:
+        raise ValueError(
+            f"new={new} tokens cannot hold {len(answers)} answers, which take {least} or more: give"
+            f" new={2 * least}"
+        )
 
 
 def continued(context: TaskContext, text: str) -> list[int]:

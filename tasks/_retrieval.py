@@ -1,21 +1,18 @@
-"""Request what a prompt hides, as a text or as targets, and score the share that is found."""
+"""Grade what a model says by the answers in it, and score the share that is found."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import Literal
 
 from ropewalk.tasks._intervals import macro_average
-from ropewalk.tasks._prompt import THOUGHT, Frame, continued
+from ropewalk.tasks._prompt import BETWEEN, THOUGHT
 from ropewalk.tasks.types import (
     Fact,
-    Generate,
     Generated,
     Group,
     GroupResponse,
-    Loglikelihood,
     LoglikelihoodResponse,
     Request,
     Response,
@@ -24,69 +21,9 @@ from ropewalk.tasks.types import (
     TaskContext,
 )
 
-Form = Literal["text", "argmax"]
 SHOWN = 400  # characters of a text that a record keeps
 MORE = "…"  # after them, where the text goes on
-BETWEEN = ", "  # answers in a record
 QUOTE = ' "\n'  # what may stand before an answer
-
-
-def check_trials(trials: int, depths: int = 1, *, new: int = 1) -> None:
-    """Raise ValueError for a count below 1."""
-    for name, count in (("trials", trials), ("depths", depths), ("new", new)):
-        if count < 1:
-            raise ValueError(f"{name}={count} is not 1 or more")
-
-
-def check_new(context: TaskContext, new: int, answers: Sequence[str]) -> None:
-    """Raise ValueError where ``new`` tokens cannot hold all of several answers."""
-    least = len(continued(context, f" {' '.join(answers)}"))
-    if new < least:
-        raise ValueError(
-            f"new={new} tokens cannot hold {len(answers)} answers, which take {least} or more: give"
-            f" new={2 * least}"
-        )
-
-
-def grid(depths: int, trials: int) -> Iterator[tuple[float, int, str]]:
-    """Yield every depth, the trial, and a name of its own; the depths are evenly spaced."""
-    digits = max(2, len(str(depths)))
-    for index in range(depths):
-        depth = index / (depths - 1) if depths > 1 else 0.5
-        for trial in range(trials):
-            yield depth, trial, f"depth {depth:.{digits}f} trial {trial}"
-
-
-def room(length: int, around: int, hidden: int = 0) -> int:
-    """Return how many tokens are left beside ``around`` those of a frame and what follows it.
-
-    Raises ValueError, with the least length, where the ``hidden`` tokens do not fit.
-    """
-    if length <= around + hidden:
-        least = around + hidden + 1
-        raise ValueError(
-            f"a prompt and its answer need at least {least} tokens; --length {length} is too short"
-        )
-    return length - around
-
-
-def make_request(
-    doc_id: str,
-    frame: Frame,
-    middle: Sequence[int],
-    metadata: Mapping[str, Fact],
-    new: int,
-    stop: tuple[str, ...] = (),
-) -> Loglikelihood | Generate:
-    """Return a request for a text of up to ``new`` tokens; of 0, for the answer as targets."""
-    prompt = [*frame.head, *middle, *frame.tail]
-    if frame.thinking:
-        if not new:
-            raise ValueError("chat=think needs an answer that is written, with new=TOKENS")
-        new, stop, metadata = new + frame.thinking, (), {**metadata, "thinking": "on"}
-    if new:
-        return Generate(prompt, new, stop, doc_id=doc_id, metadata=metadata)
-    return Loglikelihood([*prompt, *frame.answer], len(prompt), doc_id=doc_id, metadata=metadata)
 
 
 def answer_of(request: Request, response: Generated) -> str:

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Literal
 
 from ropewalk.tasks._babi import Question, labels, story
-from ropewalk.tasks._prompt import Frame, around, continued, inserted, sentences
-from ropewalk.tasks._retrieval import check_trials, make_request, room, score, shown
+from ropewalk.tasks._prompt import Form, around, check_counts, continued, sentences
+from ropewalk.tasks._retrieval import score, shown
 from ropewalk.tasks.types import (
     Fact,
     Generated,
@@ -56,7 +55,7 @@ def ask(
     question: Question = "qa1",
     first: float = 0.0,
     last: float = 1.0,
-    form: Literal["argmax", "text"] = "argmax",
+    form: Form = "argmax",
     new: int = 20,
     trials: int = 25,
     chat: bool = False,
@@ -66,7 +65,7 @@ def ask(
     Stories and depths depend only on the question, seed and trial. Raises ValueError for depths out
     of order, where a prompt cannot fit, and where the documents are too short.
     """
-    check_trials(trials, new=new)
+    check_counts(trials=trials, new=new)
     if not 0 <= first <= last <= 1:
         raise ValueError(f"first={first:g} and last={last:g} are depths from 0 to 1, in this order")
     new = new if form == "text" else 0
@@ -84,25 +83,19 @@ def ask(
         frames = [
             around(
                 context, BEFORE.format(rule=RULES[question], shots=shots),
-                f"\n\n{ASKED.format(question=told.question)}", REPLY, f" {label}", chat=chat,
+                f"\n\n{ASKED.format(question=told.question)}", REPLY, f" {label}", new=new,
+                chat=chat,
             )
             for label in labels(question)
         ]  # fmt: skip
+        longest, doc_id = max(frames, key=lambda frame: frame.taken), f"trial {trial}"
         for length in lengths:
-            taken = max(frame.taken(new) for frame in frames)
-            space = room(length, taken, sum(map(len, facts)))
-            tokens, starts = inserted(text, list(zip(depths, facts, strict=True)), space)
+            tokens, places = longest.hide(length, text, list(zip(depths, facts, strict=True)))
             stored: dict[str, Fact] = {"trial": trial, "answer": told.answer}
             stored |= {"labels": " ".join(labels(question)), "question": told.question}
-            stored["needles"] = [float(len(frames[0].head) + start) for start in starts]
-            yield _request(f"trial {trial}", frames, tokens, stored, new)
-
-
-def _request(
-    doc_id: str, frames: Sequence[Frame], tokens: Sequence[int], facts: dict[str, Fact], new: int
-) -> Request:
-    parts = [make_request(doc_id, frame, tokens, facts, new) for frame in frames]
-    return parts[0] if new else Group(tuple(parts), doc_id=doc_id, metadata=facts)
+            stored["needles"] = [*map(float, places)]
+            parts = tuple(frame.request(doc_id, tokens, stored) for frame in frames)
+            yield parts[0] if new else Group(parts, doc_id=doc_id, metadata=stored)
 
 
 def grade(request: Request, response: Response, context: TaskContext) -> Sample:

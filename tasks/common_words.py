@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from random import Random
 
-from ropewalk.tasks._prompt import Chat, around, continued, words
-from ropewalk.tasks._retrieval import BETWEEN, check_trials, grade, make_request, room, score
+from ropewalk.tasks._prompt import BETWEEN, Chat, around, check_counts, continued, words
+from ropewalk.tasks._retrieval import grade, score
 from ropewalk.tasks.types import Fact, Request, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
@@ -44,7 +44,7 @@ def ask(
 
     Raises ValueError where a list cannot fit, or needs more words than there are.
     """
-    check_trials(trials, new=new)
+    check_counts(trials=trials, new=new)
     known = words("noun", "adjective", "verb")
     written = cache(lambda text: continued(context, text))
     for length in lengths:
@@ -55,10 +55,10 @@ def ask(
             order = draw.sample(known, len(known))
             example = f"{BEFORE}{listed(repeated(sample, few, draw))}{AFTER}{REPLY}"
             before = f"{example} {listed(sample[:COMMON])}\n{BEFORE}"
-            frame = around(context, before, AFTER, REPLY, chat=chat)
-            tokens = filled(written, order, often, room(length, frame.taken(new)), draw)
+            frame = around(context, before, AFTER, REPLY, new=new, chat=chat)
+            tokens = filled(written, order, often, frame.room(length), draw)
             facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(order[:COMMON])}
-            yield make_request(f"trial {trial}", frame, tokens, facts, new)
+            yield frame.request(f"trial {trial}", tokens, facts)
 
 
 def repeated(order: Sequence[str], often: tuple[int, int], draw: Random) -> list[str]:

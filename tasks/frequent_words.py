@@ -9,7 +9,6 @@ three occurs more often than every other word of the text, or the length is reje
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -18,8 +17,8 @@ from operator import mul
 from random import Random
 from string import ascii_lowercase
 
-from ropewalk.tasks._prompt import Chat, around, continued
-from ropewalk.tasks._retrieval import BETWEEN, check_trials, grade, make_request, room, score
+from ropewalk.tasks._prompt import BETWEEN, Chat, around, check_counts, continued
+from ropewalk.tasks._retrieval import grade, score
 from ropewalk.tasks.types import Fact, Request, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
@@ -53,27 +52,22 @@ def ask(
 ) -> Iterator[Request]:
     """Yield ``trials`` coded texts of every length, of which only the last words are cut.
 
-    The words are drawn in another order if the cut changes the answer. Raises ValueError if a text
-    cannot fit, naming the least length, or if alpha is not above 1 and at most 10.
+    The words are drawn in another order if the cut changes the answer. Raises ValueError for a
+    length that is too short for that, or if alpha is not above 1 and at most 10.
     """
-    check_trials(trials, new=new)
+    check_counts(trials=trials, new=new)
     if not 1 < alpha <= MOST:
         raise ValueError(f"alpha={alpha} is not above 1 and {MOST} at the most")
     written = cache(lambda text: continued(context, text))
-    frame = around(context, BEFORE, AFTER, REPLY, chat=chat)
-    fixed = frame.taken(new)
-    draws = [f"{seed}/{trial}" for trial in range(trials)]
+    frame = around(context, BEFORE, AFTER, REPLY, new=new, chat=chat)
     for length in lengths:
-        enough = length  # a longer text has more words, which take more tokens at the least
-        while (wider := fixed + fewest(written, size_of(enough - new), alpha, draws)) > enough:
-            enough = wider
-        space = room(length, fixed, enough - fixed - 1)
+        space, size = frame.room(length), max(5, (length - new) // PER_WORD)
         for trial in range(trials):
-            draw = Random(draws[trial])
-            known = vocabulary(size_of(length - new), draw)
+            draw = Random(f"{seed}/{trial}")
+            known = vocabulary(size, draw)
             tokens = text(written, known, alpha, space, draw)
             facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(known[1:4])}
-            yield make_request(f"trial {trial}", frame, tokens, facts, new)
+            yield frame.request(f"trial {trial}", tokens, facts)
 
 
 def vocabulary(size: int, draw: Random) -> list[str]:
@@ -90,34 +84,6 @@ def counts(total: int, size: int, alpha: float) -> list[int]:
 
     scale = total / float(zeta(alpha))
     return [int(scale * rank**-alpha) for rank in range(1, size + 1)]
-
-
-def least(alpha: float) -> int:
-    """Return from how many words on the fourth rank occurs more often than the fifth, and twice.
-
-    Before both are rounded down, the fifth rank has r = (4/5)^alpha times the count of the fourth.
-    If that count is k, then r (k + 1) is at most k from k = r / (1 - r) = 1 / (1.25^alpha - 1) on.
-    """
-    from scipy.special import zeta
-
-    fourth = max(2, math.ceil(1 / (1.25**alpha - 1)))
-    words: float = fourth * 4**alpha * float(zeta(alpha))
-    return math.ceil(words)
-
-
-def size_of(tokens: int) -> int:
-    """Return how many words the vocabulary of a text has."""
-    return max(5, tokens // PER_WORD)
-
-
-def fewest(written: Written, size: int, alpha: float, draws: Sequence[str]) -> int:
-    """Return the tokens of the shortest text from ``size`` words, the most of all ``draws``."""
-    often = [n for n in counts(least(alpha) - 1, size, alpha) if n]
-    every = (vocabulary(len(often), Random(draw)) for draw in draws)
-    return max(
-        sum(n * len(written(f" {word}")) for n, word in zip(often, known, strict=True))
-        for known in every
-    )
 
 
 def text(written: Written, known: list[str], alpha: float, space: int, draw: Random) -> list[int]:

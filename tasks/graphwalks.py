@@ -17,9 +17,8 @@ from itertools import count
 from random import Random
 from typing import Literal
 
-from ropewalk.tasks._prompt import around, collected, continued, inserted
-from ropewalk.tasks._retrieval import BETWEEN, check_new, check_trials, make_request, room, score
-from ropewalk.tasks._retrieval import shown as shortened
+from ropewalk.tasks._prompt import BETWEEN, around, check_counts, check_new, collected, continued
+from ropewalk.tasks._retrieval import score, shown
 from ropewalk.tasks.types import Fact, Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
@@ -62,9 +61,7 @@ def ask(
     operation, its depth, seed and trial; a longer prompt has more edges that do not matter. Raises
     ValueError where a prompt cannot fit, and where ``new`` tokens cannot hold the answer.
     """
-    check_trials(trials, new=new)
-    if depth < 1:
-        raise ValueError(f"depth={depth} is not 1 or more")
+    check_counts(trials=trials, new=new, depth=depth)
     kind = f"{seed}/{operation}" + f"/{depth}" * (operation == "bfs")
     end = continued(context, "\n")
     for trial in range(trials):
@@ -73,16 +70,14 @@ def ask(
         check_new(context, new, [f"{node}," for node in answer])
         places = [draw.random() for _ in edges]
         others = collected((_line(context, edge) for edge in unrelated(draw)), max(lengths))
-        after = AFTER.format(operation=asked)
-        frame = around(context, BEFORE, after, f"\n{LAST}" if prefix else "\n", chat=chat)
+        after, reply = AFTER.format(operation=asked), f"\n{LAST}" if prefix else "\n"
+        frame = around(context, BEFORE, after, reply, new=new, chat=chat)
         lines = [(place, _line(context, edge)) for place, edge in zip(places, edges, strict=True)]
         for length in lengths:
-            space = room(length, frame.taken(new), sum(len(line) for _, line in lines))
-            tokens, starts = inserted(others, lines, space, end)
+            tokens, starts = frame.hide(length, others, lines, end)
             facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(answer)}
-            facts["needles"] = [float(len(frame.head) + start) for start in starts]
-            stop = ("]",) if prefix else ()
-            yield make_request(f"trial {trial}", frame, tokens, facts, new, stop)
+            facts["needles"] = [*map(float, starts)]
+            yield frame.request(f"trial {trial}", tokens, facts, ("]",) if prefix else ())
 
 
 def parents(draw: Random) -> tuple[list[Edge], str, list[str]]:
@@ -133,7 +128,7 @@ def grade(request: Generate, response: Generated, context: TaskContext) -> Sampl
     A text without a list scores 0.
     """
     lists = FINAL.findall(LAST * bool(request.stop) + response.text)
-    facts: dict[str, Fact] = {**request.metadata, "said": shortened(response.text)}
+    facts: dict[str, Fact] = {**request.metadata, "said": shown(response.text)}
     right, said = (
         {node.strip() for node in text.split(",")} - {""}
         for text in (str(facts["answer"]), lists[-1] if lists else "")

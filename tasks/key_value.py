@@ -7,19 +7,19 @@ if greedy decoding gives exactly the value. ``form=text`` generates ``new`` toke
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count
 from random import Random
 
-from ropewalk.tasks._prompt import Chat, around, collected, continued, drawn, inserted
-from ropewalk.tasks._retrieval import (
+from ropewalk.tasks._prompt import (
+    Chat,
     Form,
-    check_trials,
-    grade,
+    around,
+    check_counts,
+    collected,
+    continued,
+    drawn,
     grid,
-    make_request,
-    room,
-    score,
 )
+from ropewalk.tasks._retrieval import grade, score
 from ropewalk.tasks.types import Fact, Request, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
@@ -50,9 +50,12 @@ def ask(
     Trials have other pairs; depths and lengths share them. Raises ValueError where a prompt cannot
     fit, naming the least length.
     """
-    check_trials(trials, depths, new=new)
+    check_counts(trials=trials, depths=depths, new=new)
     new = new if form == "text" else 0
-    pairs = [_pairs(context, max(lengths), Random(f"{seed}/{trial}")) for trial in range(trials)]
+    pairs = [
+        collected(_pairs(context, Random(f"{seed}/{trial}")), max(lengths))
+        for trial in range(trials)
+    ]
     end = continued(context, "\n")
     for length in lengths:
         for depth, trial, doc_id in grid(depths, trials):
@@ -60,19 +63,17 @@ def ask(
             key, value = drawn("uuids", draw), drawn("uuids", draw)
             while not value[0].isdigit():  # some tokenizers join a quote with a letter
                 value = drawn("uuids", draw)
-            frame = around(context, BEFORE, AFTER.format(key=key), REPLY, value, chat=chat)
-            pair = _pair(context, key, value)
-            space = room(length, frame.taken(new), len(pair))
-            tokens, (start,) = inserted(pairs[trial], [(depth, pair)], space, end)
+            after = AFTER.format(key=key)
+            frame = around(context, BEFORE, after, REPLY, value, new=new, chat=chat)
+            needle = depth, _pair(context, key, value)
+            tokens, (place,) = frame.hide(length, pairs[trial], [needle], end)
             facts: dict[str, Fact] = {"depth": depth, "trial": trial, "answer": value}
-            facts["needle"] = len(frame.head) + start
-            yield make_request(doc_id, frame, tokens, facts, new)
+            yield frame.request(doc_id, tokens, {**facts, "needle": place})
 
 
-def _pairs(context: TaskContext, longest: int, draw: Random) -> list[list[int]]:
-    """Return lines of pairs of ``longest`` tokens or more."""
-    pairs = (_pair(context, drawn("uuids", draw), drawn("uuids", draw)) for _ in count())
-    return collected(pairs, longest)
+def _pairs(context: TaskContext, draw: Random) -> Iterator[list[int]]:
+    while True:
+        yield _pair(context, drawn("uuids", draw), drawn("uuids", draw))
 
 
 def _pair(context: TaskContext, key: str, value: str) -> list[int]:

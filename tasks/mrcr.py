@@ -19,8 +19,8 @@ from itertools import accumulate, chain
 from random import Random
 from string import ascii_letters, digits
 
-from ropewalk.tasks._prompt import Frame, continued, inserted, words
-from ropewalk.tasks._retrieval import check_trials, make_request, room, score, shown
+from ropewalk.tasks._prompt import Frame, check_counts, continued, words
+from ropewalk.tasks._retrieval import score, shown
 from ropewalk.tasks.types import Fact, Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
@@ -51,7 +51,7 @@ def ask(
     Requests, passages and depths depend only on ``needles``, ``passage``, seed and trial. Raises
     ValueError where a conversation cannot fit, and where the documents are too short for it.
     """
-    check_trials(trials, passage)
+    check_counts(trials=trials, passage=passage)
     if not 2 <= needles <= len(ORDINALS):
         raise ValueError(f"needles={needles} is not 2 to {len(ORDINALS)}")
     turn = context.turns if chat else _transcript(context)
@@ -89,16 +89,14 @@ def ask(
         facts: dict[str, Fact] = {"trial": trial, "depth": depths[number], "prefix": prefix}
         facts["answer"] = context.decode(answers[number]).strip()
         stop = () if chat else ("\nUser:",)
+        taken = sum(len(needle) for _, needle in hidden)
         for length in lengths:
-            taken = len(first) + sum(len(needle) for _, needle in hidden)
-            free = room(length, len(last) + new, taken + passage) - taken
+            free = Frame(first, last, [], new).room(length, passage + taken) - taken
             count = bisect_right(ends, free - passage) - 1
-            head = [*first, *tale[len(tale) - (free - ends[count]) :]]
-            space = length - len(head) - len(last) - new
-            tokens, starts = inserted(turns[:count], hidden, space)
-            stored = {**facts, "needle": len(head) + starts[number]}
-            frame = Frame(head, last, [])
-            yield make_request(f"trial {trial}", frame, tokens, stored, new, stop)
+            frame = Frame([*first, *tale[len(tale) - (free - ends[count]) :]], last, [], new)
+            tokens, places = frame.hide(length, turns[:count], hidden)
+            stored = {**facts, "needle": places[number]}
+            yield frame.request(f"trial {trial}", tokens, stored, stop)
 
 
 def _transcript(context: TaskContext) -> Callable[[str, str], list[int]]:

@@ -14,33 +14,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import repeat
 from random import Random
 from typing import Literal, NamedTuple
 
 from ropewalk.tasks._prompt import (
+    BETWEEN,
     FILLER,
     Chat,
+    Form,
     Frame,
     Kind,
     around,
+    check_counts,
+    check_new,
     collected,
     continued,
     drawn,
-    inserted,
+    grid,
     sentences,
 )
-from ropewalk.tasks._retrieval import (
-    BETWEEN,
-    Form,
-    check_new,
-    check_trials,
-    grade,
-    grid,
-    make_request,
-    room,
-    score,
-)
+from ropewalk.tasks._retrieval import grade, score
 from ropewalk.tasks.types import Fact, Generate, Group, Loglikelihood, Request, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
@@ -48,7 +42,7 @@ VERSION = 2
 METRIC = "recall"
 LOGPROB = True  # of the answer, in the facts of a sample of targets
 
-
+Pairs = list[tuple[str, list[str]]]  # keys with their values
 Haystack = Literal["repeat", "documents", "needles"]
 Preset = Literal[
     "single_1", "single_2", "single_3", "multikey_1", "multikey_2", "multikey_3", "multivalue",
@@ -99,9 +93,7 @@ PRESETS: dict[Preset, Setting] = {
     "multikey_3": Setting("needles", "uuids", "uuids"),
     "multivalue": Setting("documents", values=4),
     "multiquery": Setting("documents", keys=4, queries=4),
-}
-SECOND: dict[Preset, Setting] = {  # of RULER v2, branch rulerv2-ns
-    "mk_basic": Setting("needles", value="ten_digits"),
+    "mk_basic": Setting("needles", value="ten_digits"),  # RULER v2, branch rulerv2-ns
     "mv_basic": Setting("needles", value="ten_digits", values=4),
 }
 BLOCK = 100  # keys with several values each whose needles are mixed
@@ -137,7 +129,7 @@ def ask(
     when a prompt cannot fit, naming the least length, and when ``new`` tokens cannot hold several
     values.
     """
-    check_trials(trials, depths or 1, new=new)
+    check_counts(trials=trials, depths=depths or 1, new=new, in_turn=in_turn)
     new = new if form == "text" else 0
     setting = chosen(preset, Setting(haystack, key, value, keys, values, queries), in_turn)
     if form == "argmax" and setting.answers > 1:
@@ -145,44 +137,39 @@ def ask(
             f"form=argmax scores one value, but the prompt asks for {setting.answers}: leave it out"
         )
     kind = "/".join(map(str, (seed, *setting)))
-    pieces = [
+    haystacks = [
         filler(context, setting, max(lengths), Random(f"{kind}/filler/{trial}"))
         for trial in range(trials if setting.haystack == "needles" else 1)
     ]
     end = [] if setting.haystack == "documents" else continued(context, "\n")
     one = setting.answers == in_turn == 1
-    placed = one and depths > 0
     for length in lengths:
         for depth, trial, doc_id in grid(depths or 1, trials):
             draw = Random(f"{kind}/{depth}/{trial}")
             pairs = [
-                (drawn(setting.key, draw), [drawn(setting.value, draw) for _ in range(values)])
-                for values in [setting.values] * max(setting.keys, setting.queries)
+                (drawn(setting.key, draw), [drawn(setting.value, draw) for _ in range(count)])
+                for count in [setting.values] * max(setting.keys, setting.queries)
             ]
-            hidden = Hidden(pairs, setting.queries)
-            if setting.answers > 1:
-                check_new(context, new, hidden.answer.split(BETWEEN))
             at = [draw.random() for _ in range(len(pairs) * setting.values)]
-            if placed:
-                at[0] = depth
+            turns = [pairs[turn:] + pairs[:turn] for turn in range(in_turn)]
+            answers = [BETWEEN.join(asked_for(setting, turn)) for turn in turns]
+            facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(answers)}
+            if one and depths:
+                at[0] = facts["depth"] = depth
             else:
                 doc_id = doc_id.replace("depth", "set")
-            hiding = needles(context, setting, hidden, at)
-            turns = [hidden.turned(turn) for turn in range(in_turn)]
-            frames = [framed(context, setting, turn, chat=chat) for turn in turns]
-            longest = max(frame.taken(new) for frame in frames)
-            space = room(length, longest, sum(len(needle) for _, needle in hiding))
+            if setting.answers > 1:
+                check_new(context, new, asked_for(setting, pairs))
+            hidden = needles(context, setting, pairs, at)
+            frames = [framed(context, setting, turn, new=new, chat=chat) for turn in turns]
+            longest = max(frame.taken for frame in frames)
             parts, places = list[Loglikelihood | Generate](), list[int]()
-            for number, (turn, frame) in enumerate(zip(turns, frames, strict=True)):
-                more = longest - frame.taken(new)  # a shorter query cuts the last sentence later
-                text = pieces[trial % len(pieces)]
-                tokens, starts = inserted(text, hiding, space + more, end, more)
-                own = starts[number * setting.values :][: setting.answers]
-                places += [len(frame.head) + start for start in own]
-                parts.append(make_request(doc_id, frame, tokens, {"answer": turn.answer}, new))
-            answer = BETWEEN.join(turn.answer for turn in turns)
-            facts: dict[str, Fact] = {"trial": trial, "answer": answer}
-            facts |= {"depth": depth} if placed else {}
+            for number, frame in enumerate(frames):
+                more = longest - frame.taken  # a shorter query cuts the last sentence later
+                text = haystacks[trial % len(haystacks)]
+                tokens, starts = frame.hide(length, text, hidden, end, more)
+                places += starts[number * setting.values :][: setting.answers]
+                parts.append(frame.request(doc_id, tokens, {"answer": answers[number]}))
             facts |= {"needle": places[0]} if one else {"needles": [*map(float, places)]}
             if in_turn == 1:
                 yield replace(parts[0], metadata={**facts, **parts[0].metadata})
@@ -196,15 +183,14 @@ def chosen(preset: Preset, given: Setting, in_turn: int) -> Setting:
     A haystack of needles hides as many keys as requested, because all its sentences are alike.
     Raises ValueError for options beside a preset, and for keys in turn that are not hidden.
     """
+    check_counts(keys=given.keys, values=given.values, queries=given.queries)
     if preset != "single_1" and given != Setting():
         raise ValueError(
             f"preset={preset} sets haystack, key, value, keys, values and queries: leave them out"
         )
-    setting = given if preset == "single_1" else (PRESETS | SECOND)[preset]
+    setting = given if preset == "single_1" else PRESETS[preset]
     if setting.haystack == "needles":
         setting = setting._replace(keys=max(setting.keys, in_turn))
-    if min(given.keys, given.values, given.queries, in_turn) < 1:
-        raise ValueError("keys, values, queries and in_turn are 1 or more")
     if in_turn > 1 < setting.queries:
         raise ValueError(
             f"in_turn asks for one key at a time, but queries={setting.queries} asks for several"
@@ -214,35 +200,26 @@ def chosen(preset: Preset, given: Setting, in_turn: int) -> Setting:
     return setting
 
 
-class Hidden(NamedTuple):
-    """The keys of a prompt with their values; those asked for come first."""
-
-    pairs: list[tuple[str, list[str]]]
-    queries: int
-
-    @property
-    def answer(self) -> str:
-        """The requested values, as a record has them."""
-        return BETWEEN.join(chain.from_iterable(v for _, v in self.pairs[: self.queries]))
-
-    def turned(self, turn: int) -> Hidden:
-        """Return the same, of which the key at ``turn`` comes first."""
-        return self._replace(pairs=self.pairs[turn:] + self.pairs[:turn])
+def asked_for(setting: Setting, pairs: Pairs) -> list[str]:
+    """Return the values of the keys that a prompt asks for, which come first."""
+    return [value for _, values in pairs[: setting.queries] for value in values]
 
 
-def framed(context: TaskContext, setting: Setting, hidden: Hidden, *, chat: Chat) -> Frame:
+def framed(
+    context: TaskContext, setting: Setting, pairs: Pairs, *, new: int, chat: Chat = False
+) -> Frame:
     """Return the text around the haystack; for a single value also its tokens."""
-    keys = [key for key, _ in hidden.pairs[: hidden.queries]]
+    keys = [key for key, _ in pairs[: setting.queries]]
     named = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]
     one = setting.answers == 1
     kind = setting.noun[:-1] if one else setting.noun
     before, after, reply = (t.format(kind=kind, keys=named) for t in (ONE if one else SEVERAL))
-    if setting == SECOND["mv_basic"]:
+    if setting == PRESETS["mv_basic"]:
         before = before.replace("memorize it", "memorize them")
     if setting.haystack == "documents":  # elsewhere every sentence ends its line
         after = f"\n{after}"
-    answer = f" {hidden.answer}" if one else ""
-    return around(context, before, after, reply, answer, chat=chat)
+    answer = f" {pairs[0][1][0]}" if one else ""
+    return around(context, before, after, reply, answer, new=new, chat=chat)
 
 
 def filler(
@@ -272,9 +249,8 @@ def _needle(context: TaskContext, setting: Setting, key: str, value: str) -> lis
 
 
 def needles(
-    context: TaskContext, setting: Setting, hidden: Hidden, depths: Sequence[float]
+    context: TaskContext, setting: Setting, pairs: Pairs, depths: Sequence[float]
 ) -> list[tuple[float, list[int]]]:
     """Return the sentences of the hidden values, in their order, each with its depth."""
-    pairs = ((key, value) for key, values in hidden.pairs for value in values)
-    every = (_needle(context, setting, *pair) for pair in pairs)
+    every = [_needle(context, setting, key, value) for key, values in pairs for value in values]
     return list(zip(depths, every, strict=True))

@@ -9,12 +9,21 @@ nothing is generated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import cycle
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from ropewalk.tasks._prompt import FILLER, Chat, Frame, around, continued, inserted
-from ropewalk.tasks._retrieval import check_trials, grid, score
+from ropewalk.tasks._prompt import (
+    FILLER,
+    Chat,
+    Frame,
+    around,
+    check_counts,
+    continued,
+    grid,
+)
+from ropewalk.tasks._retrieval import score
 from ropewalk.tasks.types import (
     Document,
     Fact,
@@ -40,14 +49,6 @@ REPLY = " The pass key is"  # after the question; in a chat the beginning of the
 Filler = Literal["standard", "documents"]
 
 
-class Prompt(NamedTuple):
-    """The tokens of a prompt, answer included, and where its needle and its answer begin."""
-
-    tokens: tuple[int, ...]
-    needle: int
-    start: int
-
-
 def ask(
     context: TaskContext,
     lengths: Sequence[int],
@@ -65,17 +66,14 @@ def ask(
     with the words "The pass key is". Raises ValueError when a prompt cannot fit, naming the least
     length.
     """
-    check_trials(trials, depths)
+    check_counts(trials=trials, depths=depths)
     for length in lengths:
         for place, (depth, trial, doc_id) in enumerate(grid(depths, trials)):
             draw = Random(f"{seed}/{place // trials}/{trial}")
             key = draw.randrange(10_000, 100_000)
-            tokens, needle, start = prompt(
-                context, length, key, depth, filler=filler, draw=draw, chat=chat
-            )
+            asked = prompt(context, length, key, depth, filler=filler, draw=draw, chat=chat)
             facts: dict[str, Fact] = {"depth": depth, "trial": trial, "key": str(key)}
-            facts["needle"] = needle
-            yield Loglikelihood(tokens, start, doc_id=doc_id, metadata=facts)
+            yield replace(asked, doc_id=doc_id, metadata={**facts, **asked.metadata})
 
 
 def prompt(
@@ -87,32 +85,28 @@ def prompt(
     filler: Filler,
     draw: Random,
     chat: Chat = False,
-) -> Prompt:
-    """Return a prompt of exactly ``length`` tokens.
+) -> Loglikelihood:
+    """Return a prompt of exactly ``length`` tokens, and in its facts where the needle begins.
 
     ``depth`` 0 puts the needle before all filler, and 1 after it. The needle lies between whole
     sentences of the standard filler. Only the last sentence before the question may be cut, and
     then it follows the needle of depth 1 too.
     """
     frame, needle = framed(context, key, chat=chat)
-    least = frame.taken(0) + len(needle)
-    if length < least:
-        raise ValueError(f"a prompt needs at least {least} tokens; --length {length} is too short")
-    space = length - least
     if filler == "documents":
+        space = frame.room(length, len(needle)) - len(needle)
         text, start = _excerpt(context.documents(), space, draw), round(depth * space)
-        middle = [*text[:start], *needle, *text[start:]]
+        middle, place = [*text[:start], *needle, *text[start:]], len(frame.head) + start
     else:
         sentences = cycle([continued(context, sentence) for sentence in FILLER])
-        middle, (start,) = inserted(sentences, [(depth, needle)], space + len(needle))
-    tokens = (*frame.head, *middle, *frame.tail, *frame.answer)
-    return Prompt(tokens, len(frame.head) + start, length - len(frame.answer))
+        middle, (place,) = frame.hide(length, sentences, [(depth, needle)])
+    tokens = [*frame.head, *middle, *frame.tail, *frame.answer]
+    start, facts = length - len(frame.answer), {"needle": place}
+    return Loglikelihood(tokens, start, doc_id="prompt", metadata=facts)
 
 
 def framed(context: TaskContext, key: int, *, chat: Chat = False) -> tuple[Frame, list[int]]:
     """Return the text around the filler, with the key as the answer, and the needle."""
-    if chat == "think":
-        raise ValueError("a passkey is scored, not written; use chat=direct, or niah")
     frame = around(context, INTRODUCTION, QUESTION, REPLY, f" {key}", chat=chat)
     return frame, continued(context, NEEDLE.format(key=key))
 

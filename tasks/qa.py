@@ -17,8 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from ropewalk.tasks._prompt import Chat, around, continued
-from ropewalk.tasks._retrieval import answer_of, check_trials, make_request, room, score, shown
+from ropewalk.tasks._prompt import Chat, around, check_counts, continued
+from ropewalk.tasks._retrieval import answer_of, score, shown
 from ropewalk.tasks.types import Fact, Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["METRIC", "VERSION", "about", "ask", "grade", "score"]
@@ -55,7 +55,7 @@ def ask(
     paragraphs, and the paragraph that was added last is cut. Raises ValueError if the paragraphs of
     a question do not fit, naming the least length.
     """
-    check_trials(trials, new=new)
+    check_counts(trials=trials, new=new)
     if not data:
         raise ValueError(
             "no questions given; add data=FILE.json, or data=NAME:config=…+split=… of a data set"
@@ -67,14 +67,14 @@ def ask(
     written = cache(lambda text: continued(context, text))
     for length in lengths:
         for trial, one in enumerate(drawn):
-            frame = around(context, BEFORE, AFTER.format(query=one.query), REPLY, chat=chat)
-            own = listed(written, one.paragraphs)
-            space = room(length, frame.taken(new), len(own))
+            after = AFTER.format(query=one.query)
+            frame = around(context, BEFORE, after, REPLY, new=new, chat=chat)
+            space = frame.room(length, len(listed(written, one.paragraphs)))
             more = others(known, one, Random(f"{seed}/{trial}/others"))
             tokens = filled(written, one, more, space, Random(f"{seed}/{trial}/order"))
             answer = LINE.join(one.answers)
             facts: dict[str, Fact] = {"trial": trial, "query": one.query, "answer": answer}
-            request = make_request(f"trial {trial}", frame, tokens, facts, new)
+            request = frame.request(f"trial {trial}", tokens, facts)
             yield replace(request, graded_by=answer)  # which no prompt holds
 
 

@@ -13,16 +13,19 @@ from functools import partial
 from typing import Any
 
 from ropewalk.tasks import _retrieval, common_words, frequent_words, niah, qa, variable_tracking
-from ropewalk.tasks._prompt import Chat
-from ropewalk.tasks._retrieval import check_trials, score
-from ropewalk.tasks.niah import PRESETS
+from ropewalk.tasks._prompt import Chat, check_counts
+from ropewalk.tasks._retrieval import score
 from ropewalk.tasks.types import Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["METRIC", "VERSION", "about", "ask", "grade", "score"]
 VERSION = 5
 METRIC = "recall"
 PARTS: dict[str, Callable[..., Iterator[Request]]] = {
-    **{f"niah_{name}": partial(niah.ask, preset=name, depths=0) for name in PRESETS},
+    **{
+        f"niah_{name}": partial(niah.ask, preset=name, depths=0)
+        for name in niah.PRESETS
+        if not name.endswith("_basic")  # of RULER v2
+    },
     "vt": variable_tracking.ask,
     "cwe": common_words.ask,
     "fwe": frequent_words.ask,
@@ -46,7 +49,7 @@ def ask(
     parts = PARTS | {
         name: partial(qa.ask, data=data) for name, data in given(squad, hotpotqa).items()
     }
-    check_trials(trials)
+    check_counts(trials=trials)
     for name, part in parts.items():
         try:
             for request in part(context, lengths, seed=seed, trials=trials, chat=chat):

@@ -11,16 +11,16 @@ from itertools import pairwise, repeat
 from random import Random
 from string import ascii_uppercase
 
-from ropewalk.tasks._prompt import FILLER, Chat, around, continued, inserted
-from ropewalk.tasks._retrieval import (
+from ropewalk.tasks._prompt import (
     BETWEEN,
+    FILLER,
+    Chat,
+    around,
+    check_counts,
     check_new,
-    check_trials,
-    grade,
-    make_request,
-    room,
-    score,
+    continued,
 )
+from ropewalk.tasks._retrieval import grade, score
 from ropewalk.tasks.types import Fact, Request, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
@@ -53,7 +53,7 @@ def ask(
     Names, values and depths depend only on seed and trial. Raises ValueError if a prompt cannot
     fit, naming the least length, and if ``new`` tokens cannot hold the names of a chain.
     """
-    check_trials(trials, new=new)
+    check_counts(trials=trials, new=new)
     if chains < 1 or not 1 <= hops < NAMES:
         raise ValueError(f"chains is 1 or more and hops 1 to {NAMES - 1}, got {chains} and {hops}")
     filler, end = continued(context, LINE), continued(context, "\n")
@@ -64,21 +64,17 @@ def ask(
             every = [chain(hops, 5, draw) for _ in range(chains)]
             (value, names, _) = every[0]
             check_new(context, new, names)
-            answer = {"value": value, "count": len(names)}
-            frame = around(
-                context, shot + BEFORE, AFTER.format(**answer), REPLY.format(**answer), chat=chat
-            )
+            after, reply = (t.format(value=value, count=len(names)) for t in (AFTER, REPLY))
+            frame = around(context, shot + BEFORE, after, reply, new=new, chat=chat)
             needles = [
                 (depth, continued(context, f"{line}\n"))
                 for _, _, lines in every
                 for depth, line in zip(sorted(draw.random() for _ in lines), lines, strict=True)
             ]
-            space = room(length, frame.taken(new), sum(len(needle) for _, needle in needles))
-            tokens, starts = inserted(repeat(filler), needles, space, end)
-            places = [float(len(frame.head) + start) for start in starts[: len(names)]]
+            tokens, places = frame.hide(length, repeat(filler), needles, end)
             facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(names)}
-            facts["needles"] = places
-            yield make_request(f"trial {trial}", frame, tokens, facts, new)
+            facts["needles"] = [*map(float, places[: len(names)])]
+            yield frame.request(f"trial {trial}", tokens, facts)
 
 
 def chain(hops: int, letters: int, draw: Random) -> tuple[int, list[str], list[str]]:

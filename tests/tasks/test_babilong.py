@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from ropewalk.harness.data.corpus import make_context
 from ropewalk.tasks import babilong
 from ropewalk.tasks.types import (
     Generate,
@@ -13,11 +12,8 @@ from ropewalk.tasks.types import (
     GroupResponse,
     Loglikelihood,
     LoglikelihoodResponse,
-    TaskContext,
 )
-from tests.tiny import tiny_tokenizer
 
-TEXT = "".join(f"This is sentence {n} of a tale. Was there one before it? " for n in range(300))
 SIDES = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
 FACT = re.compile(
     r"(?P<who>[A-Z]\w+) (?:(?P<to>went to|moved to|travelled to|journeyed to|went back to)"
@@ -88,11 +84,6 @@ def read(text: str, question: str) -> str:
             fits = [gift for gift in gifts if tuple(gift[k] for k in known) == m.groups()]
             return fits[-1][place]
     raise AssertionError(question)
-
-
-@pytest.fixture(scope="module")
-def source() -> TaskContext:
-    return make_context(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
 
 
 @pytest.mark.parametrize("question", ["qa1", "qa2", "qa3", "qa4", "qa5"])

@@ -5,17 +5,10 @@ import re
 import networkx as nx
 import pytest
 
-from ropewalk.harness.data.corpus import make_context
 from ropewalk.tasks import graphwalks
-from ropewalk.tasks.types import Generate, Generated, TaskContext
-from tests.tiny import tiny_tokenizer
+from ropewalk.tasks.types import Generate, Generated
 
 EDGE = re.compile(r"^(\w{10}) -> (\w{10})$", re.MULTILINE)
-
-
-@pytest.fixture(scope="module")
-def source() -> TaskContext:
-    return make_context(tiny_tokenizer(), lambda: [("tale", "A tale.")], 512)
 
 
 @pytest.mark.parametrize(

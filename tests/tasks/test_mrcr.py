@@ -7,19 +7,13 @@ import pytest
 
 from ropewalk.harness.data.corpus import make_context
 from ropewalk.tasks import mrcr
-from ropewalk.tasks.types import Generate, Generated, TaskContext
+from ropewalk.tasks.types import Generate, Generated
+from tests.tasks.conftest import TALE
 from tests.tasks.test_chat import TEMPLATE, chatting
-from tests.tiny import tiny_tokenizer
 
-TEXT = "".join(f"This is sentence {n} of a tale. Was there one before it? " for n in range(400))
 TURN = re.compile(r"User: (.*?)\nAssistant:(.*?)(?=\nUser: |\Z)", re.DOTALL)
 ASKED = re.compile(r"Write (\w+) and directly after it repeat the (\w+) (.+) about (\S.*) in this")
 PLACES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-
-
-@pytest.fixture(scope="module")
-def source() -> TaskContext:
-    return make_context(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
 
 
 @pytest.mark.parametrize("needles", [2, 4, 8])
@@ -45,10 +39,10 @@ def test_the_answer_is_the_passage_that_the_conversation_has(source, needles):
     assert len({*answers.values()}) == 4
 
 
-def test_a_conversation_has_the_turns_of_the_chat_template():
+def test_a_conversation_has_the_turns_of_the_chat_template(source):
     tokenizer = chatting()
-    source = make_context(tokenizer, lambda: [("tale", TEXT)], 512)
-    (one,) = mrcr.ask(source, [3000], trials=1, chat=True)
+    chat = make_context(tokenizer, lambda: [("tale", TALE)], 512)
+    (one,) = mrcr.ask(chat, [3000], trials=1, chat=True)
     assert one.length == 3000
     text = tokenizer.decode(one.tokens)
     turns = re.findall(r"<s>(user|assistant)[^\n]*\n(.*?)(?=</s>\n|\Z)", text, re.DOTALL)
@@ -64,7 +58,7 @@ def test_a_conversation_has_the_turns_of_the_chat_template():
     wanted = [b["content"] for a, b in pairwise(messages) if a["content"] == request]
     assert wanted[PLACES.index(place)].strip() == one.metadata["answer"]
     with pytest.raises(ValueError, match="no chat template"):
-        list(mrcr.ask(make_context(tiny_tokenizer(), lambda: [("a", TEXT)], 9), [900], chat=True))
+        list(mrcr.ask(source, [900], chat=True))
 
 
 @pytest.mark.parametrize(

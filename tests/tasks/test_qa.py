@@ -9,20 +9,13 @@ from typing import Any
 
 import pytest
 
-from ropewalk.harness.data.corpus import make_context
-from ropewalk.tasks import Generate, Generated, TaskContext, qa, ruler
+from ropewalk.tasks import Generate, Generated, qa, ruler
 from ropewalk.tasks._prompt import around, continued
 from ropewalk.tasks.qa import END, listed, others, read
-from tests.tiny import tiny_tokenizer
 
 RULER: dict[str, Any] = json.loads((Path(__file__).parent / "ruler_texts.json").read_text())
 NUMBERED = re.compile(r"Document \d+:\n")
 BOTH = pytest.mark.parametrize("name", ["qa_1", "qa_2"])
-
-
-@pytest.fixture(scope="module")
-def source() -> TaskContext:
-    return make_context(tiny_tokenizer(), lambda: [("tale", "It was. It is. " * 400)], 512)
 
 
 @pytest.fixture(scope="module")

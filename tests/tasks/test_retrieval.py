@@ -3,36 +3,34 @@
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from transformers import AutoModelForCausalLM
 
-from ropewalk.harness.data.corpus import make_context
 from ropewalk.harness.engine import answers
+from ropewalk.harness.engine.memory import ROWS
 from ropewalk.tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
+from ropewalk.tasks._intervals import proportion
 from ropewalk.tasks._prompt import FILLER, around, continued, inserted
-from ropewalk.tasks.niah import PRESETS, SECOND, Hidden, Setting, framed, needles
-from ropewalk.tasks.types import Generate, Generated, Loglikelihood, Sample, TaskContext
-from tests.tiny import tiny_tokenizer
+from ropewalk.tasks._tokens import kept
+from ropewalk.tasks.niah import PRESETS, Setting, framed, needles
+from ropewalk.tasks.types import Generate, Generated, GroupResponse, Sample
+from tests.asking import forwarded
+from tests.tasks.conftest import TALE
+from tests.tiny import BOS
 
-TEXT = "".join(f"This is sentence {n} of a tale. Was there  one\nbefore it? " for n in range(300))
 RULER: dict[str, Any] = json.loads((Path(__file__).parent / "ruler_texts.json").read_text())
 LINE = "".join(FILLER)
 TASKS = (niah, key_value, variable_tracking, common_words, frequent_words)
 
 
-@pytest.fixture(scope="module")
-def source() -> TaskContext:
-    return make_context(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
-
-
-@pytest.mark.parametrize("preset", PRESETS | SECOND)
+@pytest.mark.parametrize("preset", PRESETS)
 def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(source, preset):
-    several = (PRESETS | SECOND)[preset].answers > 1
+    several = PRESETS[preset].answers > 1
     asked = list(niah.ask(source, [1200, 2001], preset=preset, depths=3, trials=2, new=50))
     for one in asked:
         assert len(one.tokens) + 50 == one.length
@@ -84,7 +82,7 @@ def test_every_prompt_is_exact_and_the_same_again(source, task, length):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_length_that_is_too_short_names_the_least(source, task):
-    with pytest.raises(ValueError, match=r"at least \d+ tokens; --length 60 is|are left for"):
+    with pytest.raises(ValueError, match=r"at least \d+ tokens; --length 60 is"):
         list(task.ask(source, [60], trials=1))
     with pytest.raises(ValueError, match=r"at least \d+ tokens; --length 480 is"):
         list(niah.ask(source, [480], depths=1, trials=1))  # room for the frame, none for a needle
@@ -102,15 +100,14 @@ def test_the_text_of_needles_is_rulers(source):
         pairs = {value: key for key, value in re.findall(r"for (\S+) is: (\S+)\.", text)}
         places = [next(i for i, line in enumerate(lines) if v in line) for v in wanted]
         pieces = [continued(source, f"{s}\n") for i, s in enumerate(lines) if i not in places]
-        hidden = Hidden([(pairs[value], [value]) for value in wanted], len(wanted))
-        frame = framed(source, setting, hidden, chat=False)
+        hidden = [(pairs[value], [value]) for value in wanted]
+        frame = framed(source, setting, hidden, new=128)
         space = sum(len(line) + 1 for line in lines)
         before = [sum(i not in places for i in range(place)) for place in places]
         depths = [count / len(pieces) for count in before]
         placed = needles(source, setting, hidden, depths)
         made, _ = inserted(pieces, placed, space, continued(source, "\n"))
         assert source.decode([*frame.head[1:], *made, *frame.tail]) == text
-        assert hidden.answer == ", ".join(wanted)
 
 
 def test_the_text_of_a_chain_is_rulers(source):
@@ -170,11 +167,10 @@ def test_the_text_of_common_and_frequent_words_is_rulers(source):
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0])
 def test_the_words_asked_for_are_the_most_frequent_of_the_text(source, alpha):
-    """Each more often than any other, after the cut, from the least length that is named on."""
-    with pytest.raises(ValueError, match=r"at least \d+ tokens; --length 600 is") as refused:
-        list(frequent_words.ask(source, [600], alpha=alpha))
-    least = int(str(refused.value).partition("at least ")[2].split()[0])
-    for asked in frequent_words.ask(source, [least, least + 40, 2 * least], alpha=alpha, trials=9):
+    """Each more often than any other, after the cut; a text too short for that is refused."""
+    with pytest.raises(ValueError, match="give a longer length"):
+        list(frequent_words.ask(source, [500], alpha=alpha))
+    for asked in frequent_words.ask(source, [1500, 1540, 2900], alpha=alpha, trials=9):
         text = source.decode(asked.tokens).partition(frequent_words.BEFORE)[2]
         often = Counter(text.partition("\nQuestion")[0].split())
         wanted = str(asked.metadata["answer"]).split(", ")
@@ -213,35 +209,7 @@ def test_several_answers_are_scored_by_their_share(source):
     sample = niah.grade(asked, Generated("cd and ab", (5,), (0.1,)), source)
     assert (sample.value, sample.weight) == (0.5, 1)
     found = niah.score([sample, Sample("r", 1.0, 1)])
-    assert (found.value, found.n) == (0.75, 2)
-    assert 0.19 < found.low < 0.75 < found.high < 1
-
-
-@pytest.mark.slow
-def test_argmax_and_generation_agree_on_every_trial(reference):
-    """The same prompts of a trained model: a text begins with the value where argmax scores 1."""
-    opened, model = reference
-    own = make_context(opened.tokenizer, list, 256)
-    texts = list(niah.ask(own, [236], new=16, depths=2, trials=2))
-    texts += list(niah.ask(own, [236], new=16, depths=1, trials=2, seed=1, value="words"))
-    found = dict(answers(model, texts, decode=opened.tokenizer.decode))
-    targets = []
-    for index, text in enumerate(texts):
-        said = found[index]
-        wanted = own.encode(f"\n {text.metadata['answer']}")[len(own.encode("\n")) :]
-        if index % 2:  # what a model of this size says is wrong: ask for what it does say
-            wanted = list(said.tokens[:4])
-        answer = own.decode(wanted).strip()
-        tokens, facts = [*text.tokens, *wanted], {"answer": answer}
-        targets.append(Loglikelihood(tokens, text.start, doc_id="t", metadata=facts))
-    scored = set()
-    for index, forced in answers(model, targets):
-        one = niah.grade(targets[index], forced, own)
-        asked = replace(texts[index], metadata=targets[index].metadata)
-        other = niah.grade(asked, found[index], own)
-        assert (one.metadata["found"] == "exact") == (other.metadata["found"] == "exact")
-        scored.add(one.value)
-    assert len(scored) == 2
+    assert (found.value, found.low, found.high, found.n) == (0.75, *proportion(1.5, 2), 2)
 
 
 @pytest.mark.parametrize(
@@ -261,9 +229,7 @@ def test_ruler_draws_where_a_needle_stands(source):
     """As RULER does, at all depths; `niah` alone has it on a grid, unless its depths are 0."""
     drawn = list(niah.ask(source, [3500], depths=0, trials=20))
     places = [int(str(one.metadata["needle"])) / 3500 for one in drawn]
-    assert min(places) < 0.25
-    assert max(places) > 0.75
-    assert not any("depth" in one.metadata for one in drawn)
+    assert min(places) < 0.25 < 0.75 < max(places)
     single = [one for one in ruler.ask(source, [3500], trials=3) if "single_1" in one.doc_id]
     alone = niah.ask(source, [3500], depths=0, trials=3)
     assert [one.tokens for one in single] == [one.tokens for one in alone]
@@ -284,3 +250,90 @@ def test_ruler_asks_every_part_as_often_and_no_two_share_a_draw(source):
     assert not {q.digest for q in asked} & {q.digest for q in other}
     with pytest.raises(ValueError, match="niah_single_1: .* at least"):
         list(ruler.ask(source, [100]))
+
+
+# RULER's template of one needle (scripts/data/synthetic/constants.py, niah.py), typed by hand.
+HEAD = (
+    "A special magic {v} is hidden within the following text. Make sure to memorize it."
+    " I will quiz you about the {v} afterwards.\n"
+)
+TAIL = (
+    "What is the special magic {v} for {k} mentioned in the provided text?"
+    " The special magic {v} for {k} mentioned in the provided text is"
+)
+NEEDLE = re.compile(r"One of the special magic \w+ for (\S+) is: ([\w-]+)\.")
+VALUES = {"multikey_1": "number", "multikey_2": "number", "multikey_3": "uuid"}
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(tiny).eval()
+
+
+@pytest.mark.parametrize("form", ["text", "argmax"])
+@pytest.mark.parametrize("preset", VALUES)
+def test_each_prompt_is_rulers_for_its_key_after_one_haystack(source, preset, form):
+    given: dict[str, Any] = {"preset": preset, "form": form, "in_turn": 4, "new": 50}
+    for asked in niah.ask(source, [1800, 2503], depths=2, trials=2, **given):
+        wanted = str(asked.metadata["answer"]).split(", ")
+        assert [part.metadata["answer"] for part in asked.parts] == wanted
+        assert len(set(wanted)) == 4
+        haystacks = []
+        for number, part in enumerate(asked.parts):
+            assert part.length == asked.length == len(part.tokens) + (50 if form == "text" else 0)
+            text = source.decode(part.tokens[: part.start]).removeprefix(BOS)
+            keys = {value: key for key, value in NEEDLE.findall(text)}
+            newline = "\n" if preset == "multikey_1" else ""  # before the question, of documents
+            told = {"v": VALUES[preset], "k": keys[wanted[number]]}
+            head, tail = HEAD.format(**told), newline + TAIL.format(**told)
+            assert text.startswith(head)
+            assert text.endswith(tail)
+            haystacks.append(text[len(head) : len(text) - len(tail)])
+            if form == "argmax":
+                assert source.decode(part.tokens[part.start :]) == f" {wanted[number]}"
+            place = int(cast(list[float], asked.metadata["needles"])[number])
+            needle = source.decode(part.tokens[place:]).lstrip()
+            assert needle.startswith("One of") == needle.partition(": ")[2].startswith(
+                wanted[number]
+            )
+        shortest = min(map(len, haystacks))
+        for one, other in pairwise(haystacks):  # a cut sentence of needles still ends its line
+            assert one[: shortest - 1] == other[: shortest - 1]
+        for filler in (NEEDLE.sub("#", haystack) for haystack in haystacks):
+            if preset == "multikey_1":
+                assert f" {' '.join(TALE.split())}".startswith(filler.replace(" #", ""))
+            else:
+                assert set(filler.split("\n")[:-2]) == {"#"}
+
+
+@pytest.mark.parametrize("preset", ["multikey_1", "multikey_2"])
+def test_one_prefill_answers_all_keys_of_a_haystack(source, model, preset):
+    given: dict[str, Any] = {"preset": preset, "in_turn": 4, "depths": 1, "trials": 1}
+    (asked,) = niah.ask(source, [1500], form="argmax", **given)
+    parts = list(asked.parts)
+    haystack = min(kept(parts[0].tokens).common(kept(part.tokens)) for part in parts[1:])
+    assert haystack > 1200
+    each = {p.tokens[:end] for p in parts for end in range(haystack + 1, p.length + 1)}
+    least = haystack + len(each)  # two of the keys may begin alike
+    assert least <= forwarded(model, parts) < least + ROWS  # rows of a pack are whole blocks
+    (text,) = niah.ask(source, [1500], new=6, **given)
+    for question in (asked, text):
+        every = dict(answers(model, question.parts, decode=source.decode))
+        alone = [next(answers(model, [p], decode=source.decode))[1] for p in question.parts]
+        assert [every[index] for index in range(4)] == alone
+        whole = niah.grade(question, GroupResponse(tuple(alone)), source)
+        graded = [niah.grade(p, a, source) for p, a in zip(question.parts, alone, strict=True)]
+        assert whole.value == sum(sample.value for sample in graded) / 4
+        assert json.loads(str(whole.metadata["said"])) == [
+            sample.metadata["said"] for sample in graded
+        ]
+
+
+def test_more_keys_than_are_hidden_are_refused(source):
+    with pytest.raises(ValueError, match="in_turn=2 is more than the keys that are hidden, 1"):
+        list(niah.ask(source, [2000], in_turn=2))
+    given: dict[str, Any] = {"preset": "multikey_1", "in_turn": 4, "depths": 1, "trials": 1}
+    with pytest.raises(ValueError, match=r"at least \d+ tokens; --length 400 is") as refused:
+        list(niah.ask(source, [400], **given))
+    least = int(str(refused.value).partition("at least ")[2].split()[0])
+    assert len(list(niah.ask(source, [least], **given))) == 1
