@@ -28,10 +28,12 @@ class Engine:
     """What computes: a model under a scaling, by whole forwards and a plain loop."""
 
     def __init__(
-        self, folder: Path, style: str, scaling: str = "yarn:factor=5", *, limit: int = 4096
-    ) -> None:
+        self, folder: Path, style: str, scaling: str = "yarn:factor=5", *, limit: int = 4096,
+        cache: str = "fp8",
+    ) -> None:  # fmt: skip
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self.tokenizer, self.style, self.limit = tiny_tokenizer(), style, limit
+        self.cache = f'vllm:cache_config_info{{cache_dtype="{cache}",a="b"}} 1.0'
         target = rw.export(folder, scaling=scaling, length="5x", to="transformers").target
         self.rotation, self.lock = target.rotation, threading.Lock()
 
@@ -67,7 +69,7 @@ class Engine:
         known: Mapping[str, Callable[..., Reply]] = {
             "vllm": {
                 "/version": lambda _: (200, {"version": "0.99"}),
-                "/metrics": lambda _: (200, 'vllm:cache_config_info{cache_dtype="fp8",a="b"} 1.0'),
+                "/metrics": lambda _: (200, self.cache),
                 "/v1/completions": self.completion,
             },
             "sglang": {

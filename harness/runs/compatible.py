@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.runs.record import Run
 
+log = logging.getLogger("ropewalk")
 MODELS, SEEDS, NAMES, PROTOCOLS = "models", "seeds", "names of documents", "protocols"
 
 
@@ -68,6 +70,23 @@ def changed_setting(old: Run, new: Run) -> str | None:
             return f"other {aspect}"
     texts, others = ({d["sha256"] for d in r["documents"]["read"]} for r in (old, new))
     return None if texts <= others or others <= texts else "other documents"
+
+
+def check_same_server(folder: Path, sessions: Sequence[Mapping[str, Any]], now: Any) -> None:
+    """Raise UserError where a server says another thing of itself than that of earlier samples.
+
+    Its limit changes no number. Another version of the engine is a warning.
+    """
+    before = next((one for one in reversed(sessions) if "server" in one), now)
+    was, has = (session.get("server", {}) for session in (before, now))
+    for name in (was.keys() & has.keys()) - {"computes", "max_model_len"}:
+        if was[name] != has[name]:
+            raise UserError(
+                f"{folder} was measured on a server with the {name} {was[name]}, and this one has "
+                f"{has[name]}; start it as it was, or choose another --out."
+            )
+    if has and before["device"] != now["device"]:
+        log.warning(f"{folder} has samples of {before['device']}, and now of {now['device']}.")
 
 
 def _fields(run: Run, other: Run) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any, cast
 from ropewalk.harness.engine import OutOfMemory
 from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.plugins import call
+from ropewalk.harness.runs.compatible import check_same_server
 from ropewalk.harness.runs.record import SampleRecord
 from ropewalk.harness.runs.store import append, each_sample, measured, write_run, writing
 from ropewalk.harness.sweep.backend import Backend, Failed, Reply
@@ -88,6 +89,7 @@ def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generat
     """
     backend = backend or ThisProcess()
     _, record = records(plan, folder)  # nothing in the folder changes before it is known to match
+    check_same_server(folder, record["sessions"], backend.machines)
     try:
         with writing(folder) as samples:
             done = measured(each_sample(folder))

@@ -24,6 +24,7 @@ from pydantic_core import from_json
 
 from ropewalk.harness.engine.generation import cut, end_tokens, text_of
 from ropewalk.harness.errors import UserError, foreign, reason
+from ropewalk.harness.files import recorded
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.sweep.backend import Failed, Reply
 from ropewalk.harness.sweep.identity import Identification
@@ -52,7 +53,7 @@ Token = tuple[int, float | None]  # generated, and its log-probability where the
 
 
 class GoneError(UserError):
-    """The server does not answer any more."""
+    """The server does not answer any more, or only with errors of its own."""
 
 
 class Engine:
@@ -69,6 +70,7 @@ class Engine:
 
     name, key = "the server", "server"
     tokenizer: Any = None
+    http: httpx2.AsyncClient
     version, limit, slots = "", None, None
 
     def __init__(self, url: str, listed: Mapping[str, Any]) -> None:
@@ -92,7 +94,8 @@ class Engine:
     async def post(self, path: str, **body: Any) -> Any:
         """Return a reply; send the request again while the server is busy or does not answer.
 
-        Raises GoneError where it does not answer at last, and UserError for an error of its own.
+        Raises GoneError where the last attempt fails too, which ends the run, and UserError for
+        what the server says of this request.
         """
         for wait in (*WAITS, None):
             try:
@@ -100,29 +103,20 @@ class Engine:
             except (httpx2.ReadTimeout, httpx2.WriteTimeout) as error:
                 raise UserError(f"the server sent no reply in {SECONDS:,.0f} seconds.") from error
             except httpx2.TransportError as error:
-                if wait is None:
-                    raise GoneError(
-                        f"--server {self.url} does not answer any more: {reason(error)}. What was "
-                        "measured is kept; start it again, and the same command continues."
-                    ) from error
+                fault = f"does not answer any more: {reason(error)}"
             else:
-                if wait is None or not (reply.status_code == 429 or reply.is_server_error):
+                if reply.status_code != 429 and not reply.is_server_error:
                     break
+                fault = f"replies {reply.status_code} to every attempt: {_message(reply)}"
+            if wait is None:
+                raise GoneError(
+                    f"--server {self.url} {fault}. What was measured is kept; start it again, and "
+                    "the same command continues."
+                )
             await anyio.sleep(wait)
         if reply.is_error:
             raise UserError(f"the server replied {reply.status_code}: {_message(reply)}")
         return from_json(reply.content)
-
-    async def __aenter__(self) -> Engine:
-        self.http = await httpx2.AsyncClient(
-            headers=headers(),
-            timeout=httpx2.Timeout(SECONDS, connect=10),
-            limits=httpx2.Limits(max_connections=None),
-        ).__aenter__()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.http.aclose()
 
     async def complete(self, tokens: Sequence[int], new: int, **more: Any) -> Any:
         """Return the only choice of a completion."""
@@ -190,7 +184,10 @@ class Engine:
 
 
 class Generating(Engine):
-    """An engine that generates token ids, with their log-probabilities before any bias."""
+    """An engine that generates token ids, with their log-probabilities before any bias.
+
+    Few targets are generated, which reads the prefix cache.
+    """
 
     async def generate(self, tokens: Sequence[int], new: int, **more: Any) -> list[Token]:
         """Return at most ``new`` greedy tokens; an end token may end them."""
@@ -200,9 +197,18 @@ class Generating(Engine):
         """Return the log-probability of a token behind others."""
         raise NotImplementedError
 
+    async def prompt_losses(self, _: Loglikelihood) -> LoglikelihoodResponse:
+        """Return the losses of a prompt; raise UserError where there are none."""
+        raise UserError(
+            f"{self.name}'s server gives no losses of a prompt; perplexity needs vLLM, SGLang, or "
+            "this file as --model without --server."
+        )
+
     async def losses(self, request: Loglikelihood) -> LoglikelihoodResponse:
         """Generate: at a mismatch the true token is appended, and generation goes on behind it."""
         targets = request.tokens[request.start :]
+        if len(targets) > FEW:
+            return await self.prompt_losses(request)
         nll, argmax = [], list[int]()
         while (done := len(argmax)) <= len(targets):
             known = request.tokens[: request.start + done]
@@ -253,10 +259,8 @@ class VLLM(Generating):
         """Return the log-probability of the only token that is allowed."""
         return (await self.generate(tokens, 1, allowed_token_ids=[token]))[0][1]
 
-    async def losses(self, request: Loglikelihood) -> LoglikelihoodResponse:
-        """Return the losses of a prompt, or of few targets by generation."""
-        if request.length - request.start <= FEW:
-            return await super().losses(request)
+    async def prompt_losses(self, request: Loglikelihood) -> LoglikelihoodResponse:
+        """Return the losses of a prompt."""
         choice = await self.complete(
             request.tokens, 1, prompt_logprobs=1, logprobs=0, return_tokens_as_token_ids=True,
             repetition_penalty=1.0,
@@ -348,15 +352,6 @@ class LlamaCpp(Generating):
         """Return the log-probability of a token that a bias makes the next one."""
         return (await self.generate(tokens, 1, logit_bias=[[token, FORCED]]))[0][1]
 
-    async def losses(self, request: Loglikelihood) -> LoglikelihoodResponse:
-        """Return the losses of few targets."""
-        if request.length - request.start > FEW:
-            raise UserError(
-                "llama.cpp's server gives no losses of a prompt; perplexity needs vLLM, SGLang, "
-                "or this GGUF file as --model without --server."
-            )
-        return await super().losses(request)
-
     async def text(self, request: Generate, penalty: float) -> tuple[str, Sequence[Token]]:
         """Return a greedy text and its tokens."""
         more = {"stop": list(request.stop), "repeat_penalty": penalty}
@@ -426,8 +421,10 @@ def served(spec: Spec, engine: str) -> Checkpoint:
 @contextmanager
 def asking(engine: Engine, tokenizer: Any) -> Iterator[BlockingPortal]:
     """Yield a portal to an event loop in a thread, where an engine is asked."""
-    engine.tokenizer = tokenizer
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(engine):
+    engine.tokenizer, timeout = tokenizer, httpx2.Timeout(SECONDS, connect=10)
+    limits = httpx2.Limits(max_connections=None)
+    engine.http = httpx2.AsyncClient(headers=headers(), timeout=timeout, limits=limits)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(engine.http):
         yield portal
 
 
@@ -437,21 +434,29 @@ def ask_losses(engine: Engine, tokenizer: Any, tokens: Sequence[int]) -> dict[in
         return portal.call(engine.known_losses, tokens)
 
 
+def described(engine: Engine, spec: Spec) -> dict[str, Any]:
+    """Return what a session records of an engine, as it describes itself."""
+    here = machine("cpu")
+    # The folder of an engine that is started here has another name each time.
+    named = {"model": recorded(engine.model)} if spec.server else {}
+    return {
+        **here,
+        "device": f"{engine.name} {engine.version}".strip(),
+        "versions": {**here["versions"], engine.name: engine.version},
+        "server": {**named, "max_model_len": engine.limit, **engine.facts},
+    }
+
+
 def identified(engine: Engine, weights: Identification, plan: Plan, batch: Batch) -> dict[str, Any]:
     """Return what a session records of an engine, and what it computes.
 
     Raises UserError where that is not the rotation of the batch.
     """
     asked = partial(ask_losses, engine, plan.checkpoint.tokenizer)
+    about = described(engine, plan.spec)
     computes = weights.check(engine.name, asked, plan, batch)
-    here = machine("cpu")
-    facts = {"model": engine.model, "max_model_len": engine.limit, **engine.facts}
-    return {
-        **here,
-        "device": f"{engine.name} {engine.version}".strip(),
-        "versions": {**here["versions"], engine.name: engine.version},
-        "server": {**facts, "computes": {batch.items[0].cell.scaling: computes}},
-    }
+    about["server"]["computes"] = {batch.items[0].cell.scaling: computes}
+    return about
 
 
 def replies(
@@ -495,7 +500,7 @@ class Served:
         assert spec.server is not None
         self.engine = connect(spec.server)
         self.workers = spec.concurrency or self.engine.slots or CONCURRENCY
-        self.machines: dict[str, Any] = {}
+        self.machines = described(self.engine, spec)
 
     def open(self, spec: Spec) -> Checkpoint:
         """Open the config and the tokenizer of the model that is served."""

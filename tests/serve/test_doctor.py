@@ -151,7 +151,6 @@ def test_a_server_that_computes_something_else(scaling, words, tiny, docs, ropew
     with serving(Engine(tiny, "vllm", scaling)) as url:
         done = ropewalk("doctor", tiny, "--docs", docs, *ASKED, url)
     assert (done.status, words in done.out) == (1, True)
-    assert "first at token" in done.out
 
 
 @pytest.mark.slow

@@ -111,16 +111,19 @@ def test_a_served_model_has_the_numbers_of_its_weights(
 def test_a_busy_server_and_one_that_dies_lose_nothing(
     tiny, docs, task, local, ropewalk, rejected, tmp_path
 ):
-    """Of the first run some requests get 429, 503 or no reply, until all do; the next goes on."""
+    """Of the first run some requests get 429, 503 or no reply, until all do; the next goes on.
+
+    A server that says another thing of itself is another one, and its samples are not joined.
+    """
     words = ("run", "--model", tiny, "--docs", docs, *settings(task), "--concurrency", 2)
     words = (*words, "--out", tmp_path / "run", "--server")
-    engine, dead = Engine(tiny, "vllm"), threading.Event()
+    engine, dead, fault = Engine(tiny, "vllm"), threading.Event(), 0
 
     def change(number: int, *_: Any) -> tuple[int, Any] | None:
         if number > 14:
             dead.set()
         if dead.is_set():
-            return 0, None
+            return fault, "out of memory"
         return {2: (429, "busy"), 5: (503, "busy"), 8: (0, None)}.get(number)
 
     with serving(engine, change) as url:
@@ -129,6 +132,14 @@ def test_a_busy_server_and_one_that_dies_lose_nothing(
     before = samples(tmp_path / "run")
     assert before
     assert {one["status"] for one in before.values()} == {"ok"}
+    dead.clear()
+    fault = 500
+    with serving(engine, change) as url:  # it replies, and only with errors
+        assert "replies 500 to every attempt: out of memory. What was" in rejected(*words, url)
+    assert {one["status"] for one in samples(tmp_path / "run").values()} == {"ok"}
+    with serving(Engine(tiny, "vllm", cache="auto")) as url:
+        said = rejected(*words, url)
+    assert "was measured on a server with the cache_dtype fp8, and this one has auto" in said
     with serving(engine) as url:
         assert ropewalk(*words, url).status == 0
     after = samples(tmp_path / "run")
