@@ -87,14 +87,6 @@ class Tokens(Sequence[int]):
             return len(self) < len(other)
         return self[place] < other[place]
 
-    def __add__(self, other: Sequence[int]) -> Tokens:
-        return Tokens(chain(self, other))
-
-    def __radd__(self, other: Sequence[int]) -> Tokens:
-        if not isinstance(other, tuple):  # a list stays a list that grows
-            return NotImplemented
-        return Tokens(chain(other, self))
-
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokens, (array("i", self.body), self.head)
 

@@ -149,32 +149,24 @@ def _loaded(name: str, options: dict[str, str]) -> Any:
 
 def _squad(data: Any) -> tuple[list[Question], list[str]]:
     """Return the questions that have an answer; those of an article share its paragraphs."""
-    if isinstance(data, dict):  # as the authors publish it, in the form of the hub's rows
-        data = [
-            {
-                "title": number,
-                "context": part["context"],
-                "question": qa["question"],
-                "answers": {
-                    "text": []
-                    if qa.get("is_impossible")
-                    else map(itemgetter("text"), qa["answers"])
-                },
-            }
+    if isinstance(data, dict):  # as the authors publish it
+        rows = [
+            (number, part["context"], qa["question"], [answer["text"] for answer in qa["answers"]])
             for number, article in enumerate(data["data"])
             for part in article["paragraphs"]
             for qa in part["qas"]
         ]
-    questions, every = list[Question](), list[str]()
-    for _, rows in groupby(data, key=itemgetter("title")):
-        article = list(rows)
-        contexts = [row["context"] for row in article]
-        every += contexts
-        for row in article:
-            if answers := _texts(row["answers"]["text"]):
-                rest = tuple(dict.fromkeys(text for text in contexts if text != row["context"]))
-                questions.append(Question(row["question"], answers, (row["context"],), rest))
-    return questions, every
+    else:
+        rows = [(r["title"], r["context"], r["question"], r["answers"]["text"]) for r in data]
+    questions = list[Question]()
+    for _, group in groupby(rows, key=itemgetter(0)):
+        article = list(group)
+        contexts = tuple(dict.fromkeys(context for _, context, *_ in article))
+        for _, context, query, texts in article:
+            if answers := _texts(texts):
+                others = tuple(text for text in contexts if text != context)
+                questions.append(Question(query, answers, (context,), others))
+    return questions, [context for _, context, *_ in rows]
 
 
 def _hotpotqa(data: Any) -> tuple[list[Question], list[str]]:

@@ -33,14 +33,9 @@ class Document:
             object.__setattr__(self, "ends", array("q", self.ends))
 
 
-def no_template(_beginning: str, _thinking: bool | None = None) -> tuple[list[int], list[int], str]:
+def no_template(*_: Any) -> Any:
     """Raise ValueError: the tokenizer has no chat template."""
     raise ValueError("the tokenizer has no chat template; leave out chat=true")
-
-
-def no_turns(message: str, _place: str) -> list[int]:
-    """Raise ValueError: the tokenizer has no chat template."""
-    raise ValueError(no_template(message))
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class TaskContext:
     trained_length: int
     documents: Callable[[], Sequence[Document]]
     chat: Callable[..., tuple[list[int], list[int], str]] = no_template
-    turns: Callable[[str, str], list[int]] = no_turns
+    turns: Callable[[str, str], list[int]] = no_template
     tokenizer: Any = field(default=None, compare=False)
 
     @property

@@ -153,7 +153,7 @@ def _encoded(tokenizer: Any, text: str) -> list[int]:
 
 def _applied(tokenizer: Any, *roles: str, add_generation_prompt: bool, **options: bool) -> str:
     if not getattr(tokenizer, "chat_template", None):
-        no_template("")
+        no_template()
     try:
         return str(
             tokenizer.apply_chat_template(

@@ -36,11 +36,6 @@ def test_tokens_are_as_their_tuple(head, body, a, b):
     assert pickle.loads(pickle.dumps(tokens)) == tokens
     assert tokens.numbers().tolist() == list(same)
     assert torch.tensor([tokens]).tolist() == [list(same)]
-    assert tokens + (7,) == (*same, 7)  # noqa: RUF005  # as a task of a user's may write it
-    assert (7,) + tokens == (7, *same)  # noqa: RUF005
-    grown = [7]
-    grown += tokens
-    assert grown == [7, *same]
     with pytest.raises(IndexError):
         tokens[len(same)]
 
