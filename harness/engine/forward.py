@@ -14,15 +14,10 @@ from torch import Tensor
 
 from ropewalk.harness.engine import loss
 from ropewalk.harness.engine.memory import ROWS, Shape, Sizes, layer
-from ropewalk.harness.engine.packed_attention import (
-    PLAIN,
-    KVCache,
-    installed,
-    kernel_of,
-)
+from ropewalk.harness.engine.packed_attention import PLAIN, KVCache, kernel_of
 from ropewalk.harness.engine.prefix_tree import NodePath, PrefixTree, build_tree, last_reads, packs
 from ropewalk.harness.engine.sdpa import Causal, on_gpu
-from ropewalk.harness.engine.structure import NotShareableError, language_model
+from ropewalk.harness.engine.structure import NotShareableError, implementation, language_model
 from ropewalk.harness.engine.trunk import run_pack
 from ropewalk.tasks._tokens import kept
 from ropewalk.tasks.types import DivergenceResponse, Generate, LoglikelihoodResponse, ModelRequest
@@ -48,7 +43,7 @@ def shareable(model: Any) -> bool:
         return False
     known = _known.setdefault(model, {})
     if name not in known:
-        with installed(model, PLAIN):
+        with implementation(model, PLAIN):
             known[name] = _shares(model)
     return known[name]
 
@@ -134,18 +129,17 @@ class Forward:
         kernel = kernel_of(self.model, max(nodes[node].end for node in pack))
         shape = Shape.of(self.model.config.get_text_config(), self.model.dtype.itemsize)
         plain, gpu = isinstance(kernel, Causal), on_gpu(self.model.device)
-        with installed(self.model):
-            hidden, run = run_pack(
-                self.model,
-                self.tree,
-                pack,
-                needed,
-                chunk=self.sizes.layer_rows(layer(shape, 1), causal=plain, gpu=gpu),
-                overlap=self.sizes.overlap,
-                kernel=kernel,
-                above=self.held,
-                keep=frozenset(node for node in pack if self.last[node] > 2 * number),
-            )
+        hidden, run = run_pack(
+            self.model,
+            self.tree,
+            pack,
+            needed,
+            chunk=self.sizes.layer_rows(layer(shape, 1), causal=plain, gpu=gpu),
+            overlap=self.sizes.overlap,
+            kernel=kernel,
+            above=self.held,
+            keep=frozenset(node for node in pack if self.last[node] > 2 * number),
+        )
         self.held |= run.kept
         self.free(2 * number)
         return hidden

@@ -1,7 +1,9 @@
-"""Find the parts of a causal language model: its trunk, the language model in it, its layers."""
+"""Find the parts of a causal language model, and replace its attention."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -52,3 +54,36 @@ def decoder_layers(trunk: nn.Module) -> list[nn.Module]:
     ):
         raise NotShareableError("layers")
     return layers
+
+
+@contextmanager
+def implementation(model: Any, name: str) -> Iterator[None]:
+    """Run a model with the attention that is registered by this name; restore its own on exit."""
+    trunk = language_model(model)
+    before = trunk.config._attn_implementation
+    try:
+        trunk.set_attn_implementation(name)
+        yield
+    finally:
+        trunk.set_attn_implementation(before)
+
+
+@contextmanager
+def attending(
+    model: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Any]
+) -> Iterator[None]:
+    """Run a model with this attention in every layer; restore its own on exit.
+
+    transformers calls ``mask`` for what it hands to the attention as its mask. Both are registered
+    by ``name``, in which no kernel's name may be.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface  # with the model's code
+
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, mask)
+    try:
+        with implementation(model, name):
+            yield
+    finally:
+        for interface in (AttentionInterface, AttentionMaskInterface):
+            interface._global_mapping.pop(name, None)

@@ -17,7 +17,7 @@ from ropewalk.harness.engine import sdpa
 from ropewalk.harness.engine.generation import Generation
 from ropewalk.harness.engine.loss import logits_of, most_likely, nll_of
 from ropewalk.harness.engine.memory import ROWS, TEXTS, Shape, Sizes, room
-from ropewalk.harness.engine.packed_attention import KVCache, Pair, installed, kernel_of, running
+from ropewalk.harness.engine.packed_attention import KVCache, Pair, installed, kernel_of
 from ropewalk.harness.engine.prefix_tree import Node
 from ropewalk.harness.engine.sdpa import LEAST_ROWS, Causal, Kept, Kernel, blocked, padded_length
 from ropewalk.harness.engine.structure import language_model
@@ -137,7 +137,8 @@ class Writer:
         """Continue the texts until some are done, and return these."""
         texts = [*self.live.values()]
         self.kernel = kernel_of(self.model, self.longest)
-        with installed(self.model):
+        attend = self._attend_at_once if self.mode.parts else self._attend
+        with installed(self.model, attend):
             while not any(text.done for text in texts):
                 left = min(text.request.max_new_tokens - len(text.tokens) for text in texts)
                 count = 1 if blocked(self.model.device) else min(READ, left)
@@ -193,9 +194,8 @@ class Writer:
     def _forward(self) -> Tensor:
         tokens, positions = self.state[:2]
         self._cut()
-        with running(self._attend_at_once if self.mode.parts else self._attend):
-            inputs = {"input_ids": tokens[None], "position_ids": positions[None]}
-            hidden = language_model(self.model)(**inputs, use_cache=False, **self.given)[0]
+        inputs = {"input_ids": tokens[None], "position_ids": positions[None]}
+        hidden = language_model(self.model)(**inputs, use_cache=False, **self.given)[0]
         if blocked(self.model.device):
             hidden = hidden[:, : max(len(self.live), LEAST_ROWS)]
         return logits_of(self.model, hidden)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ropewalk.harness.engine.memory import ROWS
-from ropewalk.harness.engine.packed_attention import Run, SkipAttention, running
+from ropewalk.harness.engine.packed_attention import Run, SkipAttention, installed
 from ropewalk.harness.engine.prefix_tree import Node, NodePath, PrefixTree
 from ropewalk.harness.engine.sdpa import blocked, on_gpu, sent
 from ropewalk.harness.engine.structure import NotShareableError, decoder_layers, language_model
@@ -53,7 +53,7 @@ def run_pack(
     carried: Carried = {}
     hidden = torch.empty(0)
     with ExitStack() as stack:
-        stack.enter_context(running(run.attend))
+        stack.enter_context(installed(model, run.attend))
         for layer in layers:
             own = _layer_by_rows(layer.forward, run, last if layer is layers[-1] else every)
             stack.enter_context(

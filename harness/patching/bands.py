@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ropewalk.harness.engine import PLAIN, language_model
+from ropewalk.harness.engine.structure import attending
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.banded_attention import BandedAttention
 from ropewalk.harness.patching.frequencies import (
@@ -23,7 +24,7 @@ from ropewalk.harness.patching.frequencies import (
     probe,
     rotary_name,
 )
-from ropewalk.harness.patching.layout import Attention, Layout, attending, layouts_of, no_mask, runs
+from ropewalk.harness.patching.layout import NAME, Attention, Layout, layouts_of, no_mask, runs
 from ropewalk.scaling.types import Bands, Frequencies, by_distance
 
 CHECKED = 24  # tokens of the prompt
@@ -61,7 +62,7 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
     at_rest = Frequencies(torch.zeros_like(own))
     plain = language_model(model).config._attn_implementation == PLAIN
     attention = BandedAttention(bands, layouts, plain=plain)
-    with placed(model, name, at_rest), attending(model, attention, attention.mask):
+    with placed(model, name, at_rest), attending(model, NAME, attention, attention.mask):
         check_angles(model, name, at_rest)
         yield
 
@@ -80,7 +81,7 @@ def unrotated(model: Any, bands: Bands) -> Iterator[None]:
     for scale in (1.0, 2.0):
         tried = whole.scaled(torch.full((whole.length,), scale, dtype=torch.float64))
         attention = BandedAttention(tried, layouts)
-        with runs(kind), attending(model, attention, attention.mask):
+        with runs(kind), attending(model, NAME, attention, attention.mask):
             outputs.append(probe(model, CHECKED))
     _check_close(kind, "logits", outputs[0], before, ROUNDED.get(before.dtype, EXACT))
     if torch.equal(*outputs):
@@ -88,7 +89,7 @@ def unrotated(model: Any, bands: Bands) -> Iterator[None]:
             f"{kind} does not let its attention be replaced; queries cannot be scaled in it."
         )
     attention = BandedAttention(bands, layouts)
-    with attending(model, attention, attention.mask):
+    with attending(model, NAME, attention, attention.mask):
         yield
 
 
@@ -172,7 +173,7 @@ def _recorded(model: Any, replayed: list[Call] | None = None) -> tuple[list[Call
         calls.append(Call(module, (query, key, value), attention_mask, options, out))
         return out, None
 
-    with attending(model, attend, AttentionMaskInterface().get(usual, no_mask)):
+    with attending(model, NAME, attend, AttentionMaskInterface().get(usual, no_mask)):
         logits = probe(model, CHECKED)
     return calls, logits
 

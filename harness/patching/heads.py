@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ropewalk.harness.engine.structure import attending
 from ropewalk.harness.patching.banded_attention import BandedAttention
 from ropewalk.harness.patching.bands import verified_layouts
 from ropewalk.harness.patching.frequencies import as_is, placed, rotary_name
-from ropewalk.harness.patching.layout import Layout, attending
+from ropewalk.harness.patching.layout import NAME, Layout
 from ropewalk.scaling.types import Bands, Frequencies, by_distance
 
 OUTLIER = 3.0  # times the mean attention: a key with more is one (Ms-PoE, section 3.2)
@@ -62,7 +63,7 @@ def measure_heads(model: Any, texts: Iterable[Sequence[int]]) -> HeadTables:
         bands = Bands(len(tokens), (by_distance(len(tokens), own, 0),))
         attention = BandedAttention(bands, layouts)
         at_rest = placed(model, name, Frequencies(torch.zeros_like(own.inv_freq)))
-        with at_rest, attending(model, partial(recorded, attention), attention.mask):
+        with at_rest, attending(model, NAME, partial(recorded, attention), attention.mask):
             ids = torch.tensor([list(tokens)], device=model.device)
             model(input_ids=ids, use_cache=False, logits_to_keep=1)
     if not count:

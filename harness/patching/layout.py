@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ropewalk.harness.engine import language_model
+from ropewalk.harness.engine.structure import attending
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.frequencies import as_is, placed, rotary_name
 from ropewalk.scaling.types import Frequencies
@@ -89,28 +89,6 @@ def _turned(positions: Tensor, inv_freq: Tensor, phase: Tensor | None) -> tuple[
     angles = positions * inv_freq
     angles += 0.0 if phase is None else phase.to(angles.device)
     return angles.cos(), angles.sin()
-
-
-@contextmanager
-def attending(model: Any, attention: Attention, mask: Any = None) -> Iterator[None]:
-    """Run a model with this attention in every layer; restore its own on exit.
-
-    transformers calls a mask function of the same name: by default it returns no mask, and raises
-    for padding. The attention itself applies causality and windows.
-    """
-    from transformers import AttentionInterface, AttentionMaskInterface  # with the model's code
-
-    trunk = language_model(model)
-    before = trunk.config._attn_implementation
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, mask or no_mask)
-    try:
-        trunk.set_attn_implementation(NAME)
-        yield
-    finally:
-        trunk.set_attn_implementation(before)
-        for interface in (AttentionInterface, AttentionMaskInterface):
-            interface._global_mapping.pop(NAME, None)
 
 
 @contextmanager
@@ -201,7 +179,7 @@ def _captured(model: Any, name: str, inv_freq: Tensor) -> dict[nn.Module, Tensor
         return query.new_zeros(shape), None
 
     placing = placed(model, name, Frequencies(inv_freq.float()))
-    with placing, attending(model, capture, _window), runs(kind):
+    with placing, attending(model, NAME, capture, _window), runs(kind):
         model(input_ids=torch.tensor([[1, 2]], device=model.device), use_cache=False)
     return seen
 
