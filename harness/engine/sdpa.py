@@ -124,16 +124,20 @@ def on_cuda(
     called by their operators: ``scaled_dot_product_attention`` takes causality from the first row
     and key on, and PyTorch's bias for the other kind allocates rows x keys numbers on the CPU.
     """
-    channels, rows = query.shape[-1], query.shape[2]
-    scale = channels**-0.5 if scale is None else scale
-    missing = -channels % WHOLE_CHANNELS
-    if missing:
-        query, key, value = (pad(t, (0, missing)) for t in (query, key, value))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    channels, (query, key, value) = value.shape[-1], widened(query, key, value)
     if flash_takes(query, key, value):
         out, lse = flash(query, key, value, scale, -1, 0 if causal else -1)
     else:
         out, lse = _efficient(query, key, value, scale, causal)
-    return out[..., :channels], lse[..., :rows]
+    return out[..., :channels], lse[..., : query.shape[2]]
+
+
+def widened(*parts: Tensor, whole: int = WHOLE_CHANNELS) -> list[Tensor]:
+    """Pad channels with zeros to one width, a multiple of ``whole``; what has it stays a view."""
+    width = -(-max(part.shape[-1] for part in parts) // whole) * whole
+    few = [width - part.shape[-1] for part in parts]
+    return [pad(part, (0, n)) if n else part for part, n in zip(parts, few, strict=True)]
 
 
 def flash_takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -154,13 +158,13 @@ def flash(
     Row i of R sees keys i + K - R - ``left`` to i + K - R + ``right`` of K, as in FlashAttention-2;
     -1 is no bound. Heads of queries that share one of keys read it in place.
     """
-    rows = query.shape[2]
+    channels, rows = value.shape[-1], query.shape[2]
     out, lse = torch.ops.aten._flash_attention_forward(
-        *(part.transpose(1, 2) for part in (query, key, value)),
+        *(part.transpose(1, 2) for part in widened(query, key, value)),
         *(None, None, rows, key.shape[2], 0.0, right == 0, False),
         scale=scale, window_size_left=left, window_size_right=right,
     )[:2]  # fmt: skip
-    return out.transpose(1, 2), lse[..., :rows]
+    return out.transpose(1, 2)[..., :channels], lse[..., :rows]
 
 
 def _efficient(

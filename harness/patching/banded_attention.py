@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from ropewalk.harness.engine import Kept, Kernel, blocked
 from ropewalk.harness.engine.memory import Moved
-from ropewalk.harness.engine.sdpa import flash_windows
+from ropewalk.harness.engine.sdpa import flash_windows, widened
 from ropewalk.harness.patching.layout import Layout, no_mask
 from ropewalk.harness.patching.tiles import (
     FLASH,
     Merged,
+    Part,
     Rows,
     attend,
-    attend_runs,
-    attend_tiles,
-    pieces,
-    within,
+    in_squares,
+    in_tiles,
+    in_windows,
+    parts_in_pieces,
+    parts_in_tiles,
 )
 from ropewalk.scaling.types import Band, Bands, by_distance
 
@@ -29,17 +32,6 @@ KEPT_BANDS = 8  # rotated keys of a text are kept up to so many bands
 KEPT_TABLES = 16  # cos and sin are kept from layer to layer up to so many, each of the whole length
 SLAB = 8192  # rows that heads with positions of their own rotate at once
 KEPT_CALLS = 8192  # the parts of so many calls are kept; a layer of two million tokens has as many
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """What one band covers of one call: rows, keys, their cut, and ``own``, the band's rows."""
-
-    band: Band
-    own: slice | Tensor
-    rows: slice
-    keys: slice
-    cut: Any  # pieces, or tiles
 
 
 def kept_of(bands: Bands) -> Moved:
@@ -59,48 +51,6 @@ def _table_count(bands: Bands) -> float:
         for band in bands.bands
     )
     return rows / (2 * bands.length)
-
-
-def parts_in_pieces(
-    bands: Sequence[Band], rows: int, keys: int, window: int | None, *, windows: bool
-) -> list[Part]:
-    """Return what each band covers of a call whose rows are the last of this many keys.
-
-    ``window`` is that of a sliding layer in tokens: a query attends to the last so many keys only.
-    With ``windows`` the pieces are whole runs of rows, marked where they are fresh.
-    """
-    parts, seen = [], torch.zeros(rows, dtype=torch.bool)
-    for band in bands:
-        start, stop = max(band.start, keys - rows), min(band.start + len(band.first), keys)
-        if start >= stop:
-            continue
-        own = slice(start - band.start, stop - band.start)
-        first, end = within(window, band, own)
-        met = end > first
-        if not bool(met.any()):
-            continue
-        least, most = int(first[met].min()), int(end[met].max())
-        cut = pieces(first - least, end - least, windows=windows)
-        place = slice(start - (keys - rows), stop - (keys - rows))
-        for at, piece in enumerate(cut if windows else ()):
-            covered = seen[place][slice(*piece.rows)]
-            cut[at] = replace(piece, fresh=not bool(covered.any()))
-            covered.fill_(value=True)
-        parts.append(Part(band, own, place, slice(least, most), cut))
-    return parts
-
-
-def parts_in_tiles(bands: Sequence[Band], rows: Rows, window: int | None) -> list[Part]:
-    """Return what each band covers of a call's rows, tile by tile."""
-    parts = []
-    for band in bands:
-        cut = list(rows.covered(band, window))
-        if cut:
-            place = slice(cut[0].rows.start, cut[-1].rows.stop)
-            own = (rows.positions[place] - band.start).clamp(0, len(band.first) - 1)
-            keys = slice(min(one.keys.start for one in cut), max(one.keys.stop for one in cut))
-            parts.append(Part(band, own, place, keys, cut))
-    return parts
 
 
 class BandedAttention:
@@ -176,7 +126,7 @@ class BandedAttention:
 
     def _merged(
         self,
-        module: nn.Module,
+        module: Any,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -188,46 +138,45 @@ class BandedAttention:
         kept: Kept | None = None,
     ) -> Merged:
         """Return the softmax of rows from ``position`` on; ``dropped`` keys are absent."""
-        layout, scale = self.layouts[module], scaling or query.shape[-1] ** -0.5
+        rotated, scale = self.layouts[module] is not None, scaling or query.shape[-1] ** -0.5
         fused = blocked(query.device) and softcap is None and query.dtype in FLASH
         flash = softcap is None and flash_windows(query)
         end = position + query.shape[2]  # of the keys that are there
-        call = (position, query.shape[2], window, layout is not None, fused, flash)
-        rows, parts = self._parts(call)
-        layer: Any = module.layer_idx
-        if window is None and self.bands.scales(layer, rotated=layout is not None):
+        rows, parts = self._parts(position, query.shape[2], window, rotated, fused, flash)
+        if window is None and self.bands.scales(module.layer_idx, rotated=rotated):
             query = self._scaled(query, position)
         # Heads of keys are folded into the batch, so that queries sharing one share it as a view.
-        where, group = (module, key.shape[1]), query.shape[1] // key.shape[1]
-        query = query.reshape(-1, group, *query.shape[2:])
+        groups, sharing = key.shape[1], query.shape[1] // key.shape[1]
+        query = query.reshape(-1, sharing, *query.shape[2:])
         key, value = (x.flatten(0, 1)[:, None] for x in (key, value))
         if rows is not None and rows.padded:
             query = query.index_select(2, rows.positions - position)
+        if fused:
+            compute = in_tiles(scale)
+        else:
+            compute = in_windows(scale) if flash else in_squares(scale, softcap)
         merged = Merged.empty(query, value.shape[-1])
         for part in parts:
             q, v = query[:, :, part.rows], _present(value, part.keys, dropped)
-            if layout is not None:
-                q = self._rotated(where, layout, part.band, part.own, q, query=True)
-            k = self._keys(where, layout, part, key, end, dropped, kept)
-            heads = k.shape[1] if flash else group  # the flash operator wants no copies of keys
-            (k, v), place = (x.expand(-1, heads, -1, -1) for x in (k, v)), merged.of(part.rows)
-            if flash:
-                attend_runs(place, q, k, v, part.cut, scale)
-            elif rows is not None:
-                attend_tiles(place, q, k, v, part.cut, scale)
-            else:
-                attend(place, q, k, v, part.cut, scale, softcap)
+            if rotated:
+                q = self._rotated(module, groups, part.band, part.own, q, query=True)
+            k = self._keys(module, groups, part, key, end, dropped, kept)
+            heads = k.shape[1] if flash else sharing  # the flash operator wants no copies of keys
+            k, v = (x.expand(-1, heads, -1, -1) for x in (k, v))
+            if fused:
+                q, k, v = widened(q, k, v, whole=1)
+            attend(merged.of(part.rows), q, k, v, part.cut, compute)
         return merged.of(rows.kept) if rows is not None and rows.padded else merged
 
     def _parts(
-        self, call: tuple[int, int, int | None, bool, bool, bool]
+        self, position: int, rows: int, window: int | None, rotated: bool, fused: bool, flash: bool
     ) -> tuple[Rows | None, list[Part]]:
         """Return the parts of a call, equal in all layers of a kind; and its rows in tiles."""
-        position, rows, window, rotated, fused, flash = call
         if position + rows > self.bands.length:
             raise ValueError(
                 f"the bands are for {self.bands.length} tokens, the context has {position + rows}"
             )
+        call = (position, rows, window, rotated, fused, flash)
         if call not in self._calls:
             if len(self._calls) == KEPT_CALLS:
                 del self._calls[next(iter(self._calls))]
@@ -236,8 +185,7 @@ class BandedAttention:
                 tiled = Rows.of(position, rows)
                 self._calls[call] = tiled, parts_in_tiles(bands, tiled, window)
             else:
-                keys = position + rows
-                cut = parts_in_pieces(bands, rows, keys, window, windows=flash)
+                cut = parts_in_pieces(bands, rows, position + rows, window, windows=flash)
                 self._calls[call] = None, cut
         return self._calls[call]
 
@@ -251,8 +199,8 @@ class BandedAttention:
 
     def _keys(
         self,
-        where: tuple[Any, int],
-        layout: Layout | None,
+        module: Any,
+        groups: int,
         part: Part,
         key: Tensor,
         end: int,
@@ -261,28 +209,29 @@ class BandedAttention:
     ) -> Tensor:
         """Return a part's keys, rotated; those before ``end`` are kept, others are zero."""
         band, keys = part.band, part.keys
-        if layout is None or kept is None or len(self.bands.bands) > KEPT_BANDS:
+        rotated = self.layouts[module] is not None
+        if not rotated or kept is None or len(self.bands.bands) > KEPT_BANDS:
             present = _present(key, keys, dropped)
-            if layout is None:
+            if not rotated:
                 return present
-            return self._rotated(where, layout, band, keys, present, query=False)
+            return self._rotated(module, groups, band, keys, present, query=False)
         # Rotated keys of this band, and from where to where they are.
-        rows: tuple[Tensor | None, int, int] = kept.parts.get(band, (None, 0, 0))
-        whole, low, high = rows
+        whole, low, high = kept.parts.get(band, (None, 0, 0))
         if not low <= keys.start <= high:
             low = high = keys.start
         new = slice(high, max(high, min(keys.stop, end)))
-        rotated = self._rotated(where, layout, band, new, key[:, :, new], query=False)
+        made = self._rotated(module, groups, band, new, key[:, :, new], query=False)
         if whole is None:
-            whole = rotated.new_zeros((*rotated.shape[:2], kept.rows, key.shape[3]))
-        whole[:, :, new] = rotated
+            whole = made.new_zeros((*made.shape[:2], kept.rows, key.shape[3]))
+        whole[:, :, new] = made
         kept.parts[band] = whole, low, new.stop
-        return whole[:, :, keys]
+        found: Tensor = whole[:, :, keys]
+        return found
 
     def _rotated(
         self,
-        where: tuple[Any, int],
-        layout: Layout,
+        module: Any,
+        groups: int,
         band: Band,
         rows: slice | Tensor,
         x: Tensor,
@@ -291,14 +240,15 @@ class BandedAttention:
     ) -> Tensor:
         """Return rotated queries ``(groups, sharing, rows, width)`` or keys ``(groups, 1, …)``.
 
-        ``where`` is the layer and its number of groups, heads that share a key. Where positions
-        differ between heads, each head gets a key of its own.
+        The layer has so many ``groups`` of heads that share a key. Where positions differ between
+        heads, each head gets a key of its own.
         """
+        layout = self.layouts[module]
+        assert layout is not None
         rotate = self._there(layout, x.device).rotate
         if not band.by_head:
             rotated: Tensor = rotate(x, *self._table(layout, band, rows, x.device, query))
             return rotated
-        module, groups = where
         index: Tensor = self._once(
             (layout, band, module.layer_idx, x.device),
             lambda: _gathered(layout, band, module.layer_idx).to(x.device),
@@ -308,7 +258,12 @@ class BandedAttention:
         out = x.new_empty((*x.shape[:2], sharing, *x.shape[3:]))
         for at in range(0, x.shape[3], SLAB):
             slab = slice(at, min(at + SLAB, x.shape[3]))
-            tables = self._table(layout, band, _some(rows, slab), x.device, query)
+            some: slice | Tensor
+            if isinstance(rows, Tensor):
+                some = rows[slab]
+            else:
+                some = slice(rows.start + slab.start, rows.start + slab.stop)
+            tables = self._table(layout, band, some, x.device, query)
             by_head = (t.flatten(1).index_select(1, index) for t in tables)
             cos, sin = (t.view(-1, groups, sharing, width).movedim(0, 2) for t in by_head)
             out[..., slab, :] = rotate(x[..., slab, :], cos, sin)
@@ -369,13 +324,6 @@ def _gathered(layout: Layout, band: Band, layer: int) -> Tensor:
     return gathered
 
 
-def _some(rows: slice | Tensor, part: slice) -> slice | Tensor:
-    """Return a part of some rows."""
-    if isinstance(rows, Tensor):
-        return rows[part]
-    return slice(rows.start + part.start, rows.start + part.stop)
-
-
 def _present(states: Tensor, keys: slice, dropped: int) -> Tensor:
     """Return these keys or values; the first ``dropped`` of the context are absent.
 
@@ -384,4 +332,4 @@ def _present(states: Tensor, keys: slice, dropped: int) -> Tensor:
     first, end = keys.start - dropped, keys.stop - dropped
     missing = max(-first, 0), max(end - states.shape[2], 0)
     present = states[:, :, max(first, 0) : end]
-    return nn.functional.pad(present, (0, 0, *missing)) if any(missing) else present
+    return pad(present, (0, 0, *missing)) if any(missing) else present

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.harness.patching.tiles import Merged, Piece, attend, attend_runs, pieces
+from ropewalk.harness.patching.tiles import Merged, Piece, attend, in_squares, in_windows, pieces
 from tests.cuda_operators import Operators
 
 
@@ -13,9 +13,10 @@ def covered(found: list[Piece], rows: int, keys: int) -> torch.Tensor:
     """Return how often every pair is in the pieces, by FlashAttention-2's rule, in a loop."""
     counts = torch.zeros(rows, keys, dtype=torch.int64)
     for piece in found:
-        behind = piece.keys[1] - piece.keys[0] - (piece.rows[1] - piece.rows[0])
-        for i, row in enumerate(range(*piece.rows)):
-            for j, key in enumerate(range(*piece.keys)):
+        rows_of, keys_of = (range(one.start, one.stop) for one in (piece.rows, piece.keys))
+        behind = len(keys_of) - len(rows_of)
+        for i, row in enumerate(rows_of):
+            for j, key in enumerate(keys_of):
                 seen = piece.left < 0 or j >= i + behind - piece.left
                 counts[row, key] += seen and (piece.right < 0 or j <= i + behind + piece.right)
     return counts
@@ -61,7 +62,7 @@ def test_runs_are_merged_into_one_softmax(window, width, heads, monkeypatch):
     merged = Merged.empty(q, width)
     cut = pieces(far, here + 1, windows=True) + pieces(torch.zeros_like(far), far, windows=True)
     assert len(cut) <= 4
-    attend_runs(merged, q, k, v, cut, 0.3)
+    attend(merged, q, k, v, cut, in_windows(0.3))
     unseen = torch.ones(50, 50, dtype=torch.bool).triu(1)
     wanted = (q @ k.mT * 0.3).masked_fill(unseen, -torch.inf).softmax(-1) @ v
     torch.testing.assert_close(merged.values, wanted, rtol=0, atol=1e-12)
@@ -79,7 +80,7 @@ def test_pieces_are_merged_into_one_softmax(window, softcap, width):
     merged = Merged.empty(q, width)
     cut = pieces(far, here + 1, windows=False)
     cut += pieces(torch.zeros_like(far), far, windows=False)
-    attend(merged, q, k, v, cut, 0.3, softcap)
+    attend(merged, q, k, v, cut, in_squares(0.3, softcap))
     scores = (q @ k.mT) * 0.3
     if softcap:
         scores = softcap * (scores / softcap).tanh()
