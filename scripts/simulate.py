@@ -254,11 +254,11 @@ class Known(Losses):
     def __init__(
         self, names: Sequence[str], far: Mapping[str, Array], budget: float = math.inf
     ) -> None:
-        self.columns, self.far, self.budget = list(names), [*far.values()], Budget(budget)
+        self.columns, self.far, self.budget = list(names), far, Budget(budget)
         self.tasks = {
             task: PERPLEXITY if task == "perplexity" else shares(task, "accuracy") for task in far
         }
-        self.order = [[str(unit) for unit in range(len(losses))] for losses in self.far]
+        self.order = {task: [str(unit) for unit in range(len(of))] for task, of in far.items()}
         self.failed = {}
         self.most: dict[tuple[str, str], int] = {}  # documents requested so far
 
@@ -270,8 +270,8 @@ class Known(Losses):
         return sum(
             WEIGHTS[kind] * min(count, len(order))
             for (kind, _), count in most.items()
-            for order, how in zip(self.order, self.tasks.values(), strict=True)
-            if kind != CUT or not how.share
+            for task, order in self.order.items()
+            if kind != CUT or not self.tasks[task].share
         )
 
     def cost(self, needs: Iterable[Need]) -> float:
@@ -289,9 +289,9 @@ class Known(Losses):
         """Return that no candidate changes its form with the length."""
         return False
 
-    def losses(self, place: int, kind: str, name: str, count: int) -> Array:
+    def losses(self, task: str, kind: str, name: str, count: int) -> Array:
         """Return the losses on the first documents or trials of a task."""
-        rows = self.far[place][:count]
+        rows = self.far[task][:count]
         return rows[:, self.columns.index(name)] if kind == FAR else np.full(len(rows), -1.0)
 
 
@@ -343,15 +343,16 @@ def race(*tasks: Callable[[Random], tuple[Array, Array]], seed: int, races: int 
             for at, (losses, _) in enumerate(drawn)
         ]
         known = Known(names, {k: of[:, order] for k, (of, _) in zip(labels, drawn, strict=True)})
-        run = Race(known, names, frozenset(names))
+        run = Race(known, names)
         known.budget = Budget(run.default_budget())
         *_, ended = run.run()
         worse = [dict(zip(names, of[order].tolist(), strict=True)) for _, of in drawn]
         whole = {name: max(of[name] for of in worse) for name in names}
         best = [name for name in names if whole[name] == min(whole.values())]
-        named = [(w, of) for w, of in zip(ended.winners, worse, strict=True) if w]
+        named = [(w, of) for w, of in zip(ended.winners.values(), worse, strict=True) if w]
         wrong = any(of[w] > 0 or [*of.values()].count(0) > 1 for w, of in named)
-        regrets = ended.regrets.get(ended.recommended, (math.inf,) * len(worse))
+        unknown = dict.fromkeys(labels, math.inf)
+        regrets = ended.regrets.get(ended.recommended, unknown).values()
         within = all(
             of[ended.recommended] <= regret for of, regret in zip(worse, regrets, strict=True)
         )

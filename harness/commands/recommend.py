@@ -64,7 +64,8 @@ def recommend(
         model: A folder, a hub name (NAME@REVISION) or a GGUF file; reference is the embedded demo
             model. From Python also a loaded model, with its ``tokenizer``.
         to: The engine that will serve it (transformers, vllm, sglang, gguf, mlx, hf-code): only
-            methods that it can express are candidates.
+            methods that it can express are candidates. [default: those that need no modelling
+            file]
         tolerance: Percent of perplexity, or percentage points, that a method may cost inside the
             window.
         margin: Percent of perplexity, or percentage points, up to which a method is as good as the

@@ -120,44 +120,43 @@ def measures(plan: Plan) -> dict[str, Measure]:
     return result
 
 
-def candidates_of(plan: Plan, to: str | None) -> tuple[dict[str, list[str]], frozenset[str]]:
-    """Return the candidates, each with the names that it coincides with, and the servable ones.
+def candidates_of(plan: Plan, to: str | None) -> dict[str, list[str]]:
+    """Return the candidates, each with the names that it coincides with.
 
     Methods that are the same at the target are one candidate, under the plainest name: a server
     keeps the form of the target for all lengths, so what a method does at other lengths does not
-    matter. A name whose form changes with the length is the last choice. Without an engine a method
-    is servable if it needs no modelling file; others come last. Raises UserError where the engine
-    can serve none.
+    matter. A name whose form changes with the length is the last choice. What the engine cannot
+    serve is left out, and without an engine, what needs a modelling file. Raises UserError where no
+    candidate is left.
     """
     (window, target), given = plan.lengths, {one.label: one.given for one in plan.methods}
     rotations = {(cell.scaling, cell.length): cell.rotation for cell in plan.cells}
     groups: dict[str, list[tuple[bool, tuple[int, int, str], str]]] = {}
-    coded: dict[str, str] = {}  # why not
     for name in given:
         near, far = (rotations[name, length] for length in plan.lengths)
         if near is not None and far is not None:
             merit = depends_on_length(far, near, window), plainness(name), name
             groups.setdefault(far.fingerprint, []).append(merit)
-            if to is None and far.needs_code:
-                coded[name] = f"only --to {CODE} expresses it"
-    every = {min(group)[-1]: [name for *_, name in sorted(group)] for group in groups.values()}
-    for name in every if to else ():
+    candidates, left_out = dict[str, list[str]](), dict[str, str]()
+    for group in groups.values():
+        name, *_ = same = [name for *_, name in sorted(group)]
+        far = rotations[name, target]
         changes = {"scaling": (given[name],), "length": (str(target),)}
         try:
-            export(plan.spec.model_copy(update=changes), None if to == CODE else to)
+            if to:
+                export(plan.spec.model_copy(update=changes), None if to == CODE else to)
+            elif far and far.needs_code:
+                raise UserError(f"only --to {CODE} expresses it")
+            candidates[name] = same
         except UserError as error:
-            coded[name] = str(error)
-    servable = {name: same for name, same in every.items() if name not in coded}
-    if not to:
-        return servable | every, frozenset(servable)
-    if coded:
-        name, reason = next(iter(coded.items()))
-        if not servable.keys() - {OWN}:
+            left_out[name] = str(error)
+    for name, reason in [*left_out.items()][:1]:
+        if not candidates.keys() - {OWN}:
             raise UserError(
-                f"--to {to} can express none of these methods; name others, or leave --to out. "
-                f"`{name}`: {reason}"
+                f"{f'--to {to}' if to else 'a config'} can express none of these methods; name "
+                f"others, or {'leave --to out' if to else f'write --to {CODE}'}. `{name}`: {reason}"
             )
-        example = "" if len(coded) == 1 else "For example, "
-        count = f"{counted(len(coded), 'methods')} {are(len(coded))}"
+        example = "For example, " * (len(left_out) > 1)
+        count = f"{counted(len(left_out), 'methods')} {are(len(left_out))}"
         log.info(f"{count} left out. {example}`{name}`: {reason}")
-    return servable, frozenset(servable)
+    return candidates

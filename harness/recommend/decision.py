@@ -55,11 +55,6 @@ def select(losses: Array, how: Measure, level: float, candidates: int) -> Select
     return select_means(losses, np.ones(len(losses)), level=level, candidates=candidates)
 
 
-def columns(kind: str, of: Difference) -> dict[str, float | None]:
-    """Return a difference and the ends of its interval as columns of a row."""
-    return dict(zip([f"{kind}{mark}" for mark in MARKS], (of.value, of.low, of.high), strict=True))
-
-
 def score(losses: Array, weights: Array | None = None, how: Measure = PERPLEXITY) -> dict[str, Any]:
     """Return a score, the ends of its interval, and on how many documents or trials it rests."""
     if how.share:

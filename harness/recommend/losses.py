@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from ropewalk.harness.sweep.progress import follow
 FAR, NEAR, CUT = "far", "near", "cut"  # at the target; inside the window; truncated to the window
 # One of these, a candidate, and on how many documents or trials of every task, or all that it has.
 Need = tuple[str, str, int]
-At = tuple[int, str, str]  # the place of a task, one of these, and a candidate
+At = tuple[str, str, str]  # a task, one of these, and a candidate
 SLOWER = 1.15  # times the measured rate: what happens between the forwards, and their spread
 
 
@@ -64,11 +63,9 @@ class Budget:
         """Return a part of the budget in words, rounded up."""
         if math.isinf(cost):
             return "no limit"
-        return (
-            str(timedelta(seconds=math.ceil(cost)))
-            if self.timed
-            else f"{math.ceil(cost):,} forwards"
-        )
+        if self.timed:
+            return str(timedelta(seconds=math.ceil(cost)))
+        return f"{math.ceil(cost):,} forwards"
 
 
 def read_budget(text: str | None, default: float) -> Budget:
@@ -90,56 +87,57 @@ class Losses(Measurements):
 
     Attributes:
         tasks: the tasks by which it decides, by label, and how they measure.
-        order: the documents or trials of every task, in the order in which they are measured.
+        order: the documents or trials of each task, in the order in which they are measured.
         failed: the methods that have no rotation, and why.
         requested: the samples of this race so far, each with its method.
-        seconds: the seconds per forward that were measured, by method; "" is any method.
+        seconds: how long a forward took so far, without the first, slow sample.
     """
 
     tasks: dict[str, Measure]
-    order: list[list[str]]
+    order: dict[str, list[str]]
 
     def __init__(self, plan: Plan, folder: Path, backend: Backend) -> None:
         super().__init__(plan, folder, backend)
         self.budget, self.began = Budget(), time.monotonic()
         self.window, self.target = plan.lengths
-        self.tasks, kinds = measures(plan), dict[tuple[str, int], tuple[int, str]]()
-        for place, (far, how) in enumerate(self.tasks.items()):
-            near = (
-                far
-                if how.share
-                else next(task.label for task in plan.tasks if task.label not in self.tasks)
-            )
-            kinds |= {(far, self.window): (place, CUT), (far, self.target): (place, FAR)}
-            kinds[near, self.window] = place, NEAR
+        self.tasks, kinds = measures(plan), dict[tuple[str, int], tuple[str, str]]()
+        inside = next((task.label for task in plan.tasks if task.label not in self.tasks), "")
+        for task, how in self.tasks.items():
+            kinds |= {(task, self.window): (task, CUT), (task, self.target): (task, FAR)}
+            kinds[task if how.share else inside, self.window] = task, NEAR
         cells = {
             (*kinds[cell.task, cell.length], cell.scaling): cell
             for cell in plan.cells
             if (cell.task, cell.length) in kinds
         }
-        self.order = []
-        for place in range(len(self.tasks)):
-            units = (request.doc_id for request in cells[place, FAR, OWN].questions)
-            self.order.append(list(dict.fromkeys(units)))
-            Random(plan.spec.seed).shuffle(self.order[-1])
+        self.order = {}
+        for task in self.tasks:
+            near = {request.doc_id for request in cells[task, NEAR, OWN].questions}
+            far = dict.fromkeys(request.doc_id for request in cells[task, FAR, OWN].questions)
+            self.order[task] = [unit for unit in far if unit in near]
+            if not self.order[task]:
+                raise UserError(f"{task} has no document or trial both at {self.target:,} tokens "
+                                f"and at {self.window:,}.")  # fmt: skip
+            Random(plan.spec.seed).shuffle(self.order[task])
         self.failed = {cell.scaling: cell.failed for cell in plan.cells if cell.failed is not None}
         self.requested: dict[Key, str] = {}
-        self.seconds: dict[str, float] = {}
+        self.seconds = 0.0
         self._rotations = {at: cell.rotation for at, cell in cells.items()}
         self._keys: dict[At, dict[str, list[Key]]] = {}
         self._sizes: dict[Key, float] = {}  # in forwards of the target length
-        plain = cells[0, FAR, OWN]
+        plain = cells[next(iter(self.tasks)), FAR, OWN]
         whole = next(self._costs(replace(plain, questions=plain.questions[:1])))[1]
         for at, cell in cells.items():
             self._keys[at] = {unit: [] for unit in self.order[at[0]]}
             for item, cost in self._costs(cell):
-                self._keys[at][item.question.doc_id].append(item.key)
-                self._sizes[item.key] = cost / whole
+                if item.question.doc_id in self._keys[at]:
+                    self._keys[at][item.question.doc_id].append(item.key)
+                    self._sizes[item.key] = cost / whole
 
     @property
     def size(self) -> int:
         """The documents or trials of the task that has the most."""
-        return max(map(len, self.order))
+        return max(map(len, self.order.values()))
 
     @property
     def units(self) -> str:
@@ -155,36 +153,36 @@ class Losses(Measurements):
             for question, own in zip(cell.questions, parts, strict=True):
                 yield Item(cell, question), sum(next(each).operations for _ in own)
 
-    def keys(self, need: Need) -> list[list[Key]]:
-        """Return the samples of a candidate on each of the first documents or trials."""
+    def keys(self, need: Need) -> list[Key]:
+        """Return the samples of a candidate on the first documents or trials of every task."""
         kind, name, count = need
         return [
-            self._keys[place, kind, name][unit]
-            for place, order in enumerate(self.order)
-            if (place, kind, name) in self._keys
+            key
+            for task, order in self.order.items()
+            if (task, kind, name) in self._keys
             for unit in order[:count]
+            for key in self._keys[task, kind, name][unit]
         ]
 
-    def losses(self, place: int, kind: str, name: str, count: int) -> Array:
-        """Return the loss on each of the first documents or trials of the task at a place."""
-        sign = 1 if [*self.tasks.values()][place].lower else -1
-        each = []
-        for unit in self.order[place][:count]:
-            records = [self.samples[key] for key in self._keys[place, kind, name][unit]]
+    def losses(self, task: str, kind: str, name: str, count: int) -> Array:
+        """Return the loss on each of the first documents or trials of a task."""
+        sign, each = 1 if self.tasks[task].lower else -1, []
+        for unit in self.order[task][:count]:
+            records = [self.samples[key] for key in self._keys[task, kind, name][unit]]
             nats = math.fsum(record["value"] for record in records)
             each.append(sign * nats / sum(record["weight"] for record in records))
         return np.array(each)
 
     def difference(
-        self, place: int, one: tuple[str, str], other: tuple[str, str], count: int
+        self, task: str, one: tuple[str, str], other: tuple[str, str], count: int
     ) -> Difference:
         """Return by how much the score of one, a kind and a candidate, differs from another's."""
-        losses = self.losses(place, *one, count) - self.losses(place, *other, count)
-        return difference(losses, how=[*self.tasks.values()][place])
+        losses = self.losses(task, *one, count) - self.losses(task, *other, count)
+        return difference(losses, how=self.tasks[task])
 
     def depends_on_length(self, name: str) -> bool:
         """Return whether a candidate's form changes with the length of the input."""
-        far, near = (self._rotations[0, kind, name] for kind in (FAR, NEAR))
+        far, near = (self._rotations[next(iter(self.tasks)), kind, name] for kind in (FAR, NEAR))
         return depends_on_length(far, near, self.window)
 
     def measure(self, needs: Iterable[Need]) -> dict[str, str]:
@@ -192,13 +190,15 @@ class Losses(Measurements):
 
         Raises UserError if the plain model has no number inside the window, or on windows.
         """
-        needs = list(needs)
+        needs, failed = list(needs), dict[str, str]()
         self.requested |= (wanted := self._wanted(needs))
         self.complete(wanted.keys())
-        self._update_rates()
-        failed = {}
+        later = [k for k in [*self.requested][1:] if self.samples.get(k, {}).get("status") == "ok"]
+        if sizes := math.fsum(self._sizes[key] for key in later):
+            # Of samples that were computed together, one has the time of all.
+            self.seconds = math.fsum(self.samples[key]["seconds"] for key in later) / sizes
         for kind, name, count in needs:
-            for key in chain.from_iterable(self.keys((kind, name, count))):
+            for key in self.keys((kind, name, count)):
                 sample = self.samples.get(key, {})
                 if sample.get("status") != "ok":
                     failed[name] = str(sample.get("reason") or sample.get("status"))
@@ -210,21 +210,7 @@ class Losses(Measurements):
         return failed
 
     def _wanted(self, needs: Iterable[Need]) -> dict[Key, str]:
-        return {key: need[1] for need in needs for key in chain.from_iterable(self.keys(need))}
-
-    def _update_rates(self) -> None:
-        """Update the seconds per forward of each method, without the first, slow sample.
-
-        They are of all its samples together: of those computed together, one has the time of all.
-        """
-        seconds, sizes = defaultdict[str, float](float), defaultdict[str, float](float)
-        for key, name in list(self.requested.items())[1:]:
-            sample = self.samples.get(key, {})
-            if sample.get("status") == "ok":
-                for of in (name, ""):
-                    seconds[of] += sample["seconds"]
-                    sizes[of] += self._sizes[key]
-        self.seconds = {name: seconds[name] / sizes[name] for name in sizes}
+        return {key: need[1] for need in needs for key in self.keys(need)}
 
     def forwards(self, needs: Iterable[Need] | None = None) -> float:
         """Return how many forwards of the target length these samples, or all requested, take."""
@@ -237,10 +223,9 @@ class Losses(Measurements):
 
     def cost(self, needs: Iterable[Need]) -> float:
         """Return how much of the budget it takes to measure what was not requested yet."""
-        new = {key: name for key, name in self._wanted(needs).items() if key not in self.requested}
+        new = [key for key in self._wanted(needs) if key not in self.requested]
         if not self.budget.timed:
             return sum(self._sizes[key] for key in new)
-        done, rate = measured(self.samples.values()), self.seconds.get("", 0.0)
-        left = {key: self.seconds.get(name, rate) for key, name in new.items() if key not in done}
-        seconds = sum(self._sizes[key] * pace for key, pace in left.items())
-        return seconds * SLOWER / self.backend.workers
+        done = measured(self.samples.values())
+        left = sum(self._sizes[key] for key in new if key not in done)
+        return left * self.seconds * SLOWER / self.backend.workers

@@ -67,13 +67,12 @@ class Standing:
 
     Attributes:
         documents: how many documents or trials of every task the leader was measured on, or all.
-        leader: the servable candidate whose scores are least worse than the best ones.
-        possible: the servable candidates that may be the best over all tasks.
-        regrets: how much worse each candidate can be than the best servable one, task by task;
-            absent if unknown.
-        winners: the one candidate that may be the best, task by task; "" where there are several.
-        needed: documents or trials of every task that would bring the leader's regret down to the
-            margin; None if unknown.
+        leader: the candidate whose scores are least worse than the best ones.
+        possible: the candidates that may be the best over all tasks.
+        regrets: how much worse each candidate can be than the best, by task; absent if unknown.
+        winners: the one candidate that may be the best, by task; "" where there are several.
+        needed: documents or trials that would bring the leader's regret down to the margin, by
+            task; None if unknown.
         ended: why the race is over, "" while it goes on.
         recommended: the method to use; "" while the race goes on.
     """
@@ -81,40 +80,34 @@ class Standing:
     documents: int
     leader: str
     possible: tuple[str, ...]
-    regrets: Mapping[str, tuple[float, ...]]
-    winners: tuple[str, ...]
-    needed: tuple[int | None, ...]
+    regrets: Mapping[str, Mapping[str, float]]
+    winners: Mapping[str, str]
+    needed: Mapping[str, int | None]
     ended: str
     recommended: str = ""
 
     def regret(self, name: str) -> float:
         """Return the largest regret that a candidate can have on a task."""
-        return max(self.regrets.get(name, (math.inf,)))
+        return max(self.regrets.get(name, {"": math.inf}).values())
 
 
 class Race:
     """A race of candidates, given in the order in which a small budget takes them.
 
     Attributes:
-        servable: the candidates to choose from; others are measured for a note.
         tolerance: the in-window cost that a candidate may have on a task, as a share.
         margin: a method at most this much worse than the best is as good as the best.
         entered: the candidates that were measured on the first round.
+        costly: those whose in-window cost is significantly above the tolerance.
         seen: the documents or trials on which each candidate was measured at the target.
         cost_documents: those on which each in-window cost was measured.
     """
 
     def __init__(
-        self,
-        data: Losses,
-        names: Iterable[str],
-        servable: frozenset[str],
-        tolerance: float = 0.01,
-        margin: float = 0.01,
+        self, data: Losses, names: Iterable[str], tolerance: float = 0.01, margin: float = 0.01
     ) -> None:
-        self.data, self.names, self.servable = data, tuple(names), servable
+        self.data, self.names, self.tasks = data, tuple(names), data.tasks
         self.tolerance, self.margin = tolerance, margin
-        self.tasks = [*data.tasks.values()]
         self.rounds = rounds(data.size)
         self.entered: list[str] = []
         self.failed = dict(data.failed)
@@ -126,17 +119,16 @@ class Race:
         """Yield the standing after each round, and the answer at the end.
 
         The race is decided again, from the samples that exist, if a candidate fails or is found too
-        costly after it eliminated others, and if the budget turns out to cover more candidates.
+        costly after it eliminated others.
         """
-        first, answer = self.rounds[0], None
         self._check_window()
         if self.data.budget.timed:  # a few short forwards show how fast the model is
-            for count in (1, min(3, first)):
+            for count in (1, min(3, self.rounds[0])):
                 self._measure([(NEAR, OWN, count)])
-        while self._enter(first):
+        while self._enter():
             pass
-        levels = self._levels()
-        while answer is None or self._enter(answer.documents):
+        levels, answer = self._levels(), None
+        while answer is None:
             standing = yield from self._run_rounds(levels)
             answer = standing and self._finish(standing)
         yield answer
@@ -144,23 +136,20 @@ class Race:
     def _run_rounds(
         self, levels: Mapping[int, float]
     ) -> Generator[Standing, None, Standing | None]:
-        """Measure round by round; return None where a candidate failed or others entered."""
+        """Measure round by round; return None where a candidate failed."""
         active = names = self.left(self.entered)
         if not active:
             why = "is too costly inside the window" if self.costly else "has no number"
             raise UserError(
                 f"every candidate failed or {why}; give other --scaling, or more --tolerance."
             )
-        main = self.choices()
-        upper = np.full((len(self.tasks), len(main), len(main)), np.inf)
-        upper[:, range(len(main)), range(len(main))] = 0
+        upper = np.full((len(self.tasks), len(names), len(names)), np.inf)
+        upper[:, range(len(names)), range(len(names))] = 0
         self.seen |= dict.fromkeys(names, 0)
         standing = None
         for end, alpha in levels.items():
             documents = end
             if standing:
-                if self._enter(standing.documents):
-                    return None
                 more, cost = range(standing.documents + 1, end + 1), partial(self._cost, active)
                 documents = standing.documents + bisect_right(more, self._budget_left(), key=cost)
                 if documents == standing.documents:
@@ -168,7 +157,7 @@ class Race:
             if not self._measure([(FAR, name, documents) for name in active]):
                 return None
             self.seen |= dict.fromkeys(active, documents)
-            standing, active = self._decide(active, documents, alpha, main, upper)
+            standing, active = self._decide(active, documents, alpha, names, upper)
             yield standing
             if standing.ended:
                 return standing
@@ -177,28 +166,32 @@ class Race:
         return replace(standing, ended=DOCUMENTS if complete else BUDGET)
 
     def _decide(
-        self, names: Sequence[str], documents: int, alpha: float, main: Sequence[str], upper: Array
+        self,
+        racing: Sequence[str],
+        documents: int,
+        alpha: float,
+        names: Sequence[str],
+        upper: Array,
     ) -> tuple[Standing, tuple[str, ...]]:
         """Compare the candidates of a round; return the standing, and whom to measure further.
 
-        ``upper`` has the lowest bounds so far of how much worse each of ``main`` is than each
+        ``upper`` has the lowest bounds so far of how much worse each of ``names`` is than each
         other, by task. It is updated.
         """
-        active = [index for index, name in enumerate(main) if name in names]
-        excess = self._excess([main[index] for index in active], documents)
+        active = [index for index, name in enumerate(names) if name in racing]
+        excess = self._excess([names[index] for index in active], documents)
         leading = min(excess, key=excess.__getitem__)
-        leader = main.index(leading)
-        count = max(len(main), len(self.servable.intersection(self.names)))
-        needed = []
-        for place, how in enumerate(self.tasks):
-            each = [self.data.losses(place, FAR, main[index], documents) for index in active]
+        leader = names.index(leading)
+        needed = {}
+        for place, (task, how) in enumerate(self.tasks.items()):
+            each = [self.data.losses(task, FAR, names[index], documents) for index in active]
             level = 1 - alpha / len(self.tasks)
-            selection = select(np.stack(each, axis=1), how, level, count)
+            selection = select(np.stack(each, axis=1), how, level, len(self.names))
             if selection:
                 both = np.ix_([place], active, active)
                 upper[both] = np.minimum(upper[both], np.vectorize(how.shown)(selection.upper))
             margin = how.margin(100 * self.margin, 0.0)
-            needed.append(selection.needed(margin) if selection else None)
+            needed[task] = selection.needed(margin) if selection else None
         possible = np.all(upper >= 0, axis=1)
         possible[~possible.any(axis=1)] = True  # the bounds of two rounds can contradict each other
         regrets = np.stack(
@@ -206,40 +199,36 @@ class Race:
         )
         least = np.stack([  # that each is worse than the best
             1 / (1 + low) - 1 if how.relative else -low
-            for how, low in zip(self.tasks, upper.min(axis=1), strict=True)
+            for how, low in zip(self.tasks.values(), upper.min(axis=1), strict=True)
         ])  # fmt: skip
         left = (upper >= 0).any(axis=0).all(axis=0) & (least.max(0) <= regrets.max(0).min())
         far = upper[:, leader] > self.margin
         matters = (far & (possible | left)).any(axis=0)
         rivals = np.flatnonzero(matters).tolist() if left.sum() > 1 else []
-        following = {main[index] for index in (leader, *rivals)} | {
-            name  # of those that no engine serves, until it is significantly better or worse
-            for name in set(names) - set(main)
-            if not all(
-                self.data.difference(place, (FAR, name), (FAR, leading), documents).significant()
-                for place in range(len(self.tasks))
-            )
-        }
+        following = {names[index] for index in (leader, *rivals)}
         single = [np.flatnonzero(may).tolist() for may in possible]
         return Standing(
             documents=documents,
             leader=leading,
-            possible=tuple(name for name, is_ in zip(main, left, strict=True) if is_),
+            possible=tuple(name for name, is_ in zip(names, left, strict=True) if is_),
             regrets={
-                name: tuple(of)
-                for name, of in zip(main, regrets.T.tolist(), strict=True)
+                name: dict(zip(self.tasks, of, strict=True))
+                for name, of in zip(names, regrets.T.tolist(), strict=True)
                 if max(of) < math.inf
             },
-            winners=tuple(main[places[0]] if len(places) == 1 else "" for places in single),
-            needed=tuple(needed),
+            winners={
+                task: names[places[0]] if len(places) == 1 else ""
+                for task, places in zip(self.tasks, single, strict=True)
+            },
+            needed=needed,
             ended="" if rivals else WINNER if left.sum() == 1 else MARGIN,
         ), tuple(name for name in self.names if name in following)
 
     def _excess(self, names: Sequence[str], documents: int) -> dict[str, list[float]]:
         """Return by how much each score is worse than the best of these, the largest first."""
         each = {name: list[float]() for name in names}
-        for place, how in enumerate(self.tasks):
-            means = [float(self.data.losses(place, FAR, one, documents).mean()) for one in names]
+        for task, how in self.tasks.items():
+            means = [float(self.data.losses(task, FAR, one, documents).mean()) for one in names]
             for name, mean in zip(names, means, strict=True):
                 each[name].append(how.shown(mean - min(means)))
         return {name: sorted(of, reverse=True) for name, of in each.items()}
@@ -259,7 +248,7 @@ class Race:
         level = [name for name in final if best[name] == best[standing.leader]]
 
         def cost(name: str) -> float:
-            each = (self.in_window_cost(place, name, end) for place in range(len(self.tasks)))
+            each = (self.in_window_cost(task, name, end) for task in self.tasks)
             return max(round(float(losses.mean()), 3) for losses in each)
 
         return replace(standing, recommended=preferred(alike or level, cost))
@@ -287,38 +276,38 @@ class Race:
         far = [(FAR, name, end) for name in self.names]
         return self.data.forwards([*far, *_near(self.names, end), (CUT, OWN, end)])
 
-    def covered(self, documents: int) -> list[str]:
+    def covered(self) -> list[str]:
         """Return the candidates that can still enter, as many as the budget covers.
 
-        They are measured on the documents that others were measured on, and the race can finish.
-        Raises UserError if the budget does not cover two candidates.
+        That is their first round, and the end of the race. Raises UserError if the budget does not
+        cover two candidates.
         """
-        entered = self.left(self.entered)
+        first, entered = self.rounds[0], self.left(self.entered)
         new = [name for name in self.left(self.names) if name not in entered]
-        while new and (cost := self._cost([*entered, *new], documents)) > self._budget_left():
+        while new and (cost := self._cost([*entered, *new], first)) > self._budget_left():
             if not self.entered and len(new) <= 2:
                 budget = self.data.budget
                 least = budget.text(self.data.spent() + cost)
                 raise UserError(
                     f"--budget {budget.text(budget.most)} is too small: {len(new)} candidates on "
-                    f"{documents} {self.data.units}, with their in-window cost and truncation, "
-                    f"take at least {least}. Give that much, fewer {self.data.units} (--limit), or "
-                    "a shorter --length."
+                    f"{first} {self.data.units}, with their in-window cost and truncation, take at "
+                    f"least {least}. Give that much, fewer {self.data.units} (--limit), or a "
+                    "shorter --length."
                 )
             new.pop()
         return new
 
-    def _enter(self, documents: int) -> bool:
+    def _enter(self) -> bool:
         """Measure the first round of those who can enter; return whether anything was measured.
 
-        The forwards of one document show how fast each candidate is.
+        The forwards of one document show how fast they are.
         """
-        first, new = self.rounds[0], self.covered(documents)
+        first, new = self.rounds[0], self.covered()
         if not new:
             return False
         self._within_tolerance(new, first)
         for count in (1, first):
-            entering = [name for name in self.covered(documents) if name in new]
+            entering = [name for name in self.covered() if name in new]
             self._measure([(FAR, name, count) for name in entering])
         self.entered += self.left(entering)
         return True
@@ -335,37 +324,34 @@ class Race:
         if not left:
             return False
         level = 1 - COST_ERROR / len(self.names) / len(self.tasks)  # of two sides, one is tested
-        for place, how in enumerate(self.tasks):
-            each = [self.in_window_cost(place, name, documents) for name in left]
+        for task, how in self.tasks.items():
+            each = [self.in_window_cost(task, name, documents) for name in left]
             for name, low in zip(left, lowest(np.stack(each, axis=1), level, how), strict=True):
                 if low is not None and how.shown(low) > self.tolerance:
                     self.costly.add(name)
         return complete and self.left(names) == left
 
-    def in_window_cost(self, place: int, name: str, documents: int) -> Array:
+    def in_window_cost(self, task: str, name: str, documents: int) -> Array:
         """Return how much more a candidate loses inside the window than the plain model."""
-        losses = self.data.losses
-        return losses(place, NEAR, name, documents) - losses(place, NEAR, OWN, documents)
+        losses = partial(self.data.losses, task, NEAR, count=documents)
+        return losses(name=name) - losses(name=OWN)
 
     def _check_window(self) -> None:
         """Raise UserError for retrieval that the plain model fails inside its window."""
         self._measure(self._plain())
-        for place, (task, how) in enumerate(self.data.tasks.items()):
-            if how.share and not self.data.losses(place, NEAR, OWN, self.data.size).any():
+        for task, how in self.tasks.items():
+            if how.share and not self.data.losses(task, NEAR, OWN, self.data.size).any():
                 raise UserError(
-                    f"{OWN} scores 0 on all {len(self.data.order[place])} trials of {task} inside "
+                    f"{OWN} scores 0 on all {len(self.data.order[task])} trials of {task} inside "
                     f"the trained window ({self.data.window:,} tokens): there is no retrieval to "
                     "keep beyond it. Name a task that the model can do, such as --task perplexity."
                 )
 
     def _plain(self) -> list[Need]:
         """Return what shows whether the model itself can do the tasks of retrieval."""
-        return [(NEAR, OWN, self.data.size)] if any(how.share for how in self.tasks) else []
-
-    def choices(self) -> tuple[str, ...]:
-        """Return the candidates to choose from that entered and are not out."""
-        names = self.left(self.entered)
-        return tuple(name for name in names if name in self.servable) or names
+        return (
+            [(NEAR, OWN, self.data.size)] if any(how.share for how in self.tasks.values()) else []
+        )
 
     def _cost(self, names: Sequence[str], end: int) -> float:
         """Return what it takes to measure candidates on so many documents and finish the race."""

@@ -18,13 +18,7 @@ from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.plugins import FUNCTION
 from ropewalk.harness.recommend.candidates import OWN, candidates_of, plan_race
-from ropewalk.harness.recommend.decision import (
-    MARKS,
-    PERPLEXITY,
-    columns,
-    decision,
-    score,
-)
+from ropewalk.harness.recommend.decision import MARKS, PERPLEXITY, decision, score
 from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Losses, read_budget
 from ropewalk.harness.recommend.race import BUDGET, WINNER, Race, Standing
 from ropewalk.harness.reports._text import (
@@ -34,7 +28,6 @@ from ropewalk.harness.reports._text import (
     csv,
     folded,
     listed,
-    page,
     signed,
     text,
     unit,
@@ -44,6 +37,7 @@ from ropewalk.harness.runs.store import REPORTS
 from ropewalk.harness.serve._export import how_to_serve
 from ropewalk.harness.stats.cells import records as rows_of
 from ropewalk.harness.stats.measure import SHARES
+from ropewalk.harness.stats.paired import difference_columns
 from ropewalk.harness.sweep.backend import Backend
 from ropewalk.harness.sweep.notes import note_plan
 from ropewalk.harness.sweep.record import records
@@ -84,7 +78,7 @@ class Recommendation:
     next: str
     failures: dict[str, str]
     folder: Path
-    files: tuple[Path, ...]
+    file: Path
 
     @property
     def status(self) -> int:
@@ -93,7 +87,7 @@ class Recommendation:
 
     def __str__(self) -> str:
         lines = [f"No number of {name}: {reason}" for name, reason in self.failures.items()]
-        lines += [f"Table: {self.files[0]}", *([f"Next:  {self.next}"] if self.next else [])]
+        lines += [f"Table: {self.file}", *([f"Next:  {self.next}"] if self.next else [])]
         tables = display(self.table)
         shown = [
             f"{task}\n" * (len(tables) > 1)
@@ -119,21 +113,19 @@ def recommend(
     Without ``scaling`` in the settings, all training-free methods are candidates. ``checkpoint`` is
     that of a loaded model. The command ``recommend`` says what the others are.
     """
-    for flag, value, least in (
-        ("tolerance", tolerance, "0 or more"),
-        ("margin", margin, "above 0"),
-    ):
-        if not 0 <= value < math.inf or (flag == "margin" and not value):
-            raise UserError(f"--{flag} {value:g} is invalid: it is a percentage, {least}.")
+    if not 0 <= tolerance < math.inf:
+        raise UserError(f"--tolerance {tolerance:g} is invalid: it is a percentage, 0 or more.")
+    if not 0 < margin < math.inf:
+        raise UserError(f"--margin {margin:g} is invalid: it is a percentage, above 0.")
     plan = plan_race(spec, to, checkpoint=checkpoint, opening=backend.open)
     folder = spec.out or Path("results") / f"recommend-{plan.checkpoint.label}"
     note_plan(plan)
     records(plan, folder)  # another run's folder is an error, in a dry run too
     data = Losses(plan, folder, backend)
-    candidates, servable = candidates_of(plan, to)
-    race = Race(data, candidates, servable, tolerance / 100, margin / 100)
+    candidates = candidates_of(plan, to)
+    race = Race(data, candidates, tolerance / 100, margin / 100)
     data.budget = read_budget(budget, race.default_budget())
-    reached = len(race.covered(race.rounds[0]))
+    reached = len(race.covered())
     log.info(
         f"{counted(len(candidates), 'candidates')} at {data.target:,} tokens, in rounds of "
         f"{', '.join(map(str, race.rounds))} {data.units}. Measuring everything takes "
@@ -145,32 +137,24 @@ def recommend(
         return None
     for standing in race.run():
         if not standing.recommended:
-            worse = _worse(race, standing, standing.leader)
             log.info(
                 f"After {counted(standing.documents, data.units)}: `{standing.leader}`"
-                f"{f', {worse}' if worse else ''}; "
-                f"{len(standing.possible)} of {counted(len(race.entered), 'candidates')} may be "
-                "the best."
+                f"{_worse(race, standing)}; {len(standing.possible)} of "
+                f"{counted(len(race.entered), 'candidates')} may be the best."
             )
     table = make_table(race, standing, candidates)
     lines, following = answer(race, standing, table), ""
     (method,) = (method for method in plan.methods if method.label == standing.recommended)
     if method.digest != FUNCTION and checkpoint is None:
         following = how_to_serve(plan.spec, method.given, data.target, to)
-    files = folder / REPORTS / "recommend.csv", folder / REPORTS / "recommend.md"
-    words = [*lines, *([f"Next: {following}"] if following else [])]
-    shown = display(table)
-    titles = [plan.checkpoint.label, *(f"{plan.checkpoint.label}, {task}" for task in shown)]
-    named = dict(zip(titles[len(shown) > 1 :], shown.values(), strict=False))
-    contents = csv(table), page([(named, words)])
-    make_folder(folder / REPORTS)
-    for file, content in zip(files, contents, strict=True):
-        with replacing(file) as new:
-            new.write(content.encode())
+    file = folder / REPORTS / "recommend.csv"
+    make_folder(file.parent)
+    with replacing(file) as new:
+        new.write(csv(table).encode())
     regret = standing.regret(method.label)
     return Recommendation(
         scaling=method.label,
-        winner={*standing.winners} == {method.label} and len(race.choices()) > 1,
+        winner={*standing.winners.values()} == {method.label} and len(race.left(race.entered)) > 1,
         truncate=BEST in table["verdict"].tolist(),
         regret=None if math.isinf(regret) else regret,
         text="\n".join(lines),
@@ -178,7 +162,7 @@ def recommend(
         next=following,
         failures=race.failed,
         folder=folder,
-        files=files,
+        file=file,
     )
 
 
@@ -192,68 +176,64 @@ def make_table(race: Race, standing: Standing, candidates: Mapping[str, list[str
     is above the unscaled model's inside the window, on the first ``cost_n``. ``same`` are the other
     names of a candidate.
     """
-    places = range(len(race.tasks))
-    rows = [row for place in places for row in _rows(race, standing, candidates, place)]
-    counts = dict.fromkeys(("n", "cost_n"), "Int64")
-    return pd.DataFrame(rows).astype(counts).fillna({"n": 0, "same": ""})
-
-
-def _rows(
-    race: Race, standing: Standing, candidates: Mapping[str, list[str]], place: int
-) -> list[dict[str, Any]]:
     data, use, end = race.data, standing.recommended, standing.documents
-    (task, how), truncate = [*data.tasks.items()][place], _truncates(race, standing)
-    unknown = dict.fromkeys(("cost", "cost_low", "cost_high", "cost_n"))
-    rows: list[dict[str, Any]] = []
-    for name in dict.fromkeys([*candidates, *race.failed]):
-        row: dict[str, Any] = {"task": task, "metric": how.metric, "scaling": name, **unknown}
-        row |= {"verdict": BEST if truncate and name == use else _verdict(race, standing, name)}
-        row |= {"same": ", ".join(candidates.get(name, [])[1:]), "reason": race.failed.get(name)}
-        count = min(race.seen.get(name, 0), end)
-        if name not in race.failed and count:
-            far, regrets = (FAR, name), standing.regrets.get(name)
-            row |= score(data.losses(place, *far, count), how=how)
-            row |= {"regret": regrets and regrets[place]}
-            row |= columns("difference", data.difference(place, far, (FAR, use), count))
-            if not how.share:
-                row |= columns("truncation", data.difference(place, far, (CUT, OWN), count))
-        count = race.cost_documents.get(name, 0)
-        # A server keeps one form for all lengths: that of the target.
-        if count and name not in race.failed and not data.depends_on_length(name):
-            cost = data.difference(place, (NEAR, name), (NEAR, OWN), count)
-            row |= columns("cost", cost) | {"cost_n": cost.n}
-        rows.append(row)
-    if not how.share:
-        above = data.difference(place, (FAR, use), (CUT, OWN), end).swapped(relative=True)
-        worse = above.low is not None and above.low > 0
-        verdict = USE if truncate else WORSE if worse else OPEN
-        row = {"task": task, "metric": how.metric, "scaling": TRUNCATION, "verdict": verdict}
-        row |= {"truncation": 0.0, "cost": 0.0}
-        rows.append(row | score(data.losses(place, CUT, OWN, end)) | columns("difference", above))
-    order, sign = {USE: -2, BEST: -1}, 1 if how.lower else -1
-
-    def place_of(row: Mapping[str, Any]) -> tuple[int, float]:
-        return order.get(row["verdict"], 0), sign * row.get("difference", sign * math.inf)
-
-    return sorted(rows, key=place_of)
+    truncate, table = _truncates(race, standing), []
+    for task, how in race.tasks.items():
+        rows: list[dict[str, Any]] = []
+        for name in dict.fromkeys([*candidates, *race.failed]):
+            row: dict[str, Any] = {"task": task, "metric": how.metric, "scaling": name}
+            row |= dict.fromkeys(("cost", "cost_low", "cost_high", "cost_n"))
+            row |= {"verdict": BEST if truncate and name == use else _verdict(race, standing, name)}
+            row |= {"same": ", ".join(candidates.get(name, [])[1:])}
+            row |= {"reason": race.failed.get(name)}
+            count = 0 if name in race.failed else min(race.seen.get(name, 0), end)
+            if count:
+                far = FAR, name
+                row |= score(data.losses(task, *far, count), how=how)
+                row |= {"regret": standing.regrets.get(name, {}).get(task)}
+                above = data.difference(task, far, (FAR, use), count)
+                row |= difference_columns("difference", above)
+                if not how.share:
+                    gain = data.difference(task, far, (CUT, OWN), count)
+                    row |= difference_columns("truncation", gain)
+            count = 0 if name in race.failed else race.cost_documents.get(name, 0)
+            # A server keeps one form for all lengths: that of the target.
+            if count and not data.depends_on_length(name):
+                cost = data.difference(task, (NEAR, name), (NEAR, OWN), count)
+                row |= difference_columns("cost", cost) | {"cost_n": cost.n}
+            rows.append(row)
+        if not how.share:
+            above = data.difference(task, (FAR, use), (CUT, OWN), end).swapped(relative=True)
+            worse = above.low is not None and above.low > 0
+            verdict = USE if truncate else WORSE if worse else OPEN
+            row = {"task": task, "metric": how.metric, "scaling": TRUNCATION, "verdict": verdict}
+            row |= {"truncation": 0.0, "cost": 0.0} | difference_columns("difference", above)
+            rows.append(row | score(data.losses(task, CUT, OWN, end)))
+        sign = 1 if how.lower else -1
+        rows.sort(key=lambda row: sign * row.get("difference", sign * math.inf))
+        table += sorted(rows, key=lambda row: [USE, BEST, row["verdict"]].index(row["verdict"]))
+    counts = dict.fromkeys(("n", "cost_n"), "Int64")
+    return pd.DataFrame(table).astype(counts).fillna({"n": 0, "same": ""})
 
 
 def _truncates(race: Race, standing: Standing) -> bool:
     """Return whether truncation is significantly better on the text, and no retrieval gains."""
-    both, end = ((FAR, standing.recommended), (CUT, OWN)), standing.documents
-    texts = [place for place, how in enumerate(race.tasks) if not how.share]
-    lows = [race.data.difference(place, *both, end).low or 0 for place in texts]
-    return any(low > 0 for low in lows) and not _gains(race, standing)
+    both = (FAR, standing.recommended), (CUT, OWN)
+    return not _gains(race, standing) and any(
+        (race.data.difference(task, *both, standing.documents).low or 0) > 0
+        for task, how in race.tasks.items()
+        if not how.share
+    )
 
 
 def _gains(race: Race, standing: Standing) -> list[str]:
     """Return the retrieval tasks that find more than the share of the text one window holds."""
-    data, use, end = race.data, standing.recommended, standing.documents
+    data, found = race.data, (FAR, standing.recommended, standing.documents)
     return [
         task
-        for place, (task, how) in enumerate(data.tasks.items())
+        for task, how in race.tasks.items()
         if how.share
-        and score(data.losses(place, FAR, use, end), how=how)["low"] > data.window / data.target
+        and score(data.losses(task, *found), how=how)["low"] > data.window / data.target
     ]
 
 
@@ -265,74 +245,60 @@ def _verdict(race: Race, standing: Standing, name: str) -> str:
         return UNREACHED
     if name == standing.recommended:
         return USE
-    if name not in race.choices():
-        return "needs code"
     if standing.regret(name) <= race.margin:
         return "as good"
     return OPEN if name in standing.possible else WORSE
 
 
-def _worse(race: Race, standing: Standing, name: str) -> str:
-    """Return how much worse than the best a candidate is at most, "" where that is unknown."""
-    regret, how = standing.regret(name), race.tasks[0]
+def _worse(race: Race, standing: Standing) -> str:
+    """Return how much worse than the best the leader is at most, "" where that is unknown."""
+    regret, how = standing.regret(standing.leader), next(iter(race.tasks.values()))
     if math.isinf(regret):
         return ""
     if len(race.tasks) > 1:
-        return f"at most {at_most(regret)} worse than the best on each task"
-    return f"at most {bound(regret, relative=how.relative, metric=how.metric)} worse than the best"
+        return f", at most {at_most(regret)} worse than the best on each task"
+    return (
+        f", at most {bound(regret, relative=how.relative, metric=how.metric)} worse than the best"
+    )
 
 
 def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
     """Return the decision, what it costs inside the window, and what the race took."""
     data, use, several = race.data, standing.recommended, len(race.tasks) > 1
-    tables = [
-        {row["scaling"]: row for row in rows_of(rows)}
-        for _, rows in table.groupby("task", sort=False)
-    ]
-    signs = [1 if how.lower else -1 for how in race.tasks]
-    units = [unit(relative=how.relative, metric=how.metric) for how in race.tasks]
+    tables = {
+        task: {row["scaling"]: row for row in rows_of(table[table["task"] == task])}
+        for task in race.tasks
+    }
+    units = {t: unit(relative=how.relative, metric=how.metric) for t, how in race.tasks.items()}
+    first, percent = next(iter(race.tasks)), next(iter(units.values()))
+    rows = tables[first]
 
     def change(name: str, kind: str) -> str:
         texts = []
-        for rows, shown in zip(tables, units, strict=True):
-            value, low, high = (rows[name][f"{kind}{mark}"] for mark in MARKS)
-            texts.append(signed(value, low, high, shown))
-        named = [f"{text} ({task})" for text, task in zip(texts, data.tasks, strict=True)]
-        return ", ".join(named) if several else texts[0]
+        for task, of in tables.items():
+            value, low, high = (of[name][f"{kind}{mark}"] for mark in MARKS)
+            texts.append(signed(value, low, high, units[task]) + f" ({task})" * several)
+        return ", ".join(texts)
 
-    def inside_cost(name: str) -> tuple[float, str]:
-        return max(s * rows[name]["cost"] for s, rows in zip(signs, tables, strict=True)), name
-
-    lines = [f"At {data.target:,} tokens: {_decided(race, standing, tables[0], 0)}."]
+    decided = [_decided(race, standing, of, task) for task, of in tables.items()]
+    lines = [f"At {data.target:,} tokens: {decided[0]}."]
     if several:
-        lines = [
-            f"{task}: {_decided(race, standing, rows, place)}."
-            for place, (task, rows) in enumerate(zip(data.tasks, tables, strict=True))
-        ]
+        lines = [f"{task}: {text}." for task, text in zip(tables, decided, strict=True)]
         if not _truncates(race, standing):
-            together = for_all(use, max(standing.regrets[use]) if use in standing.regrets else None)
-            lines.insert(0, f"At {data.target:,} tokens: {together}.")
-    if tables[0][use]["cost"] is None:
+            regret = standing.regret(use) if use in standing.regrets else None
+            lines.insert(0, f"At {data.target:,} tokens: {for_all(use, regret)}.")
+    if rows[use]["cost"] is None:
         lines.append(
             f"Inside {data.window:,} tokens its cost on a server was not measured: a server keeps "
             f"the form of {data.target:,} tokens, and this method changes its form with the length."
         )
     else:
-        known = {name for name in standing.possible if tables[0][name]["cost"] is not None}
-        least = min((known - {OWN}) | {use}, key=inside_cost)
-        what = "scores" if several else race.tasks[0].metric
-        line = f"Inside {data.window:,} tokens the {what} of `{use}` "
-        line += f"{'change' if several else 'changes'} by {change(use, 'cost')}"
-        if least != use:
-            line += (
-                f"; the cheapest of those that may be best is `{least}`, {change(least, 'cost')} "
-                f"there and {change(least, 'difference')} against `{use}` at the target"
-            )
-        lines.append(f"{line}.")
-    costly = f"Left out, significantly above {100 * race.tolerance:g}{units[0]} there"
-    unreached = [name for name in tables[0] if tables[0][name]["verdict"] == UNREACHED]
-    for names, why in ((sorted(race.costly), costly), (unreached, "Not reached")):
-        lines[-1] += f" {why}: {listed(names)}." if names else ""
+        what = "scores" if several else race.tasks[first].metric
+        verb = "change" if several else "changes"
+        inside = change(use, "cost")
+        lines.append(f"Inside {data.window:,} tokens the {what} of `{use}` {verb} by {inside}.")
+    if unreached := [name for name in rows if rows[name]["verdict"] == UNREACHED]:
+        lines[-1] += f" Not reached: {listed(unreached)}."
     seconds = sum(data.samples.get(key, {}).get("seconds") or 0 for key in data.requested)
     lines.append(
         f"Spent {data.forwards():,.0f} of the {race.grid():,.0f} forwards that measuring "
@@ -340,24 +306,24 @@ def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
     )
     if over := standing.ended == BUDGET:
         lines[-1] += f" The budget of {data.budget.text(data.budget.most)} ended the race."
-    wide = [of > race.margin for of in standing.regrets.get(use, ())]
+    wide = [task for task, of in standing.regrets.get(use, {}).items() if of > race.margin]
     takes = [
-        f"{needed:,} {how.units}" + f" ({task})" * several
-        for (task, how), needed, is_ in zip(data.tasks.items(), standing.needed, wide, strict=False)
-        if needed and is_
+        f"{standing.needed[task]:,} {race.tasks[task].units}" + f" ({task})" * several
+        for task in wide
+        if standing.needed[task]
     ]
-    if takes and len(takes) == sum(wide) and standing.ended != WINNER:
+    if takes and len(takes) == len(wide) and standing.ended != WINNER:
         more = "; a larger --budget goes on from here" * over
-        lines[-1] += f" A bound of {100 * race.margin:g}{units[0]} takes about "
+        lines[-1] += f" A bound of {100 * race.margin:g}{percent} takes about "
         lines[-1] += f"{' and '.join(takes)}{more}."
-    high = tables[0][use].get("truncation_high")
-    alone = all(how == PERPLEXITY for how in race.tasks)
+    high = rows[use].get("truncation_high")
+    alone = all(how == PERPLEXITY for how in race.tasks.values())
     return [*lines, *([RETRIEVAL] if alone and (high is None or high >= 0) else [])]
 
 
-def _decided(race: Race, standing: Standing, rows: Mapping[str, Any], place: int) -> str:
+def _decided(race: Race, standing: Standing, rows: Mapping[str, Any], task: str) -> str:
     """Return the sentence of the reports on one task."""
-    how, names = race.tasks[place], race.choices()
+    how, names = race.tasks[task], race.left(race.entered)
     sign, full = (1 if how.lower else -1), rows[standing.leader]["n"]
     best = min(
         (name for name in names if rows[name]["n"] == full),
@@ -365,7 +331,7 @@ def _decided(race: Race, standing: Standing, rows: Mapping[str, Any], place: int
     )
     return decision(
         [rows[name] for name in names], standing.recommended, best,
-        winner=standing.winners[place] == best, how=how, window=race.data.window,
+        winner=standing.winners[task] == best, how=how, window=race.data.window,
         truncation=rows[TRUNCATION]["score"] if TRUNCATION in rows else None,
         gains=_gains(race, standing),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import replacing
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
-from ropewalk.harness.recommend.decision import MARKS, columns, decision, difference, score
+from ropewalk.harness.recommend.decision import MARKS, decision, difference, score
 from ropewalk.harness.recommend.losses import Measurements
 from ropewalk.harness.recommend.space import Space, closed_form, is_free, of_factors, of_options
 from ropewalk.harness.reports._text import as_text, counted, folded, page, signed
@@ -26,7 +26,7 @@ from ropewalk.harness.reports._text import text as text_of
 from ropewalk.harness.runs.store import measured
 from ropewalk.harness.serve._export import how_to_serve
 from ropewalk.harness.stats.cells import records as rows_of
-from ropewalk.harness.stats.paired import Array, share
+from ropewalk.harness.stats.paired import Array, difference_columns, share
 from ropewalk.harness.stats.selection import select_means
 from ropewalk.harness.sweep.backend import Backend
 from ropewalk.harness.sweep.memory import estimate
@@ -258,7 +258,7 @@ class Search(Measurements):
         selection = select_means(np.stack([*costs.values()], axis=1), weights)
         for place, (name, cost) in enumerate(costs.items()):
             rows[name] |= score(cost, weights)
-            rows[name] |= columns("difference", difference(cost - costs[use], weights))
+            rows[name] |= difference_columns("difference", difference(cost - costs[use], weights))
             rows[name]["regret"] = share(float(selection.regret[place])) if selection else None
         best = min(costs, key=lambda name: float(rows[name]["score"]))
         winner = selection is not None and selection.winner

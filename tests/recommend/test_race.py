@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.recommend.candidates import OWN
-from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Budget, Need
+from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Need
 from ropewalk.harness.recommend.race import (
     BUDGET,
     DOCUMENTS,
@@ -30,15 +30,11 @@ from scripts.simulate import RACE_SHAPES, Known, race, texts, trials
 
 
 class Losses(Known):
-    """Known losses with in-window costs, and candidates that fail from some document on.
+    """Known losses with in-window costs, and candidates that fail from some document on."""
 
-    Measuring seems ``slow`` times as slow as it is, until there is a first answer.
-    """
-
-    window, target = 256, 1024
+    window, target, truncated = 256, 1024, 0.05
     costs: Mapping[str, float] = {}
     lost: Mapping[str, int] = {}
-    slow, truncated = 1.0, 0.05
 
     def measure(self, needs: Iterable[Need]) -> dict[str, str]:
         wanted = list(needs)
@@ -49,19 +45,10 @@ class Losses(Known):
             if kind == FAR and count > self.lost.get(name, math.inf)
         }
 
-    def cost(self, needs: Iterable[Need]) -> float:
-        return super().cost(needs) * self._rate()
-
-    def spent(self) -> float:
-        return self.forwards() * self._rate()
-
-    def _rate(self) -> float:
-        return 1.0 if (CUT, OWN) in self.most else self.slow
-
-    def losses(self, place: int, kind: str, name: str, count: int) -> Array:
-        losses = super().losses(place, kind, name, count)
+    def losses(self, task: str, kind: str, name: str, count: int) -> Array:
+        losses = super().losses(task, kind, name, count)
         if kind == CUT:  # 0.05 nats above the leading method of most tests
-            return self.far[place][:count].min(axis=1) + self.truncated
+            return self.far[task][:count].min(axis=1) + self.truncated
         if kind == NEAR and self.costs.get(name, 0.0):
             noise = np.random.default_rng(len(name)).standard_normal(len(losses))
             return losses + self.costs[name] + 1e-4 * noise
@@ -70,21 +57,15 @@ class Losses(Known):
 
 def raced(
     means: Mapping[str, float], *, documents: int = 40, spread: float = 0.002,
-    servable: Iterable[str] | None = None, budget: float = math.inf, seed: int = 1,
-    costs: Mapping[str, float] | None = None, lost: Mapping[str, int] | None = None,
-    slow: float = 1.0, truncated: float = 0.05,
+    budget: float = math.inf, costs: Mapping[str, float] | None = None,
+    lost: Mapping[str, int] | None = None, truncated: float = 0.05,
 ) -> tuple[Standing, Race, list[Standing]]:  # fmt: skip
     """Race candidates about mean losses in nats, of a spread between methods on a document."""
-    rng, names = np.random.default_rng(seed), tuple(means)
-    far = rng.standard_normal((documents, 1)) + spread * rng.standard_normal(
-        (documents, len(names))
-    )
-    far += np.array([*means.values()])
-    known = Losses(names, {"perplexity": far})
-    known.budget = Budget(budget, timed=slow != 1)
-    known.costs, known.lost = costs or {}, lost or {}
-    known.slow, known.truncated = slow, truncated
-    race = Race(known, names, frozenset(names if servable is None else servable))
+    rng, size = np.random.default_rng(1), (documents, len(means))
+    far = rng.standard_normal((documents, 1)) + spread * rng.standard_normal(size)
+    known = Losses(tuple(means), {"perplexity": far + np.array([*means.values()])}, budget)
+    known.costs, known.lost, known.truncated = costs or {}, lost or {}, truncated
+    race = Race(known, means)
     *reports, standing = race.run()
     return standing, race, reports
 
@@ -146,20 +127,11 @@ def test_those_whom_a_failed_method_eliminated_come_back(last):
     assert last < 19 or any("ntk" not in one.possible for one in reports)
 
 
-def test_a_servable_method_is_recommended_though_another_is_better():
-    means = {"none": 2.0, "rerope": -1.0, "yarn": 0.0, "ntk": 0.004}
-    standing, race, _ = raced(means, servable=("none", "yarn", "ntk"), spread=0.01)
-    assert standing.recommended in ("yarn", "ntk")
-    assert "rerope" not in standing.possible
-    assert "rerope" not in standing.regrets
-    assert race.seen["rerope"] < standing.documents
-
-
 def test_a_bound_needs_three_documents():
     means = {"none": 12.0, "yarn": 2.0}
     two, _, _ = raced(means, documents=2)
     assert (two.recommended, two.ended, two.regrets) == ("yarn", DOCUMENTS, {})
-    assert two.needed == (None,)
+    assert two.needed == {"perplexity": None}
     three, _, reports = raced(means, documents=3)
     assert len(reports) == 1
     assert three.regret("yarn") < math.inf
@@ -190,27 +162,8 @@ def test_a_small_budget_leaves_out_the_last_candidates():
     standing, race, _ = raced(SIX, budget=50.0, spread=0.1)
     assert race.entered == ["none", "yarn", "ntk", "pi", "llama3"]
     assert standing.ended == BUDGET
-    assert standing.needed[0] > standing.documents
+    assert (standing.needed["perplexity"] or 0) > standing.documents
     assert race.data.spent() <= 50
-
-
-def test_candidates_left_out_by_a_wrong_estimate_come_back_while_budget_is_left():
-    """At first the model seems three times as slow as it is; the last candidate is the best."""
-    standing, race, reports = raced({**SIX, "none": 2.0, "mr_rope": -0.5}, budget=150.0, slow=3.0)
-    assert "mr_rope" not in reports[0].possible
-    assert race.entered == list(SIX)
-    assert (standing.ended, standing.recommended) == (WINNER, "mr_rope")
-    assert race.data.spent() <= 150
-
-
-def test_whoever_enters_late_is_compared_from_the_first_round_on():
-    """The answer is that of a race in which nobody was left out."""
-    means = {**SIX, "none": 1.0, "pi": 0.3, "mr_rope": 0.001}
-    late, race, _ = raced(means, budget=150.0, slow=3.0)
-    whole, _, _ = raced(means, budget=150.0)
-    assert (late.recommended, late.possible) == (whole.recommended, whole.possible)
-    assert late.regrets.keys() == whole.regrets.keys()
-    assert race.seen["mr_rope"] == late.documents
 
 
 def answered(means: Mapping[str, float], **options: Any) -> tuple[Standing, pd.DataFrame, str]:
@@ -243,18 +196,10 @@ def test_rows_are_in_the_order_of_means_and_say_on_how_many_documents_they_rest(
 
 def test_a_method_that_turns_out_too_costly_keeps_its_perplexity_in_the_table():
     means = {"none": 1.0, "pi": -0.01, "yarn": 0.0, "ntk": 0.5}
-    standing, table, text = answered(means, spread=0.02, costs={"pi": 0.0101, "yarn": 0.001})
+    standing, table, _ = answered(means, spread=0.02, costs={"pi": 0.0101, "yarn": 0.001})
     row = table.loc["pi"]
     assert (row["verdict"], row["n"]) == ("too costly", standing.documents)
     assert row["difference"] < 0
-    assert "Left out, significantly above 1 % there: `pi`." in text
-
-
-def test_the_cheapest_inside_is_named_among_those_that_may_be_the_best():
-    means = {"none": 1.0, "pi": 0.5, "yarn": 0.0, "ntk": 0.0}
-    costs = {"pi": 0.001, "yarn": 0.004, "ntk": 0.003}
-    _, _, text = answered(means, spread=0.02, costs=costs)
-    assert "`pi`" not in text
 
 
 SPLIT = {"none": 3.0, "yarn": 0.0, "ntk": 0.3, "pi": 0.02}  # nats
@@ -270,7 +215,7 @@ def by_both(passed: Mapping[str, int], documents: int = 40) -> tuple[Standing, R
         "perplexity": text + rng.standard_normal((documents, 1)),
         "passkey": -rng.permutation(hits.astype(float)),
     }
-    race = Race(Known(names, both), names, frozenset(names))
+    race = Race(Known(names, both), names)
     *_, standing = race.run()
     return standing, race
 
@@ -279,11 +224,11 @@ def test_several_tasks_get_the_method_whose_largest_regret_is_least():
     """The best on texts fails the trials; the best on trials is 35 % worse on texts."""
     standing, race = by_both(PASSED)
     assert standing.recommended == "pi"
-    text, trials = standing.regrets["pi"]
+    text, trials = standing.regrets["pi"].values()
     assert math.expm1(0.02) <= text < 0.03
     assert 5 / 60 <= trials < math.expm1(0.3) + 0.01
     assert (standing.ended, standing.possible) == (WINNER, ("pi",))
-    assert standing.winners[0] == "yarn"
+    assert standing.winners["perplexity"] == "yarn"
     table = make_table(race, standing, {name: [name] for name in SPLIT})
     first, *lines = answer(race, standing, table)
     assert first.startswith("At 4 tokens: use pi for all tasks, at most ")
@@ -305,7 +250,7 @@ def test_a_table_of_trials_needs_no_cost_inside_the_window(monkeypatch):
     hits = np.array([[0.0, -1.0]] * 20)
     known = Losses(("none", "yarn"), {"passkey": hits})
     known.lost = {"none": 0}
-    race = Race(known, known.columns, frozenset(known.columns))
+    race = Race(known, known.columns)
     *_, standing = race.run()
     table = make_table(race, standing, {name: [name] for name in known.columns})
     text = "\n".join(answer(race, standing, table))
@@ -317,7 +262,7 @@ def test_a_race_by_trials_eliminates_by_their_bounds():
     """60 trials of which one method passes all and another none leave no doubt; one trial does."""
     hits = np.array([[-1.0, 0.0, -1.0]] * 59 + [[-1.0, 0.0, 0.0]])
     known = Known(("none", "yarn", "pi"), {"passkey": hits})
-    *_, standing = Race(known, known.columns, frozenset(known.columns)).run()
+    *_, standing = Race(known, known.columns).run()
     assert standing.possible == ("none", "pi")
     assert 1 / 60 < standing.regret("pi") < 0.2
 

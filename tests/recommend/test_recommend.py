@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ropewalk.harness.recommend.candidates import (
     default_candidates,
     plan_race,
 )
-from ropewalk.harness.recommend.losses import FAR, SLOWER, Budget, Losses, read_budget
+from ropewalk.harness.recommend.losses import FAR, NEAR, SLOWER, Budget, Losses, read_budget
 from ropewalk.harness.runs.store import RUN, SAMPLES, read_samples
 from ropewalk.harness.sweep.measure import Event, Started, Stored
 from ropewalk.harness.sweep.plan import Plan
@@ -26,7 +27,7 @@ from ropewalk.harness.sweep.this_process import ThisProcess
 from ropewalk.scaling.types import Rope
 from tests.command_line import Outcome, Ropewalk
 
-METHODS = ("pi:factor=4", "yarn:factor=4", "ntk:factor=4", "self_extend")
+METHODS = ("pi:factor=4", "yarn:factor=4", "dynamic_ntk", "mr_rope:factor=4")
 
 
 @pytest.fixture
@@ -46,7 +47,6 @@ def test_a_race_answers_in_a_paragraph_a_table_and_a_line(recommend, tmp_path, r
     assert "Next:  ropewalk export" in done.out
     assert "5 candidates at 256 tokens, in rounds of 2, 3 documents" in done.err
     assert done.err.count("After 2 documents: `") == 1
-    assert (tmp_path / "race" / "reports" / "recommend.md").is_file()
     table = pd.read_csv(tmp_path / "race" / "reports" / "recommend.csv").set_index("scaling")
     assert set(table.index) == {*METHODS, "none", "truncation"}
     (use,) = table.index[table["verdict"].isin(["use", "best scaling"]) & (table["cost"] != 0)]
@@ -54,10 +54,9 @@ def test_a_race_answers_in_a_paragraph_a_table_and_a_line(recommend, tmp_path, r
     assert table.loc[use, "difference"] == 0
     rest = table[~table["verdict"].isin(["use", "best scaling", "too costly"])]["difference"]
     assert rest.is_monotonic_increasing
-    assert table.loc["self_extend", "verdict"] == "needs code"
     raced = table[table["n"] > 0]
     assert raced[["score", "low", "difference", "truncation"]].notna().all(axis=None)
-    assert raced.index[raced["cost"].isna()].tolist() == ["self_extend"]  # none on a server
+    assert raced.index[raced["cost"].isna()].tolist() == ["dynamic_ntk"]  # none on a server
     assert ropewalk("report", tmp_path / "race").status == 0
 
 
@@ -93,14 +92,16 @@ def test_a_budget_that_is_too_small_names_the_least(recommend, tmp_path):
     assert not (tmp_path / "race" / SAMPLES).exists()
 
 
-def test_an_engine_has_the_candidates_that_it_expresses(recommend, ropewalk, tiny, docs):
+def test_an_engine_has_the_candidates_that_it_expresses(ropewalk, tiny, docs):
     """If it expresses none, the plain model is not recommended: nobody asked about it."""
-    done = recommend("--to", "vllm", "--dry-run")
-    assert "1 method is left out. `self_extend`: vllm cannot serve self_extend" in done.err
-    assert "4 candidates at 256 tokens" in done.err
-    assert recommend("--to", "vlm", "--dry-run").status == 2
-    asked = ["--model", tiny, "--docs", docs, "--scaling", "rerope", "--to", "vllm", "--dry-run"]
-    done = ropewalk("recommend", *asked)
+    asked = ["recommend", "--model", tiny, "--docs", docs, "--dry-run", "--scaling", "rerope"]
+    done = ropewalk(*asked, "pi", "--to", "vllm")
+    assert "1 method is left out. `rerope`: vllm cannot serve rerope" in done.err
+    assert "2 candidates at 256 tokens" in done.err
+    assert "3 candidates at 256 tokens" in ropewalk(*asked, "pi", "--to", "hf-code").err
+    assert "`rerope`: only --to hf-code expresses it" in ropewalk(*asked, "pi").err
+    assert ropewalk(*asked, "--to", "vlm").status == 2
+    done = ropewalk(*asked, "--to", "vllm")
     assert (done.status, "--to vllm can express none of these" in done.err) == (2, True)
 
 
@@ -147,12 +148,19 @@ def plan(tiny: Path, docs: Path) -> Callable[..., Plan]:
 def test_equal_methods_are_one_candidate_under_the_plainest_name(plan):
     """A base that follows the length is, at the target, the NTK-aware one, which a server keeps."""
     names = ("none", "dynamic_ntk", "layerwise:factor=4", "ntk:factor=4", "pi:factor=4")
-    result, _ = candidates_of(plan(*names), None)
-    assert result == {
+    assert candidates_of(plan(*names), None) == {
         "none": ["none"],
         "ntk:factor=4": ["ntk:factor=4", "dynamic_ntk"],
         "pi:factor=4": ["pi:factor=4", "layerwise:factor=4"],
     }
+
+
+def test_only_documents_of_both_lengths_count(plan, tmp_path):
+    made = plan("none")
+    lost = [replace(c, questions=c.questions[c.length > 64 :]) for c in made.cells]
+    data = Losses(replace(made, cells=tuple(lost)), tmp_path, ThisProcess())
+    assert data.size == 2
+    assert [len(data.keys((kind, "none", 9))) for kind in (FAR, NEAR)] == [2, 2]
 
 
 def test_samples_that_are_computed_together_cost_the_time_of_all(plan, tmp_path, monkeypatch):
@@ -171,15 +179,6 @@ def test_samples_that_are_computed_together_cost_the_time_of_all(plan, tmp_path,
     for count in (1, 3):
         data.measure([(FAR, "none", count)])
     assert data.cost([(FAR, "yarn:factor=4", 2)]) == pytest.approx(8 * SLOWER)
-
-
-def test_what_an_engine_does_not_read_is_no_candidate_or_measured_for_a_note(plan, caplog):
-    made = plan("none", "yarn:factor=4", "rerope")
-    assert candidates_of(made, None)[1] == {"none", "yarn:factor=4"}
-    assert set(candidates_of(made, "hf-code")[1]) == {"none", "yarn:factor=4", "rerope"}
-    with caplog.at_level("INFO"):
-        assert "rerope" not in candidates_of(made, "sglang")[0]
-    assert "rotates every token" in caplog.text
 
 
 @pytest.mark.slow
