@@ -11,13 +11,11 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.hub_server import ENDPOINT
-
 # Read when torch, transformers and datasets are imported, so set before; children inherit them.
 os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
-    "HF_ENDPOINT": ENDPOINT,
+    "HF_ENDPOINT": "http://127.0.0.1:9",  # nothing answers there
     "HF_HOME": tempfile.mkdtemp(prefix="ropewalk-tests-"),
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "passive",  # two threads that wait actively take a core each
@@ -49,7 +47,7 @@ settings.load_profile("busy")
 LONGEST = (
     "bench", "page", "seeds", "tables", "foreign", "encodings", "recommend", "bands", "answers",
     "accelerated", "outcome", "doctor", "run", "export", "cluster", "memory", "trackers",
-    "trust", "layers", "race", "api", "generation", "paper", "checkpoints", "gguf", "hub_http",
+    "trust", "layers", "race", "api", "generation", "paper", "checkpoints", "gguf",
     "exact", "families", "readme", "failures", "folders",
 )  # fmt: skip
 WORDS = [

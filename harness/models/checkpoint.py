@@ -279,15 +279,12 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
     Its name is that of the folder or repository it was read from, else its class. Raises UserError
     for a model in training mode, or in a dtype that is not measured.
     """
-    kind, adapter = type(model).__name__, None
-    if hasattr(model, "get_base_model"):  # of PEFT, with the adapter in the base's layers
-        peft = model.active_peft_config
-        if peft.is_prompt_learning or peft.is_adaption_prompt:
-            raise UserError(f"{peft.peft_type.value}: only adapters of weights are measured.")
-        fingerprint = _fingerprint_in_memory(model)
-        base, name = peft.base_model_name_or_path, str(model.active_adapter)
-        adapter = Adapter(name, "", fingerprint, str(peft.peft_type.value), base, merge=False)
-        model = model.get_base_model()
+    kind = type(model).__name__
+    if hasattr(model, "get_base_model"):
+        raise UserError(
+            f"{kind} is a model of PEFT: save the adapter, and give its base as model= and the "
+            "folder as adapter=."
+        )
     if tokenizer is None:
         raise UserError(f"{kind} needs its tokenizer: run(model=…, tokenizer=…).")
     if model.training:
@@ -298,7 +295,6 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
     quantized = packed(model.config)
     name = PurePath(str(model.config.name_or_path)).name or type(model).__name__
     name += f"-{quantized}" if quantized else ""
-    name += f"+{adapter.name}" if adapter else ""
     return Checkpoint(
         name=name,
         label=printable(name),
@@ -312,7 +308,6 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
         trust_remote_code=False,
         allow_pickle=False,
         quantized=quantized,
-        adapter=adapter,
         positions=None if is_rotary(model.config) else position_limit(model),
         loaded=model,
     )

@@ -11,14 +11,13 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from ropewalk.harness.encodings._config import EncodingConfig, check_code
-from ropewalk.harness.errors import UserError, printable, reason
+from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.files import expanded, is_path
 from ropewalk.harness.models.files import TOKENIZER_FILES, download, reading
 from ropewalk.harness.models.gguf import gguf_config, is_gguf, quantization
 
 HUB_GGUF = re.compile(r"([^./~@][^/@]*/[^/@]+)/(.+\.gguf)", re.IGNORECASE)  # owner/name/file.gguf
 MOVED = "MovedForCausalLM"  # without its code it would be the plain model, and named as that
-UNREAD = "hf_quant_config.json"  # NVIDIA's description of quantised weights
 REFERENCE = Path(__file__).resolve().parent / "reference"
 ATTENTION, EXPERTS = ("eager", "sdpa"), ("eager", "batched_mm", "grouped_mm")  # the library's own
 
@@ -55,20 +54,12 @@ def open_config(
             )
         options = {"revision": commit, "trust_remote_code": trust_remote_code}
         config = AutoConfig.from_pretrained(where, **options)
-        if (path / UNREAD).exists() and getattr(config, "quantization_config", None) is None:
-            raise UserError(
-                f"transformers does not read the quantised weights of {where} ({UNREAD}), only the "
-                "numbers that stand for them; give the model that was quantised."
-            )
         if MOVED in (config.architectures or ()):
             raise UserError(
                 f"{where} is for other programs: `ropewalk export --to hf-code` wrote it, and code "
                 "of its own rotates its tokens. Give the model it was made from, with the same "
                 "--scaling."
             )
-        window = getattr(config.get_text_config(), "sliding_window", None)
-        if not isinstance(window, int | None):  # transformers fails on it in the first cache
-            raise UserError(f"the config of {where} gives sliding_window as {reason(window)}.")
         if isinstance(config, EncodingConfig):
             config.run_code = trust_remote_code
             check_code(config)
@@ -97,28 +88,17 @@ def label(name: str, where: str) -> str:
 
 
 def packed(config: Any) -> str | None:
-    """Return the kind of quantised weights that a config describes, such as bitsandbytes-8bit.
-
-    Raises UserError where the library would read the numbers that stand for them as weights.
-    """
-    quantization = getattr(config, "quantization_config", None)
-    if quantization is None:
+    """Return the kind of quantised weights that a config describes, such as bitsandbytes-8bit."""
+    given = getattr(config, "quantization_config", None)
+    if given is None:
         return None
-    from transformers.quantizers.auto import AutoHfQuantizer  # with every model's code
-
-    keys = quantization if isinstance(quantization, dict) else quantization.to_dict()
-    if not AutoHfQuantizer.supports_quant_method(keys):
-        raise UserError(
-            f"transformers does not read weights that are quantised by {keys['quant_method']}; "
-            "give the model that was quantised."
-        )
-    method = keys.get("quant_method")
-    bits = keys.get("bits") or (8 if keys.get("load_in_8bit") else None)
-    kind = f"{bits or (4 if keys.get('load_in_4bit') else '')}bit"
+    keys = given if isinstance(given, dict) else given.to_dict()
+    bits = 8 if keys.get("load_in_8bit") else 4 if keys.get("load_in_4bit") else keys.get("bits")
+    kind = f"{bits}bit" if bits else ""
     if isinstance(keys.get("quant_type"), dict):  # of torchao
         kind = str(keys["quant_type"].get("default", {}).get("_type", "")).removesuffix("Config")
-    name = printable(str(getattr(method, "value", method)))
-    return f"{name}-{printable(kind)}" if kind not in ("", "bit") else name
+    method = keys.get("quant_method")
+    return printable("-".join(filter(None, (str(getattr(method, "value", method)), kind))))
 
 
 def _own_attention(config: Any) -> Any:

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from hashlib import file_digest, sha256
 from pathlib import Path
 
-from huggingface_hub import constants, errors
+from huggingface_hub import constants
 
 from ropewalk.harness.errors import UserError, foreign
 from ropewalk.harness.files import expanded, is_path
 
-LOG_IN = "hf auth login"
 ONLY_SAFE = "only safetensors are read, other weights with --allow-pickle where you trust them"
 SAFE, INDEX = ".safetensors", "model.safetensors.index.json"
 HASHED = (".json", ".model", ".py", SAFE, ".bin")
@@ -61,25 +60,14 @@ def reading(part: str, where: str) -> Iterator[None]:
             raise
 
 
-def _advice(error: BaseException | None, name: str) -> str | None:
-    """Return what to do about an error that has a usual remedy."""
+def _advice(error: Exception, where: str) -> str | None:
+    """Return which flag of ours remedies an error."""
     if "trust_remote_code=True" in str(error):
         return "it needs the repository's own code; where you trust it, add --trust-remote-code"
     if "named model.safetensors" in str(error):
         return f"it has no weights in safetensors; {ONLY_SAFE}"
-    while error is not None:
-        if isinstance(error, errors.GatedRepoError):
-            page = f"{constants.ENDPOINT}/{name}"
-            return f"it is gated; accept its conditions at {page} and log in ({LOG_IN})"
-        if isinstance(error, errors.RepositoryNotFoundError):
-            return f"no folder and no model of the hub has this name; a private one needs {LOG_IN}"
-        if isinstance(error, errors.RevisionNotFoundError):
-            return "the hub has no such revision of it"
-        if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
-            if constants.HF_HUB_OFFLINE:
-                return "the hub's cache does not have all of it; run once without --offline"
-            return f"the hub ({constants.ENDPOINT}) cannot be reached; --offline reads its cache"
-        error = error.__cause__ or error.__context__
+    if constants.HF_HUB_OFFLINE and isinstance(error, OSError) and not is_path(Path(where)):
+        return "the hub's cache does not have all of it; run once without --offline"
     return None
 
 

@@ -124,15 +124,6 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
     return Layers(counts[True], counts[False], window if sliding else None, own_sliding)
 
 
-def built(config: Any, changed: Any, *, trust_remote_code: bool = False) -> Frequencies:
-    """Return what the model's own rotary class has, built by the library from a changed config.
-
-    Both configs are those of the text model. Raises UserError if the library raises an error.
-    """
-    plain = rescaled(config, {"rope_type": "default"})
-    return own_frequencies(without_weights(plain, trust_remote_code=trust_remote_code), changed)
-
-
 def own_frequencies(model: Any, config: Any) -> Frequencies:
     """Return what a model's own rotary class has, built by the library from a text model's config.
 

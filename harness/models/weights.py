@@ -128,23 +128,19 @@ def _check_fit(where: str, model: Any, info: dict[str, Any]) -> tuple[str, ...]:
 def _unused(model: Any, names: list[str]) -> tuple[list[str], list[str]]:
     """Return which tensors belong into modules of a model or to more layers, and other parts.
 
-    Buffers of older versions and draft layers (multi-token prediction) are neither.
+    Buffers of older versions are neither.
     """
-    modules, text = dict(model.named_modules()), model.config.get_text_config()
+    modules = dict(model.named_modules())
     layers = next((name for name, one in modules.items() if isinstance(one, nn.ModuleList)), "")
     holders = [*accumulate(layers.split(".")[:-1], "{}.{}".format), ""]  # what the layers are in
-    more = getattr(text, "num_nextn_predict_layers", None) or 0
-    drafts = {str(text.num_hidden_layers + number) for number in range(more)}
     unread, parts = list[str](), set[str]()
     for name in names:
         trunk = f"{model.base_model_prefix}.{name}"  # a trunk saved alone has no such prefix
         own = name.partition(".")[0] not in modules and ".".join(trunk.split(".")[:2]) in modules
         places = accumulate((trunk if own else name).split("."), "{}.{}".format)
         first = next((place for place in places if place not in modules), name)
-        inside, _, last = first.rpartition(".")
-        draft = last in drafts and isinstance(modules[inside], nn.ModuleList)
-        if inside in holders:
+        if first.rpartition(".")[0] in holders:
             parts.add(first)
-        elif not draft and not BUFFERS.search(name):
+        elif not BUFFERS.search(name):
             unread.append(name)
     return unread, sorted(parts)

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from ropewalk.harness.encodings._config import EncodingConfig
-from ropewalk.harness.models.structure import built
+from ropewalk.harness.models.structure import own_frequencies, without_weights
+from ropewalk.harness.patching.config import rescaled
 from ropewalk.harness.serve._parameters import RopeParameters, Target, changed_config, changes
 from ropewalk.scaling.types import Frequencies
 
@@ -25,8 +26,9 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
 
 def computed(changed: dict[str, Any], target: Target) -> Frequencies:
     """Return the frequencies of the model's own rotary class, built from this config."""
-    config = changed_config(changed, target)
-    return built(target.config, config, trust_remote_code=target.trusted)
+    plain = rescaled(target.config, {"rope_type": "default"})
+    model = without_weights(plain, trust_remote_code=target.trusted)
+    return own_frequencies(model, changed_config(changed, target))
 
 
 def command(changed: dict[str, Any], place: str, target: Target) -> str:

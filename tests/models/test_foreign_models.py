@@ -3,175 +3,93 @@
 import json
 import math
 import shutil
-import struct
 import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hypothesis import example, given
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
+from ropewalk.harness.data.tokenize import tokenize
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.serve._doctor import examine
-from ropewalk.harness.sweep.spec import parse
+from ropewalk.harness.models.checkpoint import check_rope
+from ropewalk.harness.models.weights import load_weights
+from ropewalk.harness.sweep.plan import open_model
+from ropewalk.harness.sweep.spec import Spec
 from tests.child import bounded
 from tests.quantized import save_gguf
+from tests.tiny import YARN, save_tiny
 
-# One of each kind of value that JSON has, and numbers at the ends of what computers count to.
-values = st.sampled_from([
-    None, True, False, -1, 0, 1, 2, 7, 2**31, 2**62, 10**30, 0.5, -0.5, 1e38, math.nan, math.inf,
-    "", "x", "\0", "../x", "é" * 300, [], [None], ["x"], [[]], [7] * 9, {}, {"x": {}},
+# One of each kind of value that JSON has, numbers at the ends of what computers count to, and names
+# that these files know.
+VALUES = st.sampled_from([
+    None, True, False, -1, 0, 1, 2, 7, 2**31, 2**62, 2**70, 10**30, 0.5, -0.5, 1e38, math.nan,
+    math.inf, "", "x", "\0", "../x", "é" * 300, [], [None], ["x"], [[]], [7] * 9, {}, {"x": {}},
+    "linear", "dynamic", "longrope", "Split", "Replace", "Precompiled", {"Regex": "(a*)*b"},
 ])  # fmt: skip
-rope_keys = st.sampled_from(
-    ["rope_type", "rope_theta", "factor", "partial_rotary_factor", "attention_factor",
-     "short_factor", "long_factor", "original_max_position_embeddings", "beta_fast",
-     "full_attention"]
-)  # fmt: skip
-types = st.sampled_from(["linear", "dynamic", "yarn", "longrope", "llama3", "default"])
-config_keys = st.sampled_from(
-    ["architectures", "text_config", "transformers_weights", "rope_theta", "attention_dropout",
-     "auto_map", "dtype", "quantization_config", "layer_types", "sliding_window", "model_type",
-     "rope_parameters", "rope_scaling", "hidden_size", "num_attention_heads", "num_key_value_heads",
-     "head_dim", "vocab_size", "hidden_act", "id2label", "intermediate_size", "rms_norm_eps",
-     "initializer_range", "max_position_embeddings", "attention_bias", "tie_word_embeddings",
-     "bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "attn_implementation", "encoding"]
-)  # fmt: skip
-in_rope = st.dictionaries(rope_keys, values | types, max_size=3)
-TEXT = "a rope of tarred hemp, a lane to walk " * 3
 
 
-def is_read_or_refused(place: Path) -> None:
-    """Let doctor read a model: its config, its layers, and a text that its weights read."""
-    (place.parent / "text.txt").write_text(TEXT)
-    settings = {"model": str(place), "docs": str(place.parent / "text.txt"), "length": ["1x"]}
+def sentence(place: Path) -> str:
+    """Read a model and a text with its tokenizer; return the sentence it is refused with."""
     try:
-        list(examine(parse(None, {**settings, "scaling": ["native"]})))
+        checkpoint = open_model(Spec(model=str(place), device="cpu"))
+        check_rope(checkpoint.config, checkpoint.rope)
+        load_weights(checkpoint)
+        tokenize(checkpoint.tokenizer, "a rope of tarred hemp, a lane to walk " * 3)
     except UserError as error:
         assert 10 < len(str(error)) < 700  # noqa: PT017  # the other outcome is none
+        assert "\n" not in str(error)  # noqa: PT017
+        return str(error)
+    return ""
 
 
-def changed(tiny: Path, *changes: Callable[[Path], None]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(shutil.copytree(tiny, Path(folder) / "m"))
-        for change in changes:
-            change(place)
-        is_read_or_refused(place)
-
-
-def with_keys(place: Path, name: str, keys: dict[str, Any]) -> None:
-    content = json.loads((place / name).read_text())
-    (place / name).write_text(json.dumps(content | keys))
-
-
-def test_a_config_of_any_values_is_read_or_refused(tiny):
-    @given(st.dictionaries(config_keys, values | in_rope, min_size=1, max_size=2))
-    @example({"attention_dropout": 2**31})
-    @example({"sliding_window": {}})
-    @example({"vocab_size": 2**70})
-    def check(keys: dict[str, Any]) -> None:
-        changed(tiny, partial(with_keys, name="config.json", keys=keys))
-
-    bounded(check)
-
-
-def with_header(place: Path, keys: dict[str, Any], name: str, length: int | None) -> None:
-    """Put keys into a tensor's entry of a safetensors header; ``length`` is told for its own."""
-    file = place / "model.safetensors"
-    whole = file.read_bytes()
-    (size,) = struct.unpack("<Q", whole[:8])
-    header = json.loads(whole[8 : 8 + size])
-    header[name] = {**header.get(name, {}), **keys}
-    content = json.dumps(header).encode()
-    file.write_bytes(struct.pack("<Q", length or len(content)) + content + whole[8 + size :])
-
-
-def test_a_safetensors_header_of_any_values_is_read_or_refused(tiny):
-    keys = {
-        "dtype": values | st.sampled_from(["F32", "BF16", "F64", "I8", "F8_E4M3"]),
-        "shape": values | st.lists(values, max_size=2),
-        "data_offsets": values | st.lists(values, min_size=2, max_size=2),
-    }
-    names = st.sampled_from(["model.norm.weight", "model.embed_tokens.weight", "more", "\0"])
-    lengths = st.sampled_from([None, None, None, 1, 100, 2**31, 2**63])
-
-    @given(st.fixed_dictionaries({}, optional=keys), names, lengths)
-    def check(keys: dict[str, Any], name: str, length: int | None) -> None:
-        changed(tiny, partial(with_header, keys=keys, name=name, length=length))
-
-    bounded(check)
-
-
-def test_a_tokenizer_of_any_values_is_read_or_refused(tiny):
-    parts = st.sampled_from(
-        ["normalizer", "pre_tokenizer", "post_processor", "decoder", "model", "added_tokens",
-         "truncation", "padding", "version"]
-    )  # fmt: skip
-    kinds = values | st.sampled_from(
-        ["BPE", "Replace", "Split", "Prepend", "Sequence", "ByteLevel", "TemplateProcessing",
-         "Precompiled"]
-    )  # fmt: skip
-    patterns = values | st.sampled_from([{"Regex": "(a*)*b"}, {"String": ""}])
-    names = ["vocab", "merges", "unk_token", "content", "behavior", "prepend", "normalizers",
-             "add_prefix_space"]  # fmt: skip
-    more = dict.fromkeys(names, values) | {"pattern": patterns, "precompiled_charsmap": values}
-    config = st.sampled_from(
-        ["tokenizer_class", "bos_token", "eos_token", "model_max_length", "added_tokens_decoder",
-         "chat_template", "additional_special_tokens", "extra_special_tokens", "add_bos_token",
-         "padding_side", "auto_map", "clean_up_tokenization_spaces", "model_input_names"]
-    )  # fmt: skip
+@pytest.mark.parametrize("kind", ["folder", "gguf"])
+def test_a_damaged_file_is_read_or_refused(kind, tmp_path):
+    """It ends anywhere, and is then named; or some of its bytes are others."""
+    if kind == "gguf":
+        save_gguf(tmp_path / "whole" / "m.gguf", "F32")
+        names, within = [f"{tmp_path}/whole/m.gguf"], 9000  # its header
+    else:
+        save_tiny(tmp_path / "whole")
+        names, within = [str(path) for path in (tmp_path / "whole").iterdir()], 10**6
 
     @given(
-        st.dictionaries(
-            parts, values | st.fixed_dictionaries({"type": kinds}, optional=more), max_size=2
-        ),
-        st.dictionaries(config, values, max_size=2),
+        st.sampled_from(sorted(names)), st.integers(0, within), st.none() | st.binary(max_size=8)
     )
-    def check(keys: dict[str, Any], settings: dict[str, Any]) -> None:
-        changed(
-            tiny,
-            partial(with_keys, name="tokenizer.json", keys=keys),
-            partial(with_keys, name="tokenizer_config.json", keys=settings),
-        )
+    def check(name: str, at: int, new: bytes | None) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(shutil.copytree(tmp_path / "whole", f"{folder}/m")) / Path(name).name
+            whole = file.read_bytes()
+            at %= len(whole)
+            file.write_bytes(whole[:at] + (new + whole[at + len(new) :] if new else b""))
+            place = str(file if kind == "gguf" else file.parent)
+            told = sentence(Path(place))
+            assert new or not told or place in told
 
     bounded(check)
 
 
-FACTS = (
-    "general.architecture", "llama.context_length", "llama.embedding_length",
-    "llama.feed_forward_length", "llama.attention.head_count", "llama.attention.head_count_kv",
-    "llama.rope.dimension_count", "llama.rope.freq_base", "general.file_type",
-    "llama.attention.layer_norm_rms_epsilon", "tokenizer.ggml.model", "tokenizer.ggml.pre",
-    "tokenizer.ggml.bos_token_id", "split.count", "llama.attention.scale",
-)  # fmt: skip
-FIELDS: list[tuple[int, bytes]] = [  # the number of a GGUF type, and a value of it
-    *((4, struct.pack("<I", n)) for n in (0, 1, 3, 64, 2**31, 2**32 - 1)),
-    *((6, struct.pack("<f", x)) for x in (0.0, -1.0, 1e38, math.nan, math.inf)),
-    *((8, struct.pack("<Q", n) + b"llama") for n in (5, 0, 2**40, 2**63)),
-    *((9, struct.pack("<IQ", kind, n)) for kind in (4, 8, 9, 99) for n in (0, 2**40)),
-    (7, b"\1"), (10, struct.pack("<Q", 2**63)), (12, struct.pack("<d", -1.0)), (99, b""),
-]  # fmt: skip
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_a_value_of_any_kind_is_read_or_refused(name, tmp_path):
+    """Anywhere in a file of a model that ships YaRN."""
+    save_tiny(tmp_path / "whole", rope_parameters=YARN, max_position_embeddings=256)
 
-
-def test_a_gguf_header_of_any_values_is_read_or_refused(tmp_path_factory):
-    whole = save_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", "F32").read_bytes()
-    magic, version, own_tensors, own_facts = struct.unpack("<4sIQQ", whole[:24])
-    counts = st.sampled_from([None, None, None, 0, 1, 2**31, 2**62])
-
-    @given(st.sampled_from(FACTS), st.sampled_from(FIELDS), counts, counts)
-    def check(fact: str, field: tuple[int, bytes], tensors: int | None, facts: int | None) -> None:
-        number, value = field
-        name = fact.encode()
-        added = struct.pack("<Q", len(name)) + name + struct.pack("<I", number) + value
-        tensors = own_tensors if tensors is None else tensors
-        facts = own_facts + 1 if facts is None else facts
-        # In place of the file's own, which is a fact of another name from here on.
-        rest = whole[24:].replace(name, b"x" * len(name), 1)
+    @given(st.lists(st.integers(0, 400), min_size=1, max_size=4), VALUES)
+    def check(path: list[int], value: Any) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder) / "m.gguf"
-            header = struct.pack("<4sIQQ", magic, version, tensors, facts)
-            place.write_bytes(header + added + rest)
-            is_read_or_refused(place)
+            file = Path(shutil.copytree(tmp_path / "whole", f"{folder}/m")) / name
+            part = tree = json.loads(file.read_text())
+            for step in path:  # into the tree, as deep as it goes
+                keys = list(part) if isinstance(part, dict) else list(range(len(part)))
+                if not keys:
+                    break
+                key, inside = keys[step % len(keys)], part
+                part = inside[key]
+                if not isinstance(part, dict | list):
+                    break
+            inside[key] = value
+            file.write_text(json.dumps(tree))
+            sentence(file.parent)
 
     bounded(check)
