@@ -51,7 +51,7 @@ class Backend(Protocol):
         """Return the model of a spec, before its weights are read."""
 
     def answers(self, plan: Plan, work: Sequence[Batch]) -> Iterator[tuple[Item, Reply]]:
-        """Load the weights, then return the replies to all requests, each once, in any order.
+        """Load the weights, and yield the replies to all requests, each once, in any order.
 
         Weights stay loaded for plans of the same checkpoint that follow. No item is a group.
         Raises UserError where nothing can be answered; the failure of one request is its reply.

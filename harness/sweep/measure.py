@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -95,8 +96,9 @@ def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generat
             done = measured(each_sample(folder))
             left, work = tuple(plan.left(done)), plan.work(done)
             yield Started(left)
-            replies = backend.answers(plan, work) if work else iter(())
             now = datetime.now(UTC).isoformat(timespec="seconds")
+            replies = backend.answers(plan, work) if work else iter(())
+            first = [*islice(replies, 1)]  # the weights are loaded now
             session = {"started": now, **backend.machines}
             record["sessions"] += [session] if work else []
             write_run(folder, record)
@@ -114,7 +116,7 @@ def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generat
                 if isinstance(item.question, Group)
             }
             parts: dict[Key, dict[Key, Reply]] = {}  # of the groups that lack replies
-            for item, reply in replies:
+            for item, reply in chain(first, replies):
                 if session != session | backend.machines:  # a worker has joined
                     session |= backend.machines
                     write_run(folder, record)

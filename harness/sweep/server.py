@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
@@ -240,12 +241,8 @@ class VLLM(Generating):
     def describe(self) -> None:
         """Read the version, and the facts of the cache among the metrics."""
         self.version = self.get("/version").json()["version"]
-        for line in self.get("/metrics").text.splitlines():
-            if line.startswith("vllm:cache_config_info{"):
-                labels = dict(pair.split("=", 1) for pair in line[23:].split('",') if "=" in pair)
-                for label in ("cache_dtype", "enable_prefix_caching"):
-                    if label in labels:
-                        self.facts[label] = labels[label].strip('"')
+        names = r'\b(cache_dtype|enable_prefix_caching)="(.*?)"'
+        self.facts = dict(re.findall(names, self.get("/metrics").text))
 
     async def generate(self, tokens: Sequence[int], new: int, **more: Any) -> list[Token]:
         """Return greedy tokens; ``ignore_eos`` lets them go on behind an end token."""
@@ -507,7 +504,7 @@ class Served:
         return served(spec, self.engine.key)
 
     def answers(self, plan: Plan, work: Sequence[Batch]) -> Iterator[tuple[Item, Reply]]:
-        """Return the replies to all requests; raise UserError for what no server can answer."""
+        """Yield the replies to all requests; raise UserError for what no server can answer."""
         check(work)
         rotations = {cell.frequencies for cell in plan.cells if cell.rotation is not None}
         if len(plan.methods) > 1 or len(rotations) > 1:
@@ -518,7 +515,7 @@ class Served:
             )
         (batch,) = work  # of one rotation
         self.machines = identified(self.engine, Identification(), plan, batch)
-        return replies(self.engine, plan, batch.items, self.workers)
+        yield from replies(self.engine, plan, batch.items, self.workers)
 
 
 def check(work: Sequence[Batch]) -> None:

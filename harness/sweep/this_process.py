@@ -47,20 +47,16 @@ class ThisProcess:
         return open_model(spec)
 
     def answers(self, plan: Plan, work: Sequence[Batch]) -> Iterator[tuple[Item, Reply]]:
-        """Load the weights unless they are, and return the replies to all requests."""
+        """Load the weights unless they are, and yield the replies to all requests."""
         sizes = fitted(plan, work)
         if self.checkpoint is not plan.checkpoint:
             self.model = None  # before the next one is loaded
             self.model, self.checkpoint = ready(plan.checkpoint), plan.checkpoint
             self.machines = here(self.model, plan.checkpoint)
-        return self._replies(work, sizes)
-
-    def _replies(self, work: Sequence[Batch], sizes: Sizes) -> Iterator[tuple[Item, Reply]]:
-        assert self.checkpoint is not None
         for batch in work:
             items = {item.key: item for item in batch.items}
-            loaded = self.model, self.checkpoint
-            for key, reply in replies(*loaded, batch.rotation, batch.questions, sizes):
+            given = batch.rotation, batch.questions, sizes
+            for key, reply in replies(self.model, plan.checkpoint, *given):
                 yield items[key], reply
 
 

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,12 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from ropewalk.harness.cli import main
 from ropewalk.harness.recommend import race
-from ropewalk.harness.runs.store import RUN, SAMPLES, append
-from ropewalk.harness.sweep import measure
+from ropewalk.harness.runs.store import RUN, append
 from ropewalk.harness.sweep.ray import SETTINGS, Workers
-from tests import ROOT
 from tests.command_line import MANY, samples, sweep
 
 os.environ.update(SETTINGS)  # which Ray reads when it is imported
@@ -30,7 +25,7 @@ ray = pytest.importorskip("ray")
 
 def processes(dispatch: Workers) -> list[int]:
     """Return the processes of this sweep's workers that hold the weights and are there."""
-    held = [*dispatch.free, *(assignment.worker for assignment in dispatch.busy.values())]
+    held = [*dispatch.free, *dispatch.busy.values()]
     found = [int(re.findall(r"process (\d+)", worker.place)[0]) for worker in held]
     waiting = [*dispatch.loading]
     done = ray.wait(waiting, num_returns=len(waiting), timeout=0)[0] if waiting else []
@@ -177,57 +172,3 @@ def test_a_race_that_loses_a_node_ends_as_in_one_process(
         assert all("host" not in worker for worker in session["workers"])
     del alone["sessions"], run["asked"], alone["asked"]
     assert run == alone
-
-
-@pytest.mark.slow
-def test_what_was_measured_outlives_ctrl_c_and_a_dead_head(
-    many, tiny, docs, tmp_path, ropewalk, monkeypatch
-):
-    """Each ends the run with a sentence and a status, and the same command continues."""
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setattr("ray._private.utils.write_ray_address", lambda *_: None)  # for "auto"
-    words = sweep(tiny, docs, tmp_path / "run", **MANY)
-
-    def interrupted(how: Callable[[Any], object]) -> tuple[int, str]:
-        """Return the status and the last line of a sweep to which something happens."""
-        file, before = tmp_path / "run" / SAMPLES, len(lines(tmp_path / "run" / SAMPLES))
-        code = f"from tests.sweep.test_cluster import slowed; slowed({words})"
-        with subprocess.Popen(
-            [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True
-        ) as run:
-            while len(lines(file)) < before + 3:
-                assert run.poll() is None, run.stderr.read()
-                time.sleep(0.05)
-            how(run)
-            said = run.stderr.read()
-        return run.returncode, said.splitlines()[-1]
-
-    with tempfile.TemporaryDirectory(prefix="rw-", dir="/tmp", ignore_cleanup_errors=True) as own:
-        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": own}
-        made = Cluster(initialize_head=True, head_node_args=head)
-        words += ["--cluster", made.address]
-        assert interrupted(lambda run: run.send_signal(signal.SIGINT)) == (
-            130, "Interrupted; everything measured is kept. The same command continues."
-        )  # fmt: skip
-        status, said = interrupted(lambda _: made.head_node.kill_all_processes(False))
-        made.shutdown()
-    assert status == 2
-    assert "the head of the cluster at " in said
-    assert ropewalk(*words[:-2]).status == 0
-    assert samples(tmp_path / "run") == samples(many)
-
-
-def lines(file: Path) -> list[bytes]:
-    return file.read_bytes().splitlines() if file.exists() else []
-
-
-def slowed(words: list[str]) -> None:
-    """Run a sweep that takes a while to store each sample."""
-
-    def slowly(file: Any, record: Any) -> None:
-        append(file, record)
-        time.sleep(0.3)
-
-    measure.append = slowly
-    main(words)
