@@ -140,6 +140,10 @@ class Rotation(ABC):
         """Return the same attention as bands; not of stateful types, nor of sets by layer."""
         return Bands(length, (by_distance(length, self.last, 0),))
 
+    def inside(self) -> Rotation:
+        """Return the same rotary embedding, with nothing scaled outside it."""
+        return self
+
     def angles(self, distances: torch.Tensor) -> torch.Tensor:
         """Return the angle of every channel pair between the last query and keys, in radians.
 
@@ -210,7 +214,6 @@ class Frequencies(Rotation):
         return {name: value for name, value in both.items() if value not in (1.0, None)}
 
     def inside(self) -> Frequencies:
-        """Return the same rotary embedding, with nothing scaled outside it."""
         return Frequencies(self.inv_freq, self.attention_factor) if self._outside() else self
 
     def query_scale(self, length: int) -> torch.Tensor:
@@ -331,13 +334,12 @@ class Band:
     blended: bool = False
 
     def __post_init__(self) -> None:
-        for span in (self.first, self.end):
-            if span.dtype != torch.int64 or span.shape != self.query.shape[:1]:
-                raise ValueError("first and end must be int64, one number per row of query")
+        spans, columns = (self.first, self.end), self.query.shape[1:]
+        if any(s.dtype != torch.int64 or s.shape != self.query.shape[:1] for s in spans):
+            raise ValueError("first and end must be int64, one number per row of query")
         numbers = [row for row in (self.query, self.key, self.phase) if row is not None]
-        if not all(n.dtype == torch.float64 and _finite(n) for n in numbers):
+        if not all(n.dtype == torch.float64 and bool(n.isfinite().all()) for n in numbers):
             raise ValueError("query and key must be finite float64 positions, phase such angles")
-        columns = self.query.shape[1:]
         fits = self.key.shape[1:] == columns and len(columns) == (self.column is not None)
         if self.column is not None and fits:
             fits = self.column.dtype == torch.int64 and self.column.dim() in (1, 3)
@@ -349,13 +351,12 @@ class Band:
                 "that query and key both have"
             )
         queries = self.start + torch.arange(len(self.first))
-        causal = (self.first >= 0) & (self.first <= self.end) & (self.end <= queries + 1)
+        last = (queries + 1).clamp(max=len(self.key))
+        causal = (self.first >= 0) & (self.first <= self.end) & (self.end <= last)
         if not bool(causal.all()):
-            at = int(queries[~causal][0])
-            raise ValueError(f"query {at} must meet keys first..end within 0..{at + 1}")
-        if len(self.end) and int(self.end.max()) > len(self.key):
+            at = int((~causal).nonzero()[0])
             raise ValueError(
-                f"keys up to {int(self.end.max())} are met, {len(self.key)} have a position"
+                f"query {int(queries[at])} must meet keys first..end within 0..{int(last[at])}"
             )
 
     @property
@@ -368,14 +369,6 @@ class Band:
         """Whether positions differ between heads."""
         return self.column is not None and self.column.dim() == 3
 
-    @property
-    def maps(self) -> torch.Tensor:
-        """The different ways in which heads map channel pairs to columns, ``(maps, pairs)``."""
-        if self.column is None:
-            return torch.zeros(1, len(self.frequencies.inv_freq), dtype=torch.int64)
-        maps: torch.Tensor = torch.unique(self.column.reshape(-1, self.column.shape[-1]), dim=0)
-        return maps
-
     @cached_property
     def reaches(self) -> torch.Tensor:
         """The largest relative position of a channel pair over all heads, float64 ``(pairs,)``."""
@@ -385,7 +378,10 @@ class Band:
             (query[met, at] - _least(key[:, at], self.first[met], self.end[met])).max()
             for at in range(query.shape[1])
         ]
-        return torch.stack(largest)[self.maps].amax(0)
+        pairs = len(self.frequencies.inv_freq)
+        column = torch.zeros(pairs, dtype=torch.int64) if self.column is None else self.column
+        reaches = torch.stack(largest)[column]
+        return reaches if reaches.dim() == 1 else reaches.amax((0, 1))
 
     @property
     def unmoved(self) -> bool:
@@ -437,26 +433,24 @@ class Bands(Rotation):
 
     def __post_init__(self) -> None:
         kept = tuple(b for b in (band.upto(self.length) for band in self.bands) if b.pairs)
-        outer = kept[0].frequencies
-        outside = outer.inside() is not outer  # all bands have those of one method
-        if outside:
+        outer = kept[0].frequencies  # all bands have what one method scales outside
+        if outer.inside() is not outer:
             kept = tuple(replace(b, frequencies=b.frequencies.inside()) for b in kept)
-        object.__setattr__(self, "bands", kept)
-        if outside:
+            object.__setattr__(self, "bands", kept)
             whole = self.scaled(outer.query_scale(self.length))
             object.__setattr__(self, "query_scale", whole.query_scale)
+        object.__setattr__(self, "bands", kept)
         rows = torch.cat([band.start + torch.arange(len(band.first)) for band in kept])
         first, end = (torch.cat([getattr(b, name) for b in kept]) for name in ("first", "end"))
         order = torch.argsort(rows * (self.length + 1) + first)
         order = order[(end > first)[order]]
         rows, first, end = rows[order], first[order], end[order]
-        twice = (rows[1:] == rows[:-1]) & (first[1:] < end[:-1])
-        if bool(twice.any()):
-            raise ValueError(f"query {int(rows[1:][twice][0])} meets a key in two bands")
-        met = torch.zeros(self.length, dtype=torch.bool)
-        met[rows] = True
-        if not bool(met.all()):
-            raise ValueError(f"query {int((~met).nonzero()[0])} meets no key")
+        twice = rows[1:][(rows[1:] == rows[:-1]) & (first[1:] < end[:-1])]
+        if len(twice):
+            raise ValueError(f"query {int(twice[0])} meets a key in two bands")
+        lonely = (torch.bincount(rows, minlength=self.length) == 0).nonzero()
+        if len(lonely):
+            raise ValueError(f"query {int(lonely[0])} meets no key")
 
     @cached_property
     def fingerprint(self) -> str:
@@ -530,10 +524,14 @@ class Bands(Rotation):
         """
         if layers not in ("all", "unrotated") and not layers.isdecimal():
             raise ValueError(f"layers must be all, unrotated or a number, got {layers!r}")
-        if self.query_scale is not None and layers != self.scaled_in:
-            raise ValueError(f"layers={layers} cannot build on queries scaled in other layers")
-        before = 1.0 if self.query_scale is None else self.query_scale
-        return replace(self, query_scale=scale * before, scaled_in=layers)
+        if self.query_scale is not None:
+            if layers != self.scaled_in:
+                raise ValueError(f"layers={layers} cannot build on queries scaled in other layers")
+            scale = scale * self.query_scale
+        return replace(self, query_scale=scale, scaled_in=layers)
+
+    def inside(self) -> Rotation:
+        return replace(self, query_scale=None, scaled_in="all").plainest()
 
     def scales(self, layer: int, *, rotated: bool) -> bool:
         """Return whether the queries of a full-attention layer are scaled."""
@@ -551,10 +549,10 @@ class Bands(Rotation):
         They are equivalent if all pairs are attended to, at the same frequencies and at their true
         positions. Most methods do this inside the trained window.
         """
-        scale = self.query_scale
-        if scale is not None and bool((scale == 1).all()):
-            return replace(self, query_scale=None, scaled_in="all").plainest()
-        if scale is not None or len({one.fingerprint for one in self.frequency_sets()}) > 1:
+        if self.query_scale is not None:
+            plain = bool((self.query_scale == 1).all())
+            return replace(self, query_scale=None, scaled_in="all").plainest() if plain else self
+        if len({one.fingerprint for one in self.frequency_sets()}) > 1:
             return self
         whole = self.pairs == self.length * (self.length + 1) // 2
         return self.last if whole and all(band.unmoved for band in self.bands) else self
@@ -574,11 +572,6 @@ class Bands(Rotation):
     def by_head(self) -> bool:
         """Whether positions differ between heads."""
         return any(band.by_head for band in self.bands)
-
-
-def _finite(numbers: torch.Tensor) -> bool:
-    """Return whether all numbers are finite; a NaN is the least and the largest of its tensor."""
-    return not numbers.numel() or all(math.isfinite(bound) for bound in numbers.aminmax())
 
 
 def _counts(row: torch.Tensor, start: int = 0) -> bool:

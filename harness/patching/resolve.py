@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.plugins import Plugin, call, entry, load
-from ropewalk.scaling.types import Rope, Rotation
+from ropewalk.scaling.types import Frequencies, Rope, Rotation
 
 
 def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
-    """Return the rotation of a method at a length; raise UserError for an invalid one."""
+    """Return the rotation of a method at a length; raise UserError for an invalid one.
+
+    A model without a rotary embedding (no rotated channels) takes the methods that would leave one
+    as it is, and scale queries at most.
+    """
+    if not rope.rotary_dim:
+        rotary, far = replace(rope, rotary_dim=64, base=1e4), max(length, 2 * rope.trained_length)
+        plain = Frequencies(rotary.inv_freq())
+        if _called(method, rotary, far).inside().fingerprint != plain.fingerprint:
+            raise UserError(
+                f"The model has no rotary embedding that {method.label} could change; measure it"
+                " with --scaling none, or with methods that scale queries, such as log_n."
+            )
+    result = _called(method, rope, length)
+    again = result if method.digest is None else _called(method, rope, length)
+    if again.fingerprint != result.fingerprint:
+        raise UserError(
+            f"scaling {method.label} at length {length}: two calls returned different numbers. A "
+            "method depends on the rope, the length and its options alone; seed its random numbers "
+            "and keep no state."
+        )
+    return result if rope.rotary_dim else result.as_bands(length).plainest()
+
+
+def _called(method: Plugin, rope: Rope, length: int) -> Rotation:
     what = f"scaling {method.label} at length {length}"
 
     def rotation() -> Rotation:  # what a user's code returns may fail when it is looked at
@@ -25,13 +50,7 @@ def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
             )
         return result.checked(rope, length)
 
-    result = call(what, rotation)
-    if method.digest is not None and call(what, rotation).fingerprint != result.fingerprint:
-        raise UserError(
-            f"{what}: two calls returned different numbers. A method depends on the rope, the "
-            "length and its options alone; seed its random numbers and keep no state."
-        )
-    return result
+    return call(what, rotation)
 
 
 def depends_on_length(far: Rotation | None, near: Rotation | None, window: int) -> bool:

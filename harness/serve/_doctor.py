@@ -27,7 +27,7 @@ from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
 from ropewalk.harness.sweep.identity import COMPARED, identify
 from ropewalk.harness.sweep.notes import notes
-from ropewalk.harness.sweep.plan import check_rotary, open_model
+from ropewalk.harness.sweep.plan import open_model
 from ropewalk.harness.sweep.server import Engine, ask_losses
 from ropewalk.harness.sweep.spec import Spec
 
@@ -61,7 +61,6 @@ def examine(spec: Spec, server: Engine | None = None, *, quick: bool = False) ->
     compared with those of the method. ``quick`` reads short texts alone.
     """
     checkpoint, method = open_model(spec), load("method", spec.scaling[0])
-    check_rotary(checkpoint, [method])
     rope, label = checkpoint.rope, method.label
     if checkpoint.left_out:
         parts = ", ".join(checkpoint.left_out)

@@ -27,7 +27,6 @@ from ropewalk.harness.patching.resolve import over_lengths, supersets
 from ropewalk.harness.plugins import Plugin, call, load
 from ropewalk.harness.runs.compatible import deciding
 from ropewalk.harness.sweep.spec import CELLS, Spec
-from ropewalk.scaling import info_scale, log_n, logit_scale, native, none, temperature
 from ropewalk.scaling._files import read_table
 from ropewalk.scaling.types import Rotation
 from ropewalk.tasks._tokens import kept
@@ -173,7 +172,6 @@ def make_plan(
     checkpoint = checkpoint or opening(spec)
     config, rope = checkpoint.config, checkpoint.rope
     check_rope(config, rope, trust_remote_code=checkpoint.trust_remote_code)
-    check_rotary(checkpoint, methods)
     lengths, resolved = tuple[int, ...](), dict[tuple[str, int], Rotation | UserError]()
     with found.collecting():
         lengths = spec.lengths(rope.trained_length)
@@ -231,7 +229,6 @@ def _load_all(kind: str, given: Sequence[Any], found: Collector) -> tuple[Plugin
 def with_methods(plan: Plan, scaling: Sequence[str]) -> Plan:
     """Return a plan of the same questions under other methods; raise UserError as make_plan."""
     methods = distinct("scaling", [load("method", given) for given in scaling])
-    check_rotary(plan.checkpoint, methods)
     requests = {
         task.label: {cell.length: cell.questions for cell in plan.cells if cell.task == task.label}
         for task in plan.tasks
@@ -258,18 +255,6 @@ def calibrations(methods: Iterable[Plugin]) -> dict[str, Mapping[str, Any]]:
             with suppress(ValueError):  # the method's own cells say why
                 tables[file] = read_table(file, "heads")
     return tables
-
-
-def check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
-    """Raise UserError for a method requested of a model that has no rotary embedding."""
-    allowed = (none, native, log_n, temperature, info_scale, logit_scale)
-    changing = [method.label for method in methods if method.module not in allowed]
-    if changing and not checkpoint.rope.rotary_dim:
-        raise UserError(
-            f"{checkpoint.label} ({checkpoint.config.model_type}) has no rotary embedding that"
-            f" {changing[0]} could change; measure it with --scaling none, or with methods that"
-            " scale queries: log_n, temperature, info_scale, logit_scale."
-        )
 
 
 def distinct(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:

@@ -416,7 +416,7 @@ def band(first: list[int], end: list[int], **given: Any) -> Band:
     ("make", "words"),
     [
         (lambda: band([0, 0], [1, 3]), "query 1 must meet keys first..end within 0..2"),
-        (lambda: band([0, 0], [1, 2], key=torch.zeros(1).double()), "1 have a position"),
+        (lambda: band([0, 0], [1, 2], key=torch.zeros(1).double()), "within 0..1"),
         (lambda: band([0], [1], query=torch.tensor([math.nan]).double()), "finite"),
         (lambda: Bands(2, (band([0, 0], [1, 1]),) * 2), "query 0 meets a key in two bands"),
         (lambda: Bands(2, (band([0, 0], [1, 2]), band([0, 1], [0, 2]))), "query 1 meets a key"),

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 import ropewalk as rw
 import ropewalk.scaling
+from ropewalk.harness.errors import UserError
+from ropewalk.harness.patching.resolve import resolve
+from ropewalk.harness.plugins import load
 from ropewalk.scaling import longrope, mr_rope, native, none, ntk, ntk_by_parts, p_rope, pi, yarn
 from ropewalk.scaling.types import Frequencies, Rope
 
@@ -136,3 +139,34 @@ def test_native_refuses_what_it_cannot_read():
     shipped = {"rope_type": "llama3", "factor": 8.0}
     with pytest.raises(ValueError, match="the shipped low_freq_factor must be a number"):
         native.frequencies(Rope(128, 10000.0, 4096, shipped), 8192)
+
+
+SCALES = """
+import torch
+from ropewalk.scaling import Bands, Frequencies, by_distance
+
+def bands(rope, length, *, scale: float = 2.0):
+    whole = Bands(length, (by_distance(length, Frequencies(rope.inv_freq()), 0),))
+    return whole.scaled(torch.full((length,), scale, dtype=torch.float64))
+"""
+OUTSIDE = """
+from ropewalk.scaling import Frequencies
+
+def frequencies(rope, length):
+    return Frequencies(rope.inv_freq(), logit_scale=2.0)
+"""
+
+
+def test_a_model_without_rotary_takes_every_method_that_scales_queries_alone(tmp_path):
+    """A user's own too; one that would turn a rotary model otherwise is refused at any length."""
+    alone, found = Rope(0, 1.0, 64), list[str]()
+    for name, code in (("scales", SCALES), ("outside", OUTSIDE)):
+        (tmp_path / f"{name}.py").write_text(code)
+        rotation = resolve(load("method", str(tmp_path / f"{name}.py")), alone, 80)
+        assert rotation.as_bands(80).query_scale.tolist() == [2.0] * 80
+        found.append(rotation.fingerprint)
+    assert found[0] == found[1]
+    (tmp_path / "slow.py").write_text(OUTSIDE.replace("(), logit_scale=2.0", "() / 2"))
+    for method in (str(tmp_path / "slow.py"), "yarn", "rerope", "lm_infinite", "layerwise"):
+        with pytest.raises(UserError, match="no rotary embedding that .* could change"):
+            resolve(load("method", method), alone, 32)
