@@ -15,18 +15,27 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from hashlib import file_digest
+from itertools import product
 from pathlib import Path
-from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import pandas as pd
 import torch
-from _texts import training
-from _training import Recipe, Texts, Training, autocast, console, loss_of, read_texts, start
+from _training import (
+    Recipe,
+    Texts,
+    Training,
+    autocast,
+    console,
+    loss_of,
+    read_texts,
+    start,
+    training,
+)
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -63,26 +72,17 @@ def config(encoding: str, recipe: Recipe, tokenizer: Any) -> EncodingConfig:
     )
 
 
-def begin(own: EncodingConfig, recipe: Recipe, texts: Texts, out: Path) -> Training:
-    """Build the model of an encoding, or read it back from its last checkpoint."""
-    torch.manual_seed(recipe.seed)
-    return Training(EncodingForCausalLM(own), recipe, texts, out, settings(own, recipe))
-
-
-def settings(own: EncodingConfig, recipe: Recipe) -> dict[str, Any]:
-    """Return all that the weights depend on, the hash of a user's file included."""
-    return {**asdict(recipe), "encoding": own.to_dict()["encoding"], "code": own.code}
-
-
 def train(encoding: str, recipe: Recipe, texts: Texts, tokenizer: Any, out: Path) -> None:
     """Train one model into its folder, with the record of how it came to be."""
     own = config(encoding, recipe, tokenizer)
+    settings = {**asdict(recipe), "encoding": own.to_dict()["encoding"], "code": own.code}
     if (out / "training.json").exists():
-        if json.loads((out / "training.json").read_text())["recipe"] != settings(own, recipe):
+        if json.loads((out / "training.json").read_text())["recipe"] != settings:
             raise UserError(f"{out} is a model of another file or recipe; move it, or give --out.")
         console.print(f"{out} is there already")
         return
-    task = begin(own, recipe, texts, out)
+    torch.manual_seed(recipe.seed)
+    task = Training(EncodingForCausalLM(own), recipe, texts, out, settings)
     record = call(f"encoding {encoding}", lambda: task.run(EVERY, out.name))
     task.model.save_pretrained(out)
     tokenizer.save_pretrained(out)
@@ -97,33 +97,12 @@ def train(encoding: str, recipe: Recipe, texts: Texts, tokenizer: Any, out: Path
     console.print(f"written to {out}: {whole:,} parameters, {added:,} of the encoding's")
 
 
-def recipe_for(out: Path, steps: int | None, passkeys: bool) -> Recipe:
-    """Return the recipe of all models in a folder: the one it has, so that they are comparable."""
-    make_folder(out, "--out")
-    kept = out / "recipe.json"
-    if kept.exists():
-        recipe = Recipe(**json.loads(kept.read_text()))
-        if steps not in (None, recipe.steps) or passkeys != recipe.passkeys:
-            known = "with" if recipe.passkeys else "without"
-            raise UserError(
-                f"{out} has models of {recipe.steps} steps, trained {known} passkey prompts; give "
-                "another folder with --out."
-            )
-        return recipe
-    steps = steps or PLAIN.steps
-    warmup = min(PLAIN.warmup, steps // 4)
-    recipe = replace(PLAIN, steps=steps, warmup=warmup, passkeys=passkeys)
-    with replacing(kept) as file:
-        file.write(json.dumps(asdict(recipe)).encode() + b"\n")
-    return recipe
-
-
 @app.default
 def main(
     *,
     encodings: Annotated[Sequence[str] | None, Parameter(consume_multiple=True)] = None,
     seeds: Count = 1,
-    steps: Count | None = None,
+    steps: Count = PLAIN.steps,
     passkeys: bool = True,
     out: Path = Path("training/encodings"),
 ) -> None:
@@ -132,20 +111,16 @@ def main(
     Args:
         encodings: NAME, NAME:option=value or your own .py file; default: all.
         seeds: How many models of each, with the seeds 1, 2, …
-        steps: Steps of every model; default: 3000.
+        steps: Steps of every model.
         passkeys: Whether a quarter of every batch are passkey prompts; otherwise it is text.
         out: The folder of all models.
     """
     asked = list(encodings or names("encoding"))
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
     texts = read_texts(tokenizer, list(training()), PLAIN.window)
-    for encoding in asked:
-        own = config(encoding, PLAIN, tokenizer)
-        if own.code:  # a user's file takes a first step before hours of others
-            with TemporaryDirectory() as folder:
-                trial = begin(own, PLAIN, texts, Path(folder))
-                call(f"encoding {encoding}", partial(trial.step, 0))
-    recipe = recipe_for(out, steps, passkeys)
+    make_folder(out, "--out")
+    warmup = min(PLAIN.warmup, steps // 4)
+    recipe = replace(PLAIN, steps=steps, warmup=warmup, passkeys=passkeys)
     count = counted(len(asked) * seeds, "models")
     console.print(f"{count} of {recipe.steps} steps into {out}")
     for seed in range(1, seeds + 1):
@@ -175,23 +150,20 @@ def works(model: Any, recipe: Mapping[str, Any]) -> dict[str, Callable[[], Any]]
     return {"step": step} | {f"forward of {n} tokens": partial(forward, n) for n in lengths}
 
 
-def timed(models: dict[str, dict[str, Callable[[], Any]]], rounds: int) -> pd.DataFrame:
+def timed(models: Mapping[str, Mapping[str, Callable[[], Any]]], rounds: int) -> pd.DataFrame:
     """Return the median CPU seconds of every work; the models take turns, after one round unseen.
 
     A model that cannot read the length has no number there.
     """
-    seconds: dict[tuple[str, str], list[float]] = {}
-    for _ in range(rounds + 1):
-        for name, works in models.items():
-            for what, work in works.items():
-                began = time.process_time()
-                try:
-                    work()
-                except IndexError:  # beyond a learned table
-                    continue
-                seconds.setdefault((name, what), []).append(time.process_time() - began)
-    middle = {key: median(taken[1:]) for key, taken in seconds.items()}
-    return pd.Series(middle).unstack()
+    rows = []
+    for turn, name in product(range(rounds + 1), models):
+        for what, work in models[name].items():
+            began = time.process_time()
+            with suppress(IndexError):  # beyond a learned table
+                work()
+                rows.append((turn, name, what, time.process_time() - began))
+    taken = pd.DataFrame(rows, columns=["turn", "model", "work", "seconds"]).query("turn > 0")
+    return taken.groupby(["model", "work"])["seconds"].median().unstack()
 
 
 @app.command
@@ -212,33 +184,33 @@ def table(*models: Path, out: Path, rounds: Count = 5, trust_remote_code: bool =
 
 def table_of(models: Path, rounds: int, run_code: bool) -> pd.DataFrame:
     """Return the rows of one folder of trained models."""
-    files = sorted(models.glob("*/training.json"))
-    if not files:
-        raise UserError(f"{models} has no trained models; name the folder that --out named.")
-    rows, loaded = {}, {}
-    for file in files:
+    rows, loaded = [], {}
+    for file in sorted(models.glob("*/training.json")):
         record, name = json.loads(file.read_text()), file.parent.name
         curve = record["curve"]
-        keys = [point["step"] for point in curve if point["passkey"] >= FOUND]
-        rows[name] = {
-            "parameters": record["parameters"],
-            "of the encoding": record["of_the_encoding"],
-            "steps": record["recipe"]["steps"],
-            "minutes of training": round(record["seconds"] / 60, 1),
-            "held-out loss (nats)": curve[-1]["held_out"]["all"],
-            "passkeys inside the window": curve[-1]["passkey"],
-            "passkeys from step": keys[0] if keys else None,
-            "weights": record["weights"],
-        }
+        learned = (point["step"] for point in curve if point["passkey"] >= FOUND)
+        rows.append(
+            {
+                "training": models.name,
+                "model": name,
+                "parameters": record["parameters"],
+                "of the encoding": record["of_the_encoding"],
+                "steps": record["recipe"]["steps"],
+                "minutes of training": round(record["seconds"] / 60, 1),
+                "held-out loss (nats)": curve[-1]["held_out"]["all"],
+                "passkeys inside the window": curve[-1]["passkey"],
+                "passkeys from step": next(learned, None),
+                "weights": record["weights"],
+            }
+        )
         model = AutoModelForCausalLM.from_pretrained(file.parent, run_code=run_code)
         loaded[name] = works(model, record["recipe"])
+    if not rows:
+        raise UserError(f"{models} has no trained models; name the folder that --out named.")
     seconds = timed(loaded, rounds)
-    first = next((name for name in seconds.index if name.startswith("rope-")), seconds.index[0])
+    first = next((name for name in loaded if name.startswith("rope-")), rows[0]["model"])
     ratios = (seconds / seconds.loc[first]).round(2).add_suffix(", relative to rope")
-    joined = pd.DataFrame.from_dict(rows, orient="index").convert_dtypes().join(ratios)
-    joined = joined.rename_axis("model").reset_index()
-    joined.insert(0, "training", models.name)
-    return joined
+    return pd.DataFrame(rows).convert_dtypes().join(ratios, on="model")
 
 
 if __name__ == "__main__":

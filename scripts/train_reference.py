@@ -17,8 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from _texts import training
-from _training import Recipe, Training, console, read_texts, start
+from _training import Recipe, Training, console, read_texts, start, training
 from cyclopts import App
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast

@@ -50,9 +50,9 @@ def runs(text: str) -> Iterator[tuple[str, ...]]:
 
 def test_training_shares_no_passage_with_held_out(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    from _texts import training
+    import _training
 
-    tests, texts = dict(held_out()), dict(training())
+    tests, texts = dict(held_out()), dict(_training.training())
     assert len(texts) > 200
     assert not set(texts) & set(tests)
     seen = {run for text in tests.values() for run in runs(text)}
@@ -81,7 +81,7 @@ def test_a_killed_training_gives_the_same_weights(scripts, tmp_path, monkeypatch
             raise KeyboardInterrupt
         return batch(*given)
 
-    asked = {"encodings": ["kerple", "rope"]}
+    asked = {"encodings": ["kerple", "rope"], "steps": 4}
     train_encodings.main(**asked, out=tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(_training, "batch", stopped)
@@ -97,8 +97,8 @@ def test_a_killed_training_gives_the_same_weights(scripts, tmp_path, monkeypatch
     table = pd.read_csv(tmp_path / "trainings.csv").set_index("model")
     assert list(table["of the encoding"]) == [2 * 4, 0]
     assert table.loc["rope-seed1"].filter(like="relative to rope").tolist() == [1, 1, 1]
-    with pytest.raises(UserError, match="models of 4 steps"):
-        train_encodings.main(**asked, steps=5, out=tmp_path / "whole")
+    with pytest.raises(UserError, match="a model of another file or recipe"):
+        train_encodings.main(**asked | {"steps": 5}, out=tmp_path / "whole")
 
 
 def test_the_weights_of_the_loss_are_those_of_the_study(scripts):
