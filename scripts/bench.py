@@ -1,8 +1,8 @@
 """Measure Ropewalk beside the usual way and write the tables of results/benchmarks.
 
-``python -m scripts.bench`` measures every row, both sides in turn, on one thread. ``--only prefix
---out FOLDER`` measures one row, ``--device cuda`` those of a GPU, and ``--quick --out FOLDER`` is a
-smoke test with short inputs.
+``python -m scripts.bench`` measures every row, both sides in turn, on one thread of a CPU.
+``--only prefix --out FOLDER`` measures one row; ``--quick --out FOLDER`` is a smoke test with short
+inputs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -46,58 +45,30 @@ from ropewalk.tasks.types import LoglikelihoodResponse as Response
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results" / "benchmarks"
-SHAPES: dict[str, dict[str, Any]] = {
-    "S": {
-        "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8,
-        "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 32_000,
-    },
-    # of Llama 3.2 1B
-    "1B": {
-        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128_256,
-    },
+SHAPE = {
+    "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "vocab_size": 32_000,
+    "num_attention_heads": 8, "num_key_value_heads": 8,
 }  # fmt: skip
 LABELS = "transformers' forward with labels"
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Where rows are measured, three times each; ``quick`` shrinks every input to a smoke test."""
+def dtypes() -> tuple[torch.dtype, ...]:
+    """Return the types to measure: bfloat16 only where the processor has instructions for it."""
+    return (torch.float32, *[torch.bfloat16] * torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
-    device: str = "cpu"
-    quick: bool = False
 
-    @property
-    def dtypes(self) -> tuple[torch.dtype, ...]:
-        """The types to measure: bfloat16 only where the processor has instructions for it."""
-        fast = self.device != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-        return (torch.float32, *[torch.bfloat16] * fast)
+def seconds(work: Callable[[], Any]) -> float:
+    """Return the CPU time of this process that some work takes."""
+    began = time.process_time()
+    work()
+    return time.process_time() - began
 
-    @property
-    def shape(self) -> str:
-        """The model to measure."""
-        return "S" if self.device == "cpu" else "1B"
 
-    def size(self, tokens: int) -> int:
-        """Return a length, a sixteenth of it in a smoke test."""
-        return tokens // 16 if self.quick else tokens
-
-    def seconds(self, work: Callable[[], Any]) -> float:
-        """Return what some work takes: CPU time of this process on a CPU, wall time on a GPU."""
-        began = self._clock()
-        work()
-        return self._clock() - began
-
-    def _clock(self) -> float:
-        if self.device != "cpu":
-            torch.cuda.synchronize(self.device)
-        return time.process_time() if self.device == "cpu" else time.perf_counter()
-
-    def in_turn(self, *ways: Callable[[], float]) -> list[list[float]]:
-        """Return the seconds that each way returns, repeat by repeat."""
-        repeats = [[way() for way in ways] for _ in range(1 if self.quick else 3)]
-        return [list(seconds) for seconds in zip(*repeats, strict=True)]
+def in_turn(quick: bool, *ways: Callable[[], float]) -> list[list[float]]:
+    """Return the figures of each way, repeat by repeat."""
+    repeats = [[way() for way in ways] for _ in range(1 if quick else 3)]
+    return [list(figures) for figures in zip(*repeats, strict=True)]
 
 
 def row(
@@ -121,12 +92,11 @@ def row(
     }  # fmt: skip
 
 
-def build(setting: Setting, dtype: torch.dtype, **changes: Any) -> Any:
+def build(dtype: torch.dtype, **changes: Any) -> Any:
     """Return a model of seeded random weights."""
     torch.manual_seed(0)
-    with torch.device(setting.device):
-        shaped = LlamaConfig(**{**SHAPES[setting.shape], **changes})
-        return AutoModelForCausalLM.from_config(shaped, dtype=dtype).eval()
+    config = LlamaConfig(**{**SHAPE, **changes})
+    return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
 
 
 def request(model: Any, count: int) -> Loglikelihood:
@@ -143,14 +113,17 @@ def answered(model: Any, requests: Sequence[Loglikelihood]) -> list[Any]:
 @torch.no_grad()
 def peer_loss(model: Any, asked: Loglikelihood) -> float:
     """Return the mean loss as peers compute it: one forward, labels, full logits, a cache."""
-    ids = torch.tensor([asked.tokens], device=model.device)
+    ids = torch.tensor([asked.tokens])
     return float(model(input_ids=ids, labels=ids).loss)
 
 
 def compare(
-    setting: Setting, model: Any, requests: Sequence[Loglikelihood], *others: Callable[[], float]
+    quick: bool, model: Any, requests: Sequence[Loglikelihood], *others: Callable[[], float]
 ) -> tuple[list[list[float]], str]:
-    """Time the engine, one forward with labels per request, and others; compare the losses."""
+    """Time the engine, one forward with labels per request, and others.
+
+    The losses must be equal to rounding; the text returned says how much they differ.
+    """
     losses = {}
 
     def engine() -> None:
@@ -160,16 +133,11 @@ def compare(
         losses["peer"] = [peer_loss(model, one) for one in requests]
 
     engine()  # verifies the model, once
-    seconds = setting.in_turn(*(partial(setting.seconds, way) for way in (engine, peer)), *others)
-    return seconds, agreement(losses["engine"], losses["peer"], model.dtype)
-
-
-def agreement(ours: Sequence[float], theirs: Sequence[float], dtype: torch.dtype) -> str:
-    """Assert that losses are equal to rounding, and say how much they differ."""
-    allowed = 1e-5 if dtype == torch.float32 else 2e-3
-    difference = max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
-    assert difference <= allowed, f"results differ by {difference:.1e}, allowed {allowed:.0e}"
-    return f"losses within {difference:.0e}"
+    taken = in_turn(quick, partial(seconds, engine), partial(seconds, peer), *others)
+    pairs = zip(losses["engine"], losses["peer"], strict=True)
+    difference = max(abs(ours - theirs) / theirs for ours, theirs in pairs)
+    assert difference <= (1e-5 if model.dtype == torch.float32 else 2e-3), difference
+    return taken, f"losses within {difference:.0e}"
 
 
 def operations(shaped: Any, length: int) -> tuple[float, float]:
@@ -185,54 +153,53 @@ def operations(shaped: Any, length: int) -> tuple[float, float]:
     return float(products), float(2 * layers * heads * length * (length + 1))
 
 
-def kernel_seconds(setting: Setting, dtype: torch.dtype, model: Any, length: int) -> float:
+def kernel_seconds(quick: bool, model: Any, length: int) -> float:
     """Return what a pass takes at the speeds of one matrix product and of causal attention."""
-    draw = partial(torch.randn, dtype=dtype, device=setting.device)
-    rows = setting.size(2048)
+    draw = partial(torch.randn, dtype=model.dtype)
+    rows = 128 if quick else 2048
     one, other, (query, key, value) = draw(rows, 512), draw(512, 1408), draw(3, 1, 8, length, 64)
     attend = partial(scaled_dot_product_attention, query, key, value, is_causal=True)
 
     def each(kernel: Callable[[], object], times: int) -> float:
-        turns = range(1 if setting.quick else 5)
-        taken = [setting.seconds(lambda: [kernel() for _ in range(times)]) for _ in turns]
+        turns = range(1 if quick else 5)
+        taken = [seconds(lambda: [kernel() for _ in range(times)]) for _ in turns]
         return statistics.median(taken) / times
 
     products, attention = operations(model.config, length)
-    speeds = 2 * rows * 512 * 1408 / each(lambda: torch.mm(one, other), setting.size(40))
-    return products / speeds + attention * each(attend, 2) / (2 * 8 * 64 * length * (length + 1))
+    speed = 2 * rows * 512 * 1408 / each(lambda: torch.mm(one, other), 2 if quick else 40)
+    return products / speed + attention * each(attend, 2) / (2 * 8 * 64 * length * (length + 1))
 
 
-def prefix(setting: Setting) -> Iterator[Row]:
+def prefix(quick: bool) -> Iterator[Row]:
     """Score the first tokens of a document at eight lengths."""
-    for dtype in setting.dtypes:
-        model, longest = build(setting, dtype), setting.size(4096)
+    for dtype in dtypes():
+        model, longest = build(dtype), 256 if quick else 4096
         lengths = [longest * step // 8 for step in range(1, 9)]
-        (ours, theirs), equal = compare(setting, model, [request(model, n) for n in lengths])
+        (ours, theirs), equal = compare(quick, model, [request(model, n) for n in lengths])
         costs = [sum(operations(model.config, n)) for n in lengths]
-        what = f"prefix curve of 8 lengths to {longest}, {setting.shape}, {str(dtype)[6:]}"
+        what = f"prefix curve of 8 lengths to {longest}, S, {str(dtype)[6:]}"
         bar = costs[-1] / sum(costs)  # every token once
         yield row(what, f"{LABELS}, per length", "s", ours, theirs, bar, equal)
 
 
-def passes(setting: Setting) -> Iterator[Row]:
+def passes(quick: bool) -> Iterator[Row]:
     """Score a text in one pass, beside transformers and beside the operations alone."""
-    for dtype in setting.dtypes:
+    for dtype in dtypes():
         length, share = (2048, 0.80) if dtype == torch.float32 else (4096, 0.65)
-        length, model = setting.size(length), build(setting, dtype)
-        kernels = partial(kernel_seconds, setting, dtype, model, length)
-        asked = [request(model, length)]
-        (ours, theirs, alone), equal = compare(setting, model, asked, kernels)
-        what = f"pass of {length} tokens, {setting.shape}, {str(dtype)[6:]}"
+        length, model = length // 16 if quick else length, build(dtype)
+        kernels = partial(kernel_seconds, quick, model, length)
+        (ours, theirs, alone), equal = compare(quick, model, [request(model, length)], kernels)
+        what = f"pass of {length} tokens, S, {str(dtype)[6:]}"
         yield row(what, LABELS, "s", ours, theirs, 1.0, equal)
         yield row(what, "its matrix products and attention", "s", ours, alone, 1 / share)
 
 
-def passkeys(setting: Setting) -> Iterator[Row]:
+def passkeys(quick: bool) -> Iterator[Row]:
     """Measure a passkey grid of the reference model under YaRN."""
     opened = open_checkpoint("reference", dtype="float32", device="cpu")
     model, rope = load_weights(opened), opened.rope
     context = make_context(opened.tokenizer, list, rope.trained_length)
-    lengths, trials = ([512], 2) if setting.quick else ([512, 1024, 2048], 4)
+    lengths, trials = ([512], 2) if quick else ([512, 1024, 2048], 4)
     asked = list(passkey.ask(context, lengths, depths=5, trials=trials))
     found: dict[str, Sequence[Response]] = {}
 
@@ -240,12 +207,12 @@ def passkeys(setting: Setting) -> Iterator[Row]:
         found["engine"] = answered(model, asked)
 
     def peer() -> None:
-        found["peer"] = [_generated(model, one) for one in asked]
+        found["peer"] = [generated(model, one) for one in asked]
 
     # A factor at which some keys are recovered and some are missed.
     with patched(model, resolve(load("method", "yarn:factor=2"), rope, lengths[-1])):
         answered(model, asked[:1])  # verifies the model, once
-        ours, theirs = setting.in_turn(*(partial(setting.seconds, way) for way in (engine, peer)))
+        ours, theirs = in_turn(quick, partial(seconds, engine), partial(seconds, peer))
     hits, others = (
         [passkey.grade(one, text, context).value for one, text in zip(asked, texts, strict=True)]
         for texts in (found["engine"], found["peer"])
@@ -258,9 +225,9 @@ def passkeys(setting: Setting) -> Iterator[Row]:
     yield row(what, "generate() per prompt", "s", ours, theirs, bar, equal)
 
 
-def _generated(model: Any, asked: Loglikelihood) -> Response:
+def generated(model: Any, asked: Loglikelihood) -> Response:
     """Decode greedily as many tokens as the answer has, and one more."""
-    prompt = torch.tensor([asked.tokens[: asked.start]], device=model.device)
+    prompt = torch.tensor([asked.tokens[: asked.start]])
     count = asked.length - asked.start
     limits = {"min_new_tokens": count + 1, "max_new_tokens": count + 1, "pad_token_id": 0}
     mask = torch.ones_like(prompt)
@@ -268,12 +235,12 @@ def _generated(model: Any, asked: Loglikelihood) -> Response:
     return Response((0.0,) * count, tuple(written[0, asked.start :].tolist()))
 
 
-def memory(setting: Setting) -> Iterator[Row]:
+def memory(quick: bool) -> Iterator[Row]:
     """Measure the peak memory of a pass above the loaded model, each in a process of its own."""
-    length, dtype = setting.size(4096), str(setting.dtypes[-1])[6:]
+    length, dtype = 256 if quick else 4096, str(dtypes()[-1])[6:]
     for vocabulary, layers, bar in ((32_000, 8, 1 / 14), (128_256, 4, 1 / 20)):
         peaks = [
-            float(_child("-c", f"from scripts.bench import peak; print(peak{given})")[0]) / 2**20
+            float(child("-c", f"from scripts.bench import peak; print(peak{given})")[0]) / 2**20
             for given in ((way, dtype, vocabulary, layers, length) for way in ("engine", "peer"))
         ]
         what = f"peak memory of a pass of {length} tokens, S with {layers} layers and a vocabulary"
@@ -284,8 +251,7 @@ def memory(setting: Setting) -> Iterator[Row]:
 def peak(way: str, dtype: str, vocabulary: int, layers: int, length: int) -> float:
     """Run one pass in this process and return its peak above the loaded model, in bytes."""
     torch.set_num_threads(1)
-    changes = {"vocab_size": vocabulary, "num_hidden_layers": layers}
-    model = build(Setting(), getattr(torch, dtype), **changes)
+    model = build(getattr(torch, dtype), vocab_size=vocabulary, num_hidden_layers=layers)
 
     def run(length: int) -> Any:
         asked = request(model, length)
@@ -302,25 +268,25 @@ def peak(way: str, dtype: str, vocabulary: int, layers: int, length: int) -> flo
     return status("VmHWM") - before
 
 
-def start_up(setting: Setting) -> Iterator[Row]:
+def start_up(quick: bool) -> Iterator[Row]:
     """Start commands that need no model, ten times each, beside the least that they could take."""
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as folder:
         sweep = "run --scaling none --task passkey:depths=1,trials=1 --length 1x --device cpu"
-        resumed = [*sweep.split(), "--out", f"{place}/run"]
-        _child("-m", "ropewalk", *resumed)
+        resumed = [*sweep.split(), "--out", f"{folder}/run"]
+        child("-m", "ropewalk", *resumed)
         for what, words, least, bar in (
             ("ropewalk --help", ["--help"], "pass", 10.0),
             ("ropewalk run --help", ["run", "--help"], "pass", 20.0),
             ("a finished sweep, resumed", resumed, "import torch", None),
         ):
             commands = ["-m", "ropewalk", *words], ["-c", least]
-            turns = range(1 if setting.quick else 10)
-            taken = [[1000 * _child(*command)[1] for command in commands] for _ in turns]
+            turns = range(1 if quick else 10)
+            taken = [[1000 * child(*command)[1] for command in commands] for _ in turns]
             ours, theirs = zip(*taken, strict=True)
             yield row(what, f'python -c "{least}"', "ms", ours, theirs, bar)
 
 
-def _child(*words: str) -> tuple[str, float]:
+def child(*words: str) -> tuple[str, float]:
     """Return what a Python process prints, and the CPU time that it takes, its start included."""
 
     def used() -> float:
@@ -331,10 +297,10 @@ def _child(*words: str) -> tuple[str, float]:
     return printed, used() - before
 
 
-def positions(setting: Setting) -> Iterator[Row]:
+def positions(quick: bool) -> Iterator[Row]:
     """Run methods that move positions, beside the same pass under plain frequencies."""
-    opened = open_checkpoint("reference", dtype="float32", device=setting.device)
-    model, length = load_weights(opened), setting.size(8 * opened.rope.trained_length)
+    opened = open_checkpoint("reference", dtype="float32", device="cpu")
+    model, length = load_weights(opened), 128 if quick else 8 * opened.rope.trained_length
     asked = [request(model, length)]
 
     def run(method: str) -> None:
@@ -342,31 +308,27 @@ def positions(setting: Setting) -> Iterator[Row]:
             answered(model, asked)
 
     methods = ["self_extend", "dual_chunk", "dynamic_ntk:mode=per_query"]
-    if setting.device != "cpu":
-        methods.pop()  # of hundreds of bands, each a few small kernels
     for method in ("none", *methods):
         run(method)  # verifies the model, once; the first pass of a process is slow
     for method in methods:
-        ours, theirs = setting.in_turn(
-            *(partial(setting.seconds, partial(run, one)) for one in (method, "none"))
-        )
+        ways = (partial(seconds, partial(run, one)) for one in (method, "none"))
+        ours, theirs = in_turn(quick, *ways)
         what = f"{method}, pass of {length} tokens, reference"
         yield row(what, "the same under plain frequencies", "s", ours, theirs, 3.0)
 
 
-# What ``--only`` takes, and what measures it; of these three a GPU is measured too.
-ROWS: dict[str, Callable[[Setting], Iterator[Row]]] = {
+# What ``--only`` takes, and what measures it.
+ROWS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "prefix": prefix, "pass": passes, "passkeys": passkeys, "memory": memory,
     "positions": positions, "start": start_up,
 }  # fmt: skip
-ON_A_GPU = ("prefix", "pass", "positions")
 
 HEAD = """# Ropewalk beside the usual way
 
 Written by `python -m scripts.bench`: do not edit. Both sides of a row were measured in
-turns on one thread, in CPU time (on a GPU, wall time). Figures are medians of the
-repeats; the ratio is Ropewalk's figure over the peer's (less is better), with its least
-and greatest. The bar is what the ratio should be at most.
+turns on one thread, in CPU time. Figures are medians of the repeats; the ratio is
+Ropewalk's figure over the peer's (less is better), with its least and greatest. The bar
+is what the ratio should be at most.
 
 """
 
@@ -400,12 +362,11 @@ def write(rows: Sequence[Row], machine: str, folder: Path) -> list[Path]:
     return [page, numbers]
 
 
-def machine_of(device: str) -> str:
-    """Return the device, with the instructions that decide its speed, and the versions of a run."""
+def machine() -> str:
+    """Return the processor, with the instructions that decide its speed, and the versions."""
     known, having = ("amx_bf16", "avx512_bf16", "avx512_f", "avx2"), torch.cpu.get_capabilities()
-    fastest = [one for one in known if device == "cpu" and having.get(one)][:1]
+    name = " ".join([named("cpu"), *[one for one in known if having.get(one)][:1]])
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    name = " ".join([named(device), *fastest])
     return f"{name}, {platform.system()}, Python {platform.python_version()}, {versions}"
 
 
@@ -413,7 +374,6 @@ def main(words: Sequence[str] | None = None) -> None:
     """Measure the rows of the command line and write the table."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="ROW", choices=ROWS)
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--quick", action="store_true", help="a sixteenth of the lengths")
     parser.add_argument("--out", type=Path, help="folder of the tables; --quick needs one")
     given = parser.parse_args(words)
@@ -423,10 +383,10 @@ def main(words: Sequence[str] | None = None) -> None:
     go_offline()
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
-    setting, rows = Setting(given.device, given.quick), list[Row]()
-    for name in given.only or (ROWS if given.device == "cpu" else ON_A_GPU):
-        rows += [{"name": name, **measured} for measured in ROWS[name](setting)]
-        files = write(rows, machine_of(given.device), given.out or RESULTS)  # of what there is
+    rows = list[Row]()
+    for name in given.only or ROWS:
+        rows += [{"name": name, **measured} for measured in ROWS[name](given.quick)]
+        files = write(rows, machine(), given.out or RESULTS)  # of what there is
     print(files[0].read_text(encoding="utf-8"), *files, sep="\n")
 
 
