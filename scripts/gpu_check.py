@@ -31,7 +31,7 @@ from unittest.mock import patch
 
 import torch
 import transformers
-from bench import RESULTS, ROOT, Setting, operations
+from bench import RESULTS, ROOT, operations
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -67,16 +67,26 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Check(Setting):
+class Check:
     """Where is measured; ``model`` has a window of 8192 tokens, and ``answers`` are written."""
 
-    model: str | None = None
-    answers: bool = False
+    device: str
+    quick: bool
+    model: str | None
+    answers: bool
 
     @property
     def gpu(self) -> bool:
         """Whether this is a GPU; what only a GPU has is left out elsewhere."""
         return torch.device(self.device).type == "cuda"
+
+    def seconds(self, work: Callable[[], Any]) -> float:
+        """Return the wall time that some work takes."""
+        began = time.perf_counter()
+        work()
+        if self.gpu:
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - began
 
     def size(self, tokens: int) -> int:
         """Return a length, a short one in a smoke test."""
@@ -450,7 +460,7 @@ def main(words: Sequence[str] | None = None) -> int:
     transformers.utils.logging.set_verbosity_error()
     if given.device == "cpu":
         torch.set_num_threads(1)
-    check = Check(given.device, quick=given.quick, model=given.model, answers=given.answers)
+    check = Check(given.device, given.quick, given.model, given.answers)
     given.out.mkdir(parents=True, exist_ok=True)
     began, ok = time.perf_counter(), True
     versions = {one.__name__: one.__version__ for one in (torch, transformers)}
