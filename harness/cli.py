@@ -30,7 +30,6 @@ from ropewalk.harness.commands.compare import compare
 from ropewalk.harness.commands.export import export
 from ropewalk.harness.commands.inspect import inspect
 from ropewalk.harness.commands.list import list_
-from ropewalk.harness.commands.new import new
 from ropewalk.harness.commands.recommend import recommend
 from ropewalk.harness.commands.report import report
 from ropewalk.harness.commands.run import run_sweep
@@ -60,7 +59,7 @@ app = App(
 COMMANDS: dict[str, Callable[..., Any]] = {
     "run": run_sweep, "recommend": recommend, "tune": tune, "report": report, "compare": compare,
     "export": export, "inspect": inspect, "doctor": doctor, "calibrate": calibrate, "check": check,
-    "list": list_, "new": new,
+    "list": list_,
 }  # fmt: skip
 for name, command in COMMANDS.items():
     command.__annotations__.pop("return", None)  # of a type that takes long to import

@@ -1,7 +1,7 @@
 """What methods and encodings are held to: each check fails for one that breaks it."""
 
-import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import ropewalk as rw
-from ropewalk.harness.plugins import load
 from ropewalk.scaling import abf, dual_chunk, pi, rerope
 from ropewalk.scaling.types import Bands, Frequencies, Rope, by_distance
 
@@ -76,31 +75,14 @@ def test_an_option_that_is_not_validated_fails():
     assert wrong(first) == "count=-1 does not raise a ValueError"
 
 
-class TestCommands:
-    @pytest.mark.slow
-    def test_the_file_to_begin_with_passes_and_runs(
-        self, tiny, docs, tmp_path, monkeypatch, ropewalk
-    ):
-        """From nothing to a sweep in three commands; at strength 1 its numbers are those of ntk."""
-        monkeypatch.chdir(tmp_path)
-        assert ropewalk("new", "method", "mine").status == 0
-        done = ropewalk("check", "./mine.py:strength=0.9", "--model", tiny, "--length", "4x")
-        told = "window 64, lengths 256"
-        assert (done.status, told in done.out) == (0, True), done.out
-        words = ["--model", tiny, "--docs", docs, "--scaling", "ntk", "./mine.py", "--length", "4x"]
-        words += ["--task", "perplexity:tail=16", "--device", "cpu", "--out", "run"]
-        assert ropewalk("run", *words)[0] == 0
-        cells = json.loads(Path("run/run.json").read_text())["cells"]
-        assert {cell["scaling"] for cell in cells} == {"ntk", "mine"}
-        assert len({cell["key"] for cell in cells}) == 1
-
-    @pytest.mark.slow
-    def test_the_file_that_moves_positions_is_rerope(self, tmp_path, monkeypatch, ropewalk):
-        """It passes, and its bands are those of rerope at the same window, bit for bit."""
-        monkeypatch.chdir(tmp_path)
-        assert ropewalk("new", "bands", "mine")[0] == 0
-        done = ropewalk("check", "./mine.py")
-        assert (done.status, "not the plain embedding" in done.out) == (0, True)
-        mine, rope = load("method", "./mine.py"), Rope(32, 10_000.0, 100)
-        found = mine.module.bands(rope, 300, window=25)
-        assert found.fingerprint == rerope.bands(rope, 300, window=25).fingerprint
+def test_a_file_of_ones_own_is_checked(tmp_path, ropewalk):
+    """Bands that differ inside the window are noted; what breaks the contract fails."""
+    mine = shutil.copy(rerope.__file__, tmp_path / "mine.py")
+    done = ropewalk("check", mine, "--length", "4x")
+    assert (done.status, "window 256, lengths 1024" in done.out) == (0, True)
+    assert "not the plain embedding" in done.out
+    Path(mine).write_text("def frequencies(rope, length):\n    return length\n")
+    done = ropewalk("check", mine)
+    assert (done.status, "it returns int, not Frequencies" in done.out) == (1, True)
+    Path(mine).write_text("def frequencies(rope, length):\n    raise KeyError(length)\n")
+    assert "its code failed: KeyError" in ropewalk("check", mine).out

@@ -26,7 +26,6 @@ from ropewalk.harness.plugins import (
 from ropewalk.harness.sweep.spec import BUNDLED, bundled
 
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
-OWN = ("task", "report", "encoding")  # kinds of files, beside methods, that users describe
 EXAMPLES = {
     "method": "ropewalk run --scaling none {} --length 1x 4x",
     "task": "ropewalk run --task {} --length 1x 4x",
@@ -50,7 +49,7 @@ class Catalogue(dict[str, dict[str, str]]):
 
 @dataclass(frozen=True)
 class Description:
-    """One plug-in or bundled sweep: its documentation, and a row for each option.
+    """One plug-in or bundled sweep: its documentation, a row for each option, and its file.
 
     A row has the option's name, values and default, and the range in which ``tune`` searches it.
     """
@@ -60,6 +59,7 @@ class Description:
     text: str
     options: tuple[tuple[str, str, str, str], ...]
     example: str
+    file: Path
 
     def __str__(self) -> str:
         from tabulate import tabulate
@@ -68,7 +68,7 @@ class Description:
         if self.options:
             heads = ("option", "values", "default", "searched by tune")
             lines += [tabulate(self.options, heads, "simple", disable_numparse=True), ""]
-        return "\n".join([*lines, f"Example: {self.example}"])
+        return "\n".join([*lines, f"Example: {self.example}", f"File: {self.file}"])
 
 
 class Descriptions(list[Description]):
@@ -83,7 +83,8 @@ def list_(name: str | None = None, /) -> Catalogue | Descriptions:
 
     Args:
         name: One kind: methods, tasks, reports, engines, encodings or sweeps. The name of
-            one, or your own .py file, shows its options and an example. [default: everything]
+            one, or your own .py file, shows its options, an example and its file. [default:
+            everything]
     """
     kinds = {f"{kind}s": kind for kind in (*FOLDERS, "sweep")}
     if name is not None and name not in kinds:
@@ -101,8 +102,9 @@ def describe(plugin: str) -> list[Description]:
     """
     name = plugin.partition(":")[0]
     if name in bundled():
-        text = (BUNDLED / f"{name}.yaml").read_text(encoding="utf-8").rstrip()
-        return [Description("sweep", name, text, (), EXAMPLES["sweep"].format(name))]
+        file = BUNDLED / f"{name}.yaml"
+        text = file.read_text(encoding="utf-8").rstrip()
+        return [Description("sweep", name, text, (), EXAMPLES["sweep"].format(name), file)]
     return [_describe(kind, name) for kind in kinds_of(name)]
 
 
@@ -119,22 +121,20 @@ def kinds_of(name: str, kinds: Collection[str] = FOLDERS) -> list[str]:
         raise UserError(
             f"nothing is called {name!r}; {nearest(name, allowed)}, or a path to a .py file."
         )
-    module = module_of("plug-in", name)[0]
-    contracts = {"method": METHOD, **{kind: CONTRACTS[kind] for kind in OWN if kind in kinds}}
-    for kind, parts in contracts.items():
+    module, needed = module_of("plug-in", name)[0], []
+    for kind in (kind for kind in kinds if kind != "engine"):
+        parts = METHOD if kind == "method" else CONTRACTS[kind]
         if (any if kind == "method" else all)(hasattr(module, part) for part in parts):
             return [kind]
-    needed = "; ".join(
-        f"{article(kind)} defines {(' or ' if kind == 'method' else ', ').join(parts)}"
-        for kind, parts in contracts.items()
-    )
-    raise UserError(f"{name} is no plug-in: {needed}.")
+        needed.append(
+            f"{article(kind)} defines {(' or ' if kind == 'method' else ', ').join(parts)}"
+        )
+    raise UserError(f"{name} is no plug-in: {'; '.join(needed)}.")
 
 
 def _describe(kind: str, name: str) -> Description:
     module = module_of(kind, name)[0]
-    function = entry(module, kind)
-    taken = parameters(module, kind)
+    function, taken = entry(module, kind), parameters(module, kind)
     hints = hints_of(function)
     options = tuple(
         (key, _type(hints.get(key, str)), _default(option.default), _searched(hints.get(key)))
@@ -142,27 +142,24 @@ def _describe(kind: str, name: str) -> Description:
     )
     documented = [inspect.getdoc(module), inspect.getdoc(function)]
     text = "\n\n".join(part for part in documented if part)
-    if hasattr(module, "EXAMPLE_OPTIONS"):
-        example = f"{name}:{module.EXAMPLE_OPTIONS}"
-    elif "factor" in taken:
-        example = f"{name}:factor=4"
-    else:
-        named = [row for row in options if row[2] not in ("unset", "none: give it")]
-        example = f"{name}:{named[0][0]}={named[0][2]}" if named else name
+    known = [f"{row[0]}={row[2]}" for row in options if row[2] not in ("unset", "none: give it")]
+    usual = "factor=4" if "factor" in taken else "".join(known[:1])
+    listed = getattr(module, "EXAMPLE_OPTIONS", usual)
+    example = EXAMPLES[kind].format(f"{name}:{listed}" if listed else name)
     shown = Path(name).stem if name.endswith(".py") else name
-    return Description(kind, shown, text, options, EXAMPLES[kind].format(example))
+    return Description(kind, shown, text, options, example, Path(str(module.__file__)))
 
 
 def _type(hint: Any) -> str:
+    parts = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Annotated:
-        return _type(typing.get_args(hint)[0])
+        return _type(parts[0])
     if names_method(hint):
         return "method"
-    parts = [part for part in typing.get_args(hint) if part is not NoneType]
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(map(str, parts))
-    if len(parts) > 1 or (parts and NoneType in typing.get_args(hint)):
-        return " or ".join(map(_type, parts))
+    if parts:
+        return " or ".join(_type(part) for part in parts if part is not NoneType)
     plain = getattr(hint, "__supertype__", hint)  # of a NewType
     return WORDS.get(plain, str(plain))
 

@@ -5,34 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ropewalk.harness.sweep.memory import Cost
     from ropewalk.harness.sweep.plan import Plan
 
-
-@dataclass(frozen=True)
-class PlannedCell:
-    """One cell: ``left`` of its ``samples`` are to be measured, none without frequencies.
-
-    ``attention_factors`` are the least and the greatest of the layers, ``frequencies`` the
-    fingerprint of the rotation; both are empty where the method fails.
-    """
-
-    task: str
-    scaling: str
-    length: int
-    relative_length: float
-    attention_factors: tuple[float, ...]
-    samples: int
-    left: int
-    frequencies: str | None
+COLUMNS = {  # of the table, each with its alignment
+    "task": "left", "scaling": "left", "length": "right", "window": "right",
+    "att.\nfactor": "right", "samples": "right", "left": "right", "frequencies": "left",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """The plan of one model; ``cost`` is None where nothing is left to measure."""
+    """The plan of one model; ``cost`` is None where nothing is left to measure.
+
+    Of the ``samples`` of a cell, ``left`` are to be measured, none where the method fails.
+    ``attention_factors`` are the least and the greatest of its layers.
+    """
 
     model: str
     folder: Path
@@ -40,7 +31,7 @@ class PlanSummary:
     device: str
     trained_length: int
     base: float | None
-    cells: tuple[PlannedCell, ...]
+    cells: tuple[dict[str, Any], ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     cost: Cost | None
@@ -50,21 +41,15 @@ class PlanSummary:
 
         rows = [
             (
-                cell.task,
-                cell.scaling,
-                cell.length,
-                f"{cell.relative_length:.3g}x",
-                "–".join(dict.fromkeys(f"{end:.4g}" for end in cell.attention_factors)),
-                cell.samples,
-                cell.left if cell.frequencies else "",
-                cell.frequencies[:8] if cell.frequencies else "failed",
+                cell["task"], cell["scaling"], cell["length"], f"{cell['relative_length']:.3g}x",
+                "–".join(dict.fromkeys(f"{end:.4g}" for end in cell["attention_factors"])),
+                cell["samples"], cell["left"] if cell["frequencies"] else "",
+                (cell["frequencies"] or "failed")[:8],
             )
             for cell in self.cells
-        ]
-        heads = ("task", "scaling", "length", "window", "att.\nfactor", "samples", "left",
-                 "frequencies")  # fmt: skip
-        align = ("left", "left", "right", "right", "right", "right", "right", "left")
-        table = tabulate(rows, heads, "simple", colalign=align, disable_numparse=True)
+        ]  # fmt: skip
+        align = [*COLUMNS.values()]
+        table = tabulate(rows, [*COLUMNS], "simple", colalign=align, disable_numparse=True)
         lines = [f"Plan for {self.folder}", table, *self.notes]
         lines += [f"Warning: {warning}" for warning in self.warnings]
         if self.cost is None:
@@ -78,8 +63,7 @@ class PlanSummary:
         if self.cost.bytes:  # none of a served model
             mib = self.cost.bytes / 2**20
             line += f"; memory about {mib:,.0f} MiB above the program itself"
-        lines.append(f"{line}.")
-        return "\n".join(lines)
+        return "\n".join([*lines, f"{line}."])
 
 
 class Plans(list[PlanSummary]):
@@ -113,16 +97,16 @@ def summarize(plan: Plan, folder: Path) -> PlanSummary:
         sets = cell.rotation.frequency_sets() if cell.rotation else ()
         factors = [frequencies.attention_factor for frequencies in sets]
         cells.append(
-            PlannedCell(
-                task=cell.task,
-                scaling=cell.scaling,
-                length=cell.length,
-                relative_length=cell.length / rope.trained_length,
-                attention_factors=(min(factors), max(factors)) if factors else (),
-                samples=len(cell.questions),
-                left=len(left) if cell.rotation else 0,
-                frequencies=cell.frequencies,
-            )
+            {
+                "task": cell.task,
+                "scaling": cell.scaling,
+                "length": cell.length,
+                "relative_length": cell.length / rope.trained_length,
+                "attention_factors": (min(factors), max(factors)) if factors else (),
+                "samples": len(cell.questions),
+                "left": len(left) if cell.rotation else 0,
+                "frequencies": cell.frequencies,
+            }
         )
     return PlanSummary(
         model=checkpoint.label,

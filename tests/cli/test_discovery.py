@@ -1,14 +1,12 @@
-"""What a newcomer finds: every plug-in in full, and files to begin with that run as they are."""
+"""What a newcomer finds: every plug-in in full, and its file, to begin with."""
 
-from pathlib import Path
+import shutil
 
-import pandas as pd
 import pytest
 
 from ropewalk.harness.commands.list import describe
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.plugins import FOLDERS, load, names
-from tests.command_line import sweep
 
 EVERY = [(kind, name) for kind in FOLDERS for name in names(kind)]
 
@@ -36,23 +34,10 @@ def test_a_file_of_ones_own_is_described_by_its_contract(tmp_path):
         describe("yran")
 
 
-@pytest.mark.slow
-def test_a_begun_task_and_a_begun_report_run(tiny, docs, tmp_path, ropewalk, monkeypatch):
-    """The files are measured and reported as they are written, under the commands that are told."""
-    monkeypatch.chdir(tmp_path)
-    assert "run --scaling none yarn --task ./my_task.py" in ropewalk("new", "task", "my_task").out
-    assert (
-        "ropewalk report RUN --report ./my_report.py" in ropewalk("new", "report", "my_report").out
-    )
-    run = sweep(tiny, docs, Path("run"), task=["./my_task.py:trials=2"], length=["1x", "2x"])
-    assert ropewalk(*run).status == 0
-    words = ["--report", "cells", "./my_report.py:digits=2", "--task", "./my_task.py:trials=2"]
-    assert ropewalk("report", "run", *words).status == 0
-    scores = pd.read_csv("run/reports/cells.csv")
-    assert set(scores["status"]) == {"ok"}
-    assert set(scores["n"]) == {6}
-    assert (Path("run") / "reports" / "my_report.csv").exists()
-    assert {"seconds", "score"} <= set(pd.read_csv("run/reports/my_report.csv"))
-    for kind in ("task", "report"):
-        (found,) = describe(f"./my_{kind}.py")
-        assert (found.kind, len(found.options)) == (kind, 1)
+@pytest.mark.parametrize(("kind", "name"), [("method", "rerope"), ("task", "key_value")])
+def test_a_copy_of_a_built_in_file_is_a_plug_in(kind, name, tmp_path):
+    (found,) = describe(name)
+    copy = shutil.copy(found.file, tmp_path / "mine.py")
+    assert load(kind, str(copy)).options == load(kind, name).options
+    (own,) = describe(str(copy))
+    assert (own.kind, own.options) == (kind, found.options)

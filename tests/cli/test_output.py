@@ -48,7 +48,6 @@ def words(run: Path, tiny: Path, docs: Path, tmp_path: Path) -> dict[str, list[o
         "check": ["check", "pi", "--model", tiny],
         "compare": ["compare", run, other],
         "list": ["list", "yarn"],
-        "new": ["new", "method", "mine", "--out", tmp_path],
     }
 
 

@@ -8,7 +8,6 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from ropewalk.harness.commands.new import new as new_file
 from ropewalk.harness.encodings._config import config_of
 from ropewalk.harness.encodings._model import EncodingForCausalLM
 from ropewalk.harness.encodings.types import Places, bucket
@@ -64,13 +63,10 @@ def text(count: int) -> torch.Tensor:
     return torch.arange(count)[None] ** 2 * 7 % 300
 
 
-@pytest.mark.parametrize("encoding", ["alibi", "kerple", "kerple:kind=power", "fire", "new"])
-def test_a_bias_is_not_rounded_to_bfloat16(encoding, tmp_path):
+@pytest.mark.parametrize("encoding", ["alibi", "kerple", "kerple:kind=power", "fire"])
+def test_a_bias_is_not_rounded_to_bfloat16(encoding):
     """Of a model in bfloat16 it is that of its parameters in float64, also at eight windows."""
-    new = encoding == "new"
-    model = model_of(
-        str(new_file("encoding", "mine", out=tmp_path).file) if new else encoding
-    ).bfloat16()
+    model = model_of(encoding).bfloat16()
     layer, last = model.model.layers[1].self_attn, 8 * naive.WINDOW
     places = Places(torch.tensor([last - 1]), torch.arange(last))
     states = torch.zeros(1, 2, 1, 16, dtype=torch.bfloat16)
