@@ -12,15 +12,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import (
-    App,
-    CycloptsError,
-    Group,
-    MissingArgumentError,
-    Parameter,
-    UnknownCommandError,
-    UnusedCliTokensError,
-)
+from cyclopts import App, CycloptsError, Group, Parameter
 from pydantic import ValidationError
 
 from ropewalk.harness import show
@@ -74,16 +66,14 @@ def _call(
     *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
     json: bool = False,
     quiet: bool = False,
-    log_file: Path | None = None,
 ) -> int:
     """Call a command and print what it returns.
 
     Args:
         json: Print the result as one JSON object, and nothing else, on stdout.
         quiet: Print only the result and errors.
-        log_file: Add everything that is printed to this file, with times.
     """
-    show.begin(words, as_json=json, quiet=quiet, log_file=log_file)
+    show.begin(words, as_json=json, quiet=quiet)
     result = app(words, result_action="return_value", exit_on_error=False, print_error=False)
     return show.finish(result)
 
@@ -101,21 +91,19 @@ def main(words: Sequence[str] | None = None) -> Any:
         )
     except CycloptsError as error:
         cause = error.__cause__
-        status = _refused(Problems(mistakes(cause)) if isinstance(cause, ValidationError) else
-                          UserError(_mistaken(error)))  # fmt: skip
+        sentences = mistakes(cause) if isinstance(cause, ValidationError) else [str(error)]
+        status = show.failed(Problems(sentences), REFUSED)
     except UserError as error:
-        status = _refused(error)
-    except OSError as error:  # a reader that went away, as of cat; a log on a full disk
+        status = show.failed(error, REFUSED)
+    except OSError as error:  # a reader that went away, as of cat; a full disk
         # Else Python would write the rest of the buffer again at the end.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
         status = UNREAD if isinstance(error, BrokenPipeError) else REFUSED
         with suppress(OSError):
             if status == REFUSED:
-                _refused(UserError(f"{reason(error)}{_kept(error)}"))
+                show.failed(UserError(f"{reason(error)}{_kept(error)}"), REFUSED)
     except KeyboardInterrupt as error:
-        show.failed(UserError(f"Interrupted{_kept(error)}"), INTERRUPTED)
-        status = INTERRUPTED
-    show.end()
+        status = show.failed(UserError(f"Interrupted{_kept(error)}"), INTERRUPTED)
     sys.exit(status)
 
 
@@ -135,29 +123,6 @@ def _open_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _refused(error: UserError) -> int:
-    show.failed(error, REFUSED)
-    return REFUSED
-
-
 def _kept(error: BaseException) -> str:
     """Return the end of a sentence; if a command measured, it says what becomes of the samples."""
     return "".join(f"; {note}" for note in getattr(error, "__notes__", ())) + "."
-
-
-def _mistaken(error: CycloptsError) -> str:
-    command = " ".join(error.command_chain or ())
-    words = error.unused_tokens or [] if hasattr(error, "unused_tokens") else []
-    if isinstance(error, UnusedCliTokensError):
-        return (
-            f"{command} has no place for {' '.join(words)!r}; name the flag that it belongs to, as "
-            f"in --docs books, which takes one value (see {command} --help)."
-        )
-    if isinstance(error, MissingArgumentError) and "--model" in str(error):
-        return (
-            f"{command} needs a model: ropewalk {command} FOLDER or OWNER/NAME. (reference is the "
-            "embedded demo model.)"
-        )
-    if isinstance(error, UnknownCommandError) and words and words[0].startswith("-"):
-        return f"name a command first: ropewalk run {' '.join(words)}"
-    return str(error)

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, is_dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from ropewalk.harness.errors import UserError, printable, reason
+from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.sweep.progress import console as err
 
 PIPED = 120  # columns where no terminal tells
@@ -49,20 +48,13 @@ class Notes(logging.Handler):
         err.quiet = quiet
 
 
-def begin(words: Sequence[str], *, as_json: bool, quiet: bool, log_file: Path | None) -> None:
-    """Set up the output of one command; raise UserError for a log that cannot be written."""
+def begin(words: Sequence[str], *, as_json: bool, quiet: bool) -> None:
+    """Set up the output of one command."""
     global current
     current = Output(words[0] if words else None, as_json)
     err.quiet = quiet
     log.setLevel(logging.INFO)
     log.handlers = [Notes()]
-    if log_file is not None:
-        try:
-            file = logging.FileHandler(log_file, encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"--log-file {log_file} cannot be written: {reason(error)}.") from None
-        file.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
-        log.addHandler(file)
 
 
 def finish(result: Any) -> int:
@@ -71,39 +63,22 @@ def finish(result: Any) -> int:
     if current.as_json:
         _print_json(status, result=plain(result))
     elif result is not None:
-        text = printable_lines(str(result))
-        print(text)  # noqa: T201
-        _add_to_log(text)
+        print(printable_lines(str(result)))  # noqa: T201
     sys.stdout.flush()  # else a reader that went away is seen when Python ends
     return status
 
 
-def _add_to_log(text: str) -> None:
-    for handler in log.handlers:
-        if isinstance(handler, logging.FileHandler):
-            for line in filter(None, text.split("\n")):
-                handler.emit(log.makeRecord(log.name, logging.INFO, "", 0, line, (), None))
-
-
-def end() -> None:
-    """Close the log."""
-    for handler in log.handlers:
-        handler.close()
-    log.handlers = []
-
-
-def failed(error: UserError, status: int) -> None:
-    """Print an error: a sentence on stderr, with ``--json`` also the object."""
-    quiet, err.quiet = err.quiet, False
+def failed(error: UserError, status: int) -> int:
+    """Print an error and return its status: a sentence on stderr, with ``--json`` an object too."""
+    err.quiet = False
     text = printable_lines(str(error))
     if status == 2:
         err.print(Text.assemble(("ropewalk:", "bold red"), f" {text}"), soft_wrap=True)
     else:
         err.print(text, soft_wrap=True)
-    err.quiet = quiet
-    _add_to_log(f"ropewalk: {text}")
     if current.as_json:
         _print_json(status, error={"message": str(error), "problems": list(error.sentences)})
+    return status
 
 
 def printable_lines(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -148,18 +149,16 @@ class Run:
 
 def _without_numbers(missing: Sequence[Failure]) -> Iterator[str]:
     """Say what has no number and why, one line per cell and reason."""
-    samples: dict[str, list[str | None]] = {}
-    for failure in missing:
-        status = "" if failure.status == "failed" else f"{failure.status.replace('_', ' ')}: "
-        line = f"{failure.scaling}, {failure.task}, {failure.length} tokens: {status}"
-        samples.setdefault(f"{line}{failure.reason}", []).append(failure.unit)
-    if samples:
+    lines = Counter(
+        f"{of.scaling}, {of.task}, {of.length} tokens: {of.status.replace('_', ' ')}: {of.reason}"
+        for of in missing
+    )
+    if lines:
         yield "Without a number:"
-    for line, units in list(samples.items())[:MOST]:
-        some = ", ".join(unit for unit in units[:3] if unit) + (", …" if len(units) > 3 else "")
-        yield f"  {line}{f' ({some})' if some else ''}"
-    if len(samples) > MOST:
-        yield f"  … and {len(samples) - MOST} more; samples.jsonl has every reason."
+    for line, count in [*lines.items()][:MOST]:
+        yield f"  {line}" + f" ({count} samples)" * (count > 1)
+    if len(lines) > MOST:
+        yield f"  … and {len(lines) - MOST} more; samples.jsonl has every reason."
 
 
 def run_sweep(
@@ -342,33 +341,30 @@ def each_model(names: Sequence[str], items: Sequence[T], work: Callable[[T], R])
 
 
 def measured(pairs: Sequence[tuple[Plan, Path]], backend: Backend) -> Run:
-    """Measure every plan into its folder; raise UserError where every model does."""
+    """Measure what each folder lacks of its plan; raise UserError where every model does."""
     from ropewalk.harness.plugins import names_code
-
-    names = [plan.checkpoint.label for plan, _ in pairs]
-    results = each_model(names, pairs, lambda pair: (pair[1], measure_plan(*pair, backend)))
-    return Run(
-        folders=tuple(folder for folder, _ in results),
-        tasks=tuple(task for task in pairs[0][0].spec.task if names_code("task", task)),
-        missing=tuple(failure for _, failures in results for failure in failures),
-    )
-
-
-def measure_plan(plan: Plan, folder: Path, backend: Backend) -> list[Failure]:
-    """Measure what a folder does not have yet of a plan, and return what has no number."""
     from ropewalk.harness.reports._trackers import tracking
     from ropewalk.harness.sweep.measure import Started, failures, measure
     from ropewalk.harness.sweep.notes import note_plan, unnamed_cells
     from ropewalk.harness.sweep.progress import follow
 
-    if text := unnamed_cells(plan, folder):
-        log.info(text)
-    with tracking(plan, folder) as track:
-        for event in follow(measure(plan, folder, backend)):
-            if isinstance(event, Started) and event.items:
-                note_plan(plan)
-            track(event)
-    return list(failures(plan, folder))
+    def work(pair: tuple[Plan, Path]) -> tuple[Path, list[Failure]]:
+        plan, folder = pair
+        if text := unnamed_cells(plan, folder):
+            log.info(text)
+        with tracking(plan, folder) as track:
+            for event in follow(measure(plan, folder, backend)):
+                if isinstance(event, Started) and event.items:
+                    note_plan(plan)
+                track(event)
+        return folder, list(failures(plan, folder))
+
+    results = each_model([plan.checkpoint.label for plan, _ in pairs], pairs, work)
+    return Run(
+        folders=tuple(folder for folder, _ in results),
+        tasks=tuple(task for task in pairs[0][0].spec.task if names_code("task", task)),
+        missing=tuple(failure for _, failures in results for failure in failures),
+    )
 
 
 def _settings_of_run(run: Path, sweep: Path | None, settings: dict[str, Any]) -> dict[str, Any]:
@@ -387,14 +383,12 @@ def _settings_of_run(run: Path, sweep: Path | None, settings: dict[str, Any]) ->
     if sweep is not None or "out" not in settings:
         raise UserError(f"--from {run} takes the place of a sweep file, and needs a new --out.")
     for kind, flag in (("method", "scaling"), ("task", "task")):
-        own = (
-            [] if flag in settings else [name for name in recorded[flag] if names_code(kind, name)]
-        )
-        if own:
-            raise UserError(
-                f"{run} measured {own[0]}, a file of yours, and a record runs no code: give "
-                f"--{flag} again, with where the file lies now."
-            )
+        for name in () if flag in settings else recorded[flag]:
+            if names_code(kind, name):
+                raise UserError(
+                    f"{run} measured {name}, a file of yours, and a record runs no code: give "
+                    f"--{flag} again, with where the file lies now."
+                )
     if "model" not in settings:
         name, revision = recorded["model"], record["model"].get("revision")
         if not (revision or "/" in name or name == "reference" or is_path(Path(name))):

@@ -198,16 +198,13 @@ class TestRefused:
             (("run", "--lenght", "512"), "Unknown option: --lenght. Did you mean --length?"),
             (("run", "--seed", "0.5"), "seed: it must be a valid integer"),
             (("tune", "--trials", "1.7"), "Invalid value for --trials: 1.7 is not a whole number."),
-            (("recommend", "--length", "4x"), "needs a model: ropewalk recommend FOLDER or"),
+            (("recommend", "--length", "4x"), "parameter --model requires an argument"),
             (("recommend", "x", "--adapter", ""), "adapter: String should have at least 1"),
             (("inspect", "--out", ""), "name a folder; for the working folder, write its path"),
             (("rnu",), 'Unknown command "rnu". Did you mean "run"?'),
             (("report",), 'Command "report" parameter RUNS requires an argument.'),
             (("list", "paskey"), "did you mean 'passkey'?"),
-            (
-                ("recommend", "reference", "books"),
-                "recommend has no place for 'books'; name the flag that it belongs to",
-            ),
+            (("recommend", "reference", "books"), "Unused Tokens: ['books']"),
         ],
     )
     def test_words_that_are_no_command_are_refused(self, words, told, ropewalk):
