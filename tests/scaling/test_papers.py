@@ -309,22 +309,6 @@ def test_jet_long_goes_on_at_yarns_frequencies():
     assert found.query_scale.tolist() == pytest.approx([0.1 * math.log(s) + 1] * length)
 
 
-@pytest.mark.parametrize("far", ["grouped", "ramped"])
-def test_jet_long_is_the_model_inside_its_window(far):
-    """Up to the trained length both branches are plain frequencies, measured once with none."""
-    for length in (1, 40, 48):
-        found = jet_long.bands(ROPE, length, far=far)
-        assert isinstance(found, Frequencies)
-        assert found.fingerprint == none.frequencies(ROPE, length).fingerprint
-    assert isinstance(jet_long.bands(ROPE, 49, far=far), Bands)
-
-
-def test_a_phase_is_a_part_of_what_is_measured():
-    """Two attentions that differ in it alone have two fingerprints, and neither is plain."""
-    near, farther = (jet_long.bands(ROPE, 96, window=w, far="ramped") for w in (7, 8))
-    assert near.fingerprint != farther.fingerprint
-
-
 def test_a_critical_band_divides_its_channels_alone():
     """theta_i / s for a <= i < b, worked by hand; unset, from 32 turns on (YaRN's bound)."""
     rope = Rope(8, 10_000.0, 48)
