@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 LONGEST = 240  # characters of a library's own words
-MOST = 20  # mistakes that are shown at once
 
 
 class UserError(Exception):
@@ -20,20 +19,12 @@ class UserError(Exception):
 
 
 class Problems(UserError):
-    """All mistakes of one stage of a sweep at once, each a sentence.
-
-    What several sentences allow is only in the first of them.
-    """
+    """All mistakes of one stage of a sweep at once, each a sentence."""
 
     def __init__(self, sentences: Iterable[str]) -> None:
         self._sentences = tuple(dict.fromkeys(sentences))
         count = len(self._sentences)
-        lines, seen = [f"{count} problems with this sweep:"], set[str]()
-        for sentence in self._sentences[:MOST]:
-            begin, _, known = sentence.partition(" known: ")
-            lines.append(f"  {begin.removesuffix(';') if known in seen else sentence}")
-            seen |= {known} - {""}
-        lines += [f"  … and {count - MOST} more"] if count > MOST else []
+        lines = [f"{count} problems with this sweep:", *(f"  {one}" for one in self._sentences)]
         super().__init__(self._sentences[0] if count == 1 else "\n".join(lines))
 
     @property
@@ -99,15 +90,6 @@ def article(kind: str) -> str:
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the words allowed, and the one probably meant."""
     allowed = sorted(known)
-    parts = [name for name in allowed if f"_{name}_" in f"_{word}_"]  # dynamic_yarn: yarn
-    close = sorted(parts, key=len, reverse=True)
-    close = close or difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
-    close = close or [name for name in allowed if word and _shortens(word, name)]
+    close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(allowed) or 'none'}"
-
-
-def _shortens(word: str, name: str) -> bool:
-    """Return whether a word has some of a name's letters in their order: ppl for perplexity."""
-    letters = iter(name)
-    return word[0] == name[0] and all(letter in letters for letter in word)

@@ -75,27 +75,24 @@ def new_folder(path: Path, what: str = "folder") -> Iterator[Path]:
     ``path`` is new, or an empty folder. Raises UserError where it cannot be written; then nothing
     is left of it.
     """
-    if path == Path():
-        raise UserError(f"{what}: {UNNAMED}.")
     new = path.absolute().with_name(f".{path.name}.new")
     make_folder(new.parent, what)
     shutil.rmtree(new, ignore_errors=True)  # a kill left it
     try:
-        try:
-            new.mkdir()
-            yield new
-            for file in new.rglob("*"):
-                if file.is_file() and not file.is_symlink():
-                    with file.open("rb") as opened:
-                        os.fsync(opened.fileno())
-            new.rename(path)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        yield new
+        for file in new.rglob("*"):
+            if file.is_file() and not file.is_symlink():
+                with file.open("rb") as opened:
+                    os.fsync(opened.fileno())
+        new.rename(path)
         sync_names(new.parent)
     except UserError as error:
         raise UserError(str(error).replace(str(new), str(path))) from None
     except OSError as error:
         raise UserError(f"{what} {path} cannot be written: {reason(error)}.") from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def sync_names(folder: Path) -> None:

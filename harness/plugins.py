@@ -45,7 +45,6 @@ CONTRACTS = {
     "engine": ("express", "computed", "command", "NAMED", "OVERRIDES"),
     "encoding": ("Encoding",),
 }
-POSITIONAL = {"method": 2, "task": 2, "report": 1, "encoding": 1}  # arguments before the options
 ROPE_TYPES = {"linear": "pi", "dynamic": "dynamic_ntk", "default": "none"}  # of transformers
 FUNCTION = "function"  # the digest of a method that is a function of Python
 IN_PYTHON = "given in Python"  # the end of the name of documents that are objects of Python
@@ -241,13 +240,8 @@ def check_contract(kind: str, name: str, module: ModuleType) -> None:
     if missing or not callable(entry(module, kind)):
         why = f"it does not define {missing}" if missing else "what it defines is not a function"
         raise UserError(f"{name} is not {article(kind)}: {why}.")
-    if kind != "task":
-        return
-    metric = isinstance(module.METRIC, str) and module.METRIC.isprintable()
-    if not (isinstance(module.VERSION, int) and metric):
-        raise UserError(
-            f"{name} is not a task: VERSION must be a whole number and METRIC a printable text."
-        )
+    if kind == "task" and not (isinstance(module.VERSION, int) and isinstance(module.METRIC, str)):
+        raise UserError(f"{name} is not a task: VERSION must be a whole number and METRIC a text.")
 
 
 def entry(module: ModuleType, kind: str) -> Callable[..., Any]:
@@ -294,6 +288,17 @@ def split_options(what: str, listed: str) -> dict[str, str]:
     return options
 
 
+def typed(what: str, key: str, text: str, hint: Any) -> Any:
+    """Return an option's text as its annotation wants it; raise UserError in pydantic's words."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(hint).validate_python(text)
+    except ValidationError as error:
+        expected = error.errors()[0]["msg"].removeprefix("Input should be ")
+        raise UserError(f"{what}: {key}={text} should be {expected}.") from None
+
+
 def _read_options(
     name: str, module: ModuleType, kind: str, given: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any], list[str | None]]:
@@ -301,29 +306,14 @@ def _read_options(
 
     They differ for an option that names a method: its text, and its function with the method's own
     options; the third value holds the digests of the users' files so named. Raises UserError for
-    an option that is unknown, missing, positional, or of another type, and for a value that no
-    record can hold.
+    an option that is unknown, missing, or of another type, and for a value that no record can hold.
     """
-    from pydantic import TypeAdapter, ValidationError
-
-    function = entry(module, kind)
-    positional = [
-        parameter
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-    ]
-    for option in positional[POSITIONAL[kind] :] if kind in POSITIONAL else ():
-        if option.name in given or option.default is inspect.Parameter.empty:
-            raise UserError(
-                f"{name}: options are keyword-only, and {option.name!r} is positional; write * "
-                f"before it, as in (…, *, {option.name})."
-            )
     known = parameters(module, kind)
     for key in given.keys() - known.keys():
         inner = " In a name inside an option, write + for a comma."
         hint = inner if any(":" in text for text in given.values()) else ""
         raise UserError(f"{name} has no option {key!r}; {nearest(key, known)}.{hint}")
-    hints = hints_of(function) if given else {}
+    hints = hints_of(entry(module, kind)) if given else {}
     options: dict[str, Any] = {}
     arguments: dict[str, Any] = {}
     digests = []
@@ -340,11 +330,7 @@ def _read_options(
             arguments[key] = partial(entry(method.module, "method"), **method.arguments)
             digests.append(method.digest)
         else:
-            try:
-                arguments[key] = options[key] = TypeAdapter(hint).validate_python(given[key])
-            except ValidationError as error:
-                expected = error.errors()[0]["msg"].removeprefix("Input should be ")
-                raise UserError(f"{name}: {key}={given[key]} should be {expected}.") from None
+            arguments[key] = options[key] = typed(name, key, given[key], hint)
     try:
         json.dumps(options, allow_nan=False)
     except (TypeError, ValueError):

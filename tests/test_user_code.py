@@ -86,7 +86,7 @@ ASKS = "Loglikelihood(window.tokens, window.start, doc_id=window.doc_id, metadat
     (ASKS, "Loglikelihood((1,) * 9, 1, doc_id='a')",
      "a: its 9 tokens are not a length of the sweep."),
     (f"yield {ASKS}", "yield from ()", "ask yields no request, at no length of the sweep."),
-    ("VERSION = 1", "VERSION = 'a'", "VERSION must be a whole number and METRIC a printable "),
+    ("VERSION = 1", "VERSION = 'a'", "VERSION must be a whole number and METRIC a text."),
 ])  # fmt: skip
 @pytest.mark.usefixtures("weightless")
 def test_a_task_that_no_record_can_hold_is_refused(before, after, message, mine):

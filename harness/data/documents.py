@@ -13,10 +13,9 @@ from ropewalk.harness.data import readers
 from ropewalk.harness.data.readers import RawDocument, Selection, kind, matching, read_rows
 from ropewalk.harness.errors import UserError, foreign, nearest
 from ropewalk.harness.files import expanded, is_path, recorded
-from ropewalk.harness.plugins import IN_PYTHON, split_options
+from ropewalk.harness.plugins import IN_PYTHON, hints_of, split_options, typed
 
 SET_OPTIONS = ("split", "field", "config", "revision")
-NUMBERS = ("limit", "count", "min_tokens", "max_chars", "seed")
 FILES = {*readers.TEXT, *readers.ROWS}
 
 
@@ -116,16 +115,9 @@ def _split(given: str) -> tuple[str, str]:
 
 
 def _selection(name: str, listed: str) -> Selection:
-    options: dict[str, Any] = split_options(f"--docs {name}", listed)
-    known = NUMBERS if name == "embedded" else (*SET_OPTIONS, *NUMBERS)
-    for key, value in options.items():
-        if key not in known:
-            raise UserError(f"--docs {name} has no option {key!r}; {nearest(key, known)}.")
-        if key in NUMBERS:
-            if not value.isdecimal() or (int(value) == 0 and key != "seed"):
-                least = "0" if key == "seed" else "1"
-                raise UserError(
-                    f"--docs {name}: {key}={value} should be a whole number from {least}."
-                )
-            options[key] = int(value)
-    return Selection(name, **options)
+    what, hints = f"--docs {name}", hints_of(Selection)
+    known = hints.keys() - {"name", "return", *(SET_OPTIONS if name == "embedded" else ())}
+    options = split_options(what, listed)
+    for key in options.keys() - known:
+        raise UserError(f"{what} has no option {key!r}; {nearest(key, known)}.")
+    return Selection(name, **{k: typed(what, k, text, hints[k]) for k, text in options.items()})

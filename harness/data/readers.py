@@ -21,6 +21,7 @@ from typing import Any
 from fsspec import open as open_file
 from fsspec.compression import register_compression
 from huggingface_hub import constants
+from pydantic import NonNegativeInt, PositiveInt
 
 from ropewalk.harness.errors import UserError, foreign, nearest
 from ropewalk.harness.files import expanded, is_path
@@ -45,11 +46,11 @@ class Selection:
     field: str | None = None
     config: str | None = None
     revision: str | None = None
-    limit: int | None = None
-    count: int | None = None
-    min_tokens: int = 0
-    max_chars: int | None = None
-    seed: int | None = None
+    limit: PositiveInt | None = None
+    count: PositiveInt | None = None
+    min_tokens: PositiveInt = 0
+    max_chars: PositiveInt | None = None
+    seed: NonNegativeInt | None = None
 
     def reject(self, *options: str) -> None:
         """Raise UserError for an option that these documents do not have."""
