@@ -38,8 +38,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 import ropewalk
 from ropewalk.harness.engine import DEFAULT, OutOfMemory, memory, sdpa, texts
-from ropewalk.harness.engine.compiled import compile_layers
 from ropewalk.harness.engine.prefix_tree import build_tree
+from ropewalk.harness.engine.structure import compile_layers
 from ropewalk.harness.models.checkpoint import open_checkpoint
 from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.patching.banded_attention import kept_of

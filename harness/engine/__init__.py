@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ropewalk.harness.engine import sdpa
 from ropewalk.harness.engine.forward import Forward, ResultCollector
 from ropewalk.harness.engine.forward import compared as compared
 from ropewalk.harness.engine.forward import hidden_states as hidden_states
@@ -24,11 +25,7 @@ from ropewalk.harness.engine.generation import Decode as Decode
 from ropewalk.harness.engine.generation import Generation
 from ropewalk.harness.engine.generation import alone as alone
 from ropewalk.harness.engine.memory import Sizes as Sizes
-from ropewalk.harness.engine.packed_attention import PLAIN as PLAIN
 from ropewalk.harness.engine.prefix_tree import build_tree
-from ropewalk.harness.engine.sdpa import Kept as Kept
-from ropewalk.harness.engine.sdpa import Kernel as Kernel
-from ropewalk.harness.engine.sdpa import blocked as blocked
 from ropewalk.harness.engine.structure import NotShareableError as NotShareableError
 from ropewalk.harness.engine.structure import decoder_layers as decoder_layers
 from ropewalk.harness.engine.structure import language_model as language_model
@@ -132,39 +129,29 @@ def _packed(
     requests = [request for _, request in indexed]
     tree = build_tree([request.tokens for request in requests])
     collector = ResultCollector(tree, requests)
-    prompts = [
-        path
-        for path, request in zip(tree.paths, requests, strict=True)
-        if isinstance(request, Generate)
-    ]
-    forward = Forward(model, tree, sizes, sharing, prompts)
-    asked = [request for request in requests if isinstance(request, Generate)]
-    writer = Writer.of(model, asked, sizes) if asked else None
+    texts = {at: one for at, one in enumerate(requests) if isinstance(one, Generate)}
+    forward = Forward(model, tree, sizes, sharing, [tree.paths[at] for at in texts])
+    writer = Writer.of(model, [*texts.values()], sizes) if texts else None
     lost: set[int] = set()
     for number, pack in enumerate(forward.packs):
-        results = None
+        complete = None
         if lost.isdisjoint(above for node in pack for above in tree.nodes[node].above):
-            results = within_memory(partial(forward.measure, number, collector), lacks)
-        if results is None:
+            complete = within_memory(partial(forward.measure, number, collector), lacks)
+        if complete is None:
             lost.update(pack)
             continue
-        begun = []
-        for node, nll, argmax in results:
-            for place in collector.enter(node, nll, argmax):
-                response, (index, request) = collector.response(place), indexed[place]
-                if isinstance(request, Generate):
-                    path = [(node, tree.nodes[node]) for node in tree.paths[place]]
-                    begun.append((index, request, path))
-                else:
-                    yield index, response
-        for index, request, path in begun:
-            assert writer is not None  # there are texts
+        for place in complete:
+            response, (index, request) = collector.response(place), indexed[place]
+            if writer is None or not isinstance(request, Generate):
+                yield index, response
+                continue
             while not writer.takes(request):
                 yield from _written(writer, lacks)
-            text = partial(Generation.of, model, request, decode, path)
-            within_memory(partial(writer.add, index, text, forward.held), lacks)
+            path = [(node, tree.nodes[node]) for node in tree.paths[place]]
+            begin = partial(Generation.of, model, request, decode, path)
+            within_memory(partial(writer.add, index, begin, forward.held), lacks)
         # A GPU waits for more texts; on a CPU their keys would be in memory beside the next pack.
-        while writer and writer.live and blocked(model.device):
+        while writer and writer.live and sdpa.blocked(model.device):
             yield from _written(writer, lacks)
         forward.free(2 * number + 1)
     while writer and writer.live:

@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ropewalk.harness.engine import loss
+from ropewalk.harness.engine import loss, sdpa
 from ropewalk.harness.engine.memory import ROWS, Shape, Sizes, layer
 from ropewalk.harness.engine.packed_attention import PLAIN, KVCache, kernel_of
 from ropewalk.harness.engine.prefix_tree import NodePath, PrefixTree, build_tree, last_reads, packs
-from ropewalk.harness.engine.sdpa import Causal, on_gpu
 from ropewalk.harness.engine.structure import NotShareableError, implementation, language_model
 from ropewalk.harness.engine.trunk import run_pack
 from ropewalk.tasks._tokens import kept
@@ -24,7 +23,6 @@ from ropewalk.tasks.types import DivergenceResponse, Generate, LoglikelihoodResp
 
 PROMPT = 48  # tokens of the longest prompt of the check
 EXACT, COARSE = 1e-4, 5e-2  # mean difference that rounding may make, in float32 and in 16 bits
-Results = list[tuple[int, NDArray[np.float32], NDArray[np.int64]]]
 NOBODY = 0  # target of a row that needs the argmax only
 PARTS = 4  # of the rows that the head computes at once: float64, and two predictions
 _known: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
@@ -101,19 +99,20 @@ class Forward:
         """Drop the keys that nothing needs after a read."""
         self.held = {key: pair for key, pair in self.held.items() if self.last[key[0]] > read}
 
-    def measure(self, number: int, collector: ResultCollector) -> Results:
-        """Return loss and argmax of every requested row of a pack's nodes."""
+    def measure(self, number: int, collector: ResultCollector) -> list[int]:
+        """Collect loss and argmax of every requested row of a pack; return complete requests."""
         pack = self.packs[number]
         wanted = [collector.wanted(node) for node in pack]
         starts = np.cumsum([0, *(len(self.tree.nodes[node].tokens) for node in pack)])
         rows = np.concatenate([r + s for (r, _), s in zip(wanted, starts, strict=False)])
         targets = np.concatenate([t for _, t in wanted])
         vocabulary = self.model.config.get_text_config().vocab_size
-        chunk = self.sizes.head_rows(vocabulary, gpu=on_gpu(self.model.device))
+        chunk = self.sizes.head_rows(vocabulary, gpu=sdpa.on_gpu(self.model.device))
         hidden = self.hidden(number, rows)
         nll, argmax = loss.target_losses(self.model, hidden, rows, targets, chunk)
         ends = np.cumsum([len(r) for r, _ in wanted])[:-1]
-        return list(zip(pack, np.split(nll, ends), np.split(argmax, ends), strict=True))
+        results = zip(pack, np.split(nll, ends), np.split(argmax, ends), strict=True)
+        return [index for result in results for index in collector.enter(*result)]
 
     def hidden(self, number: int, rows: NDArray[np.int64]) -> Tensor:
         """Return the hidden states of a pack, (1, rows, width); only needed rows are valid."""
@@ -128,7 +127,7 @@ class Forward:
         needed[rows] = True
         kernel = kernel_of(self.model, max(nodes[node].end for node in pack))
         shape = Shape.of(self.model.config.get_text_config(), self.model.dtype.itemsize)
-        plain, gpu = isinstance(kernel, Causal), on_gpu(self.model.device)
+        plain, gpu = isinstance(kernel, sdpa.Causal), sdpa.on_gpu(self.model.device)
         hidden, run = run_pack(
             self.model,
             self.tree,
@@ -249,5 +248,5 @@ def hidden_states(model: Any, request: ModelRequest, sizes: Sizes) -> Tensor:
 def compared(model: Any, own: Tensor, other: Tensor, sizes: Sizes) -> DivergenceResponse:
     """Return how far the predictions from ``other`` are from those of ``own``."""
     vocabulary = model.config.get_text_config().vocab_size
-    chunk = sizes.head_rows(vocabulary, gpu=on_gpu(model.device)) // PARTS
+    chunk = sizes.head_rows(vocabulary, gpu=sdpa.on_gpu(model.device)) // PARTS
     return DivergenceResponse(tuple(loss.divergences(model, own, other, chunk)))

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from ropewalk.harness.engine import sdpa
 from ropewalk.harness.engine.prefix_tree import NodePath, PrefixTree, last_reads, packs
-from ropewalk.harness.engine.sdpa import KEY_BLOCK, TILE, on_gpu
 
 FLOAT32, INT64 = 4, 8
 BLOCK = 64  # logits whose maximum the head computes first
@@ -67,7 +67,7 @@ class Shape:
 
     def on(self, device: torch.device, *, gpus: int = 1) -> Shape:
         """Return the shape on a device, or spread over GPUs."""
-        return replace(self, gpu=on_gpu(device), gpus=gpus)
+        return replace(self, gpu=sdpa.on_gpu(device), gpus=gpus)
 
     @property
     def keys(self) -> int:
@@ -130,7 +130,7 @@ def _pack(
     longest = max(tree.nodes[node].end for node in pack)
     forks = any(tree.nodes[node].above for node in pack)
     masked = not shape.gpu and (forks or size > chunk)
-    tiles = item * TILE * (longest + TILE + KEY_BLOCK) if masked else 0
+    tiles = item * sdpa.TILE * (longest + sdpa.TILE + sdpa.KEY_BLOCK) if masked else 0
     joined = longest * shape.keys if forks else 0
     angles = shape.head_dim * (2 * item + FLOAT32)
     grows = size * (shape.width * item + layers * shape.keys + angles + 2 * INT64)

@@ -19,7 +19,7 @@ from ropewalk.harness.engine.loss import logits_of, most_likely, nll_of
 from ropewalk.harness.engine.memory import ROWS, TEXTS, Shape, Sizes, room
 from ropewalk.harness.engine.packed_attention import KVCache, Pair, installed, kernel_of
 from ropewalk.harness.engine.prefix_tree import Node
-from ropewalk.harness.engine.sdpa import LEAST_ROWS, Causal, Kept, Kernel, blocked, padded_length
+from ropewalk.harness.engine.sdpa import LEAST_ROWS, Causal, Kept, Kernel, padded_length
 from ropewalk.harness.engine.structure import language_model
 from ropewalk.tasks._tokens import kept
 from ropewalk.tasks.types import Generate, Generated
@@ -79,7 +79,7 @@ class Writer:
         self.row = torch.arange(rows * self.mode.parts + 1, dtype=torch.int32, device=device)
         # A mask that is made already keeps transformers from reading the positions.
         mask = torch.zeros((1, 1, 1, 1), device=device)
-        self.given = {} if blocked(device) else {"attention_mask": mask}
+        self.given = {} if sdpa.blocked(device) else {"attention_mask": mask}
         self.keys: dict[int, Pair] = {}
         self.kernel: Kernel | None = None
         self.ahead = 0  # tokens that were computed and not read yet
@@ -141,7 +141,7 @@ class Writer:
         with installed(self.model, attend):
             while not any(text.done for text in texts):
                 left = min(text.request.max_new_tokens - len(text.tokens) for text in texts)
-                count = 1 if blocked(self.model.device) else min(READ, left)
+                count = 1 if sdpa.blocked(self.model.device) else min(READ, left)
                 self._place(texts)
                 steps = []
                 for self.ahead in range(count):
@@ -167,7 +167,7 @@ class Writer:
     def _step(self, texts: Sequence[Generation]) -> Tensor:
         """Continue every text by a token; return tokens and losses, (2, texts), without waiting."""
         count, logits = len(texts), self._logits()
-        if blocked(self.model.device):
+        if sdpa.blocked(self.model.device):
             logits = logits[:count]
         for scores, text in zip(logits, texts, strict=False):
             text.process(scores, self.ahead)
@@ -196,7 +196,7 @@ class Writer:
         self._cut()
         inputs = {"input_ids": tokens[None], "position_ids": positions[None]}
         hidden = language_model(self.model)(**inputs, use_cache=False, **self.given)[0]
-        if blocked(self.model.device):
+        if sdpa.blocked(self.model.device):
             hidden = hidden[:, : max(len(self.live), LEAST_ROWS)]
         return logits_of(self.model, hidden)
 
@@ -259,7 +259,7 @@ def _mode(model: Any, kind: type, shape: Shape, *, alone: bool) -> Mode:
     is ``alone`` anyway.
     """
     device, known = model.device, _known.setdefault(model, {})
-    if blocked(device):
+    if sdpa.blocked(device):
         modes = [Mode(ROWS, 1)]
         if alone:
             return modes[0]

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from ropewalk.harness.engine import sdpa
 from ropewalk.harness.engine.memory import ROWS
 from ropewalk.harness.engine.packed_attention import Run, SkipAttention, installed
 from ropewalk.harness.engine.prefix_tree import Node, NodePath, PrefixTree
-from ropewalk.harness.engine.sdpa import blocked, on_gpu, sent
 from ropewalk.harness.engine.structure import NotShareableError, decoder_layers, language_model
 
 Ranges = list[tuple[int, int, bool]]  # first row, end, and whether its output is needed
@@ -81,7 +81,7 @@ def run_pack(
 def over_gpus(layers: Sequence[nn.Module]) -> bool:
     """Return whether layers are on more than one device, all of them GPUs."""
     devices = {next(layer.parameters()).device for layer in layers}
-    return len(devices) > 1 and all(map(on_gpu, devices))
+    return len(devices) > 1 and all(map(sdpa.on_gpu, devices))
 
 
 def _carrying(own: Callable[..., Any], layer: nn.Module, carried: Carried) -> Callable[..., Any]:
@@ -202,9 +202,9 @@ def _laid_out(
         spans[index] = len(tokens), len(tokens) + len(node.tokens)
         tokens += node.tokens
         positions += range(node.first, node.end)
-    if blocked(device):
+    if sdpa.blocked(device):
         odd = -len(tokens) % ROWS
         tokens += tokens[:1] * odd
         positions += [0] * odd
-    whole, places = (sent(torch.tensor([part]), device) for part in (tokens, positions))
+    whole, places = (sdpa.sent(torch.tensor([part]), device) for part in (tokens, positions))
     return whole, places, spans

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.engine import language_model
-from ropewalk.harness.engine.compiled import check_compiler
+from ropewalk.harness.engine.structure import check_compiler
 from ropewalk.harness.errors import UserError, foreign, printable
 from ropewalk.harness.models import gguf
 from ropewalk.harness.models.adapter import Adapter, open_adapter

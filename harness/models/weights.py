@@ -14,7 +14,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import enable_progress_bars
 from torch import nn
 
-from ropewalk.harness.engine.compiled import compile_layers
+from ropewalk.harness.engine.structure import compile_layers
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models import gguf
 from ropewalk.harness.models.adapter import adapted

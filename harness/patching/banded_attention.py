@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ropewalk.harness.engine import Kept, Kernel, blocked
+from ropewalk.harness.engine import sdpa
 from ropewalk.harness.engine.memory import Moved
-from ropewalk.harness.engine.sdpa import flash_windows, widened
 from ropewalk.harness.patching.layout import Layout, no_mask
 from ropewalk.harness.patching.tiles import (
     FLASH,
@@ -70,7 +69,7 @@ class BandedAttention:
         self._dropped = 0  # keys that the caches of sliding layers no longer have
 
     @property
-    def kernel(self) -> Kernel | None:
+    def kernel(self) -> sdpa.Kernel | None:
         """What an engine may call in its place, for rows at any positions.
 
         On a CPU a row has the same bits in every call. It is no attribute: in a cycle of references
@@ -118,7 +117,7 @@ class BandedAttention:
         value: Tensor,
         position: int,
         scale: float | None,
-        kept: Kept | None = None,
+        kept: sdpa.Kept | None = None,
     ) -> Tensor:
         """Return (1, heads, rows, width), as an engine's ``Kernel`` does."""
         merged = self._merged(module, query, key, value, position, scale, kept=kept)
@@ -135,12 +134,12 @@ class BandedAttention:
         softcap: float | None = None,
         window: int | None = None,
         dropped: int = 0,
-        kept: Kept | None = None,
+        kept: sdpa.Kept | None = None,
     ) -> Merged:
         """Return the softmax of rows from ``position`` on; ``dropped`` keys are absent."""
         rotated, scale = self.layouts[module] is not None, scaling or query.shape[-1] ** -0.5
-        fused = blocked(query.device) and softcap is None and query.dtype in FLASH
-        flash = softcap is None and flash_windows(query)
+        fused = sdpa.blocked(query.device) and softcap is None and query.dtype in FLASH
+        flash = softcap is None and sdpa.flash_windows(query)
         end = position + query.shape[2]  # of the keys that are there
         rows, parts = self._parts(position, query.shape[2], window, rotated, fused, flash)
         if window is None and self.bands.scales(module.layer_idx, rotated=rotated):
@@ -164,7 +163,7 @@ class BandedAttention:
             heads = k.shape[1] if flash else sharing  # the flash operator wants no copies of keys
             k, v = (x.expand(-1, heads, -1, -1) for x in (k, v))
             if fused:
-                q, k, v = widened(q, k, v, whole=1)
+                q, k, v = sdpa.widened(q, k, v, whole=1)
             attend(merged.of(part.rows), q, k, v, part.cut, compute)
         return merged.of(rows.kept) if rows is not None and rows.padded else merged
 
@@ -205,7 +204,7 @@ class BandedAttention:
         key: Tensor,
         end: int,
         dropped: int,
-        kept: Kept | None,
+        kept: sdpa.Kept | None,
     ) -> Tensor:
         """Return a part's keys, rotated; those before ``end`` are kept, others are zero."""
         band, keys = part.band, part.keys

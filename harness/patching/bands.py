@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ropewalk.harness.engine import PLAIN, language_model
+from ropewalk.harness.engine import language_model
+from ropewalk.harness.engine.packed_attention import PLAIN
 from ropewalk.harness.engine.structure import attending
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.banded_attention import BandedAttention

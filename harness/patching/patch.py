@@ -20,14 +20,21 @@ from ropewalk.harness.engine import (
     answers,
     compared,
     hidden_states,
+    language_model,
     no_tokenizer,
     within_memory,
 )
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.bands import banded, unrotated
-from ropewalk.harness.patching.config import is_rotary, rescaled
-from ropewalk.harness.patching.frequencies import layered, rotary_name, with_frequencies
-from ropewalk.harness.patching.outside import scaled_outside
+from ropewalk.harness.patching.config import is_rotary, rescaled, rope_of
+from ropewalk.harness.patching.frequencies import (
+    layered,
+    once,
+    probe,
+    rotary_name,
+    with_frequencies,
+)
+from ropewalk.scaling import native
 from ropewalk.scaling.types import Bands, Frequencies, PerLayerFrequencies, Rotation, StatefulRope
 from ropewalk.tasks.types import Generate, LoglikelihoodResponse, ModelRequest, ModelResponse
 
@@ -55,6 +62,49 @@ def patched(model: Any, rotation: Rotation) -> Iterator[None]:
             inside = with_frequencies(model, rotation)
     with scaled_outside(model, rotation.last), inside:
         yield
+
+
+@contextmanager
+def scaled_outside(model: Any, wanted: Frequencies) -> Iterator[None]:
+    """Let a model scale its logits and its queries by position as these frequencies say.
+
+    What the checkpoint ships is replaced, and is back on exit. Raises UserError, naming the model,
+    for logits that cannot be scaled.
+    """
+    rope, text = rope_of(model.config), model.config.get_text_config()
+    shipped, temperature = native.logit_scale(rope), native.temperature(rope)
+    kind = type(model).__name__
+    if wanted.temperature not in (None, temperature):
+        raise UserError(f"{kind} has no code that scales queries by {wanted.temperature}.")
+    changes = wanted.logit_scale != shipped
+    scales = {
+        module: module.scaling
+        for module in (language_model(model).modules() if changes else ())
+        if hasattr(module, "layer_idx") and isinstance(getattr(module, "scaling", None), float)
+    }
+    parameters = text.rope_parameters
+
+    def scale(factor: float) -> None:
+        for module, own in scales.items():
+            module.scaling = own / shipped * factor
+
+    def verify() -> None:
+        before = probe(model)
+        scale(2 * shipped)
+        if torch.equal(before, probe(model)):
+            raise UserError(f"{kind} does not let its logits be scaled; not supported.")
+
+    try:
+        if changes:
+            once(model, "logits", verify)
+            scale(wanted.logit_scale)
+        if temperature is not None and wanted.temperature is None:
+            text.rope_parameters = {**parameters, native.BETA: 0.0}
+        yield
+    finally:
+        text.rope_parameters = parameters
+        for module, own in scales.items():
+            module.scaling = own
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ropewalk.harness.engine import Sizes
-from ropewalk.harness.engine.compiled import compile_layers
+from ropewalk.harness.engine.structure import compile_layers
 from ropewalk.harness.patching.patch import answering
 from ropewalk.harness.runs.compatible import changed_setting
 from ropewalk.harness.sweep.plan import make_plan

@@ -6,8 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from ropewalk.harness.engine import Sizes, sdpa, shareable, trunk
-from ropewalk.harness.patching import banded_attention
+from ropewalk.harness.engine import Sizes, sdpa, shareable
 from ropewalk.harness.patching.patch import patched
 from ropewalk.harness.patching.tiles import pieces
 from ropewalk.tasks.types import Loglikelihood
@@ -21,8 +20,7 @@ from tests.naive import naively
 @pytest.fixture(params=["flash", "efficient"])
 def operators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Operators:
     """Let every device have CUDA's kernels, with the flash kernel or without it."""
-    for module in (banded_attention, sdpa, trunk):
-        monkeypatch.setattr(module, "blocked", lambda _: False)
+    monkeypatch.setattr(sdpa, "blocked", lambda _: False)
     return Operators.installed(monkeypatch, flash=request.param == "flash")
 
 
@@ -74,8 +72,7 @@ def test_windows_of_the_flash_operator_are_the_matrix_of_positions(family, metho
 
     Every layer calls the operator once for each run of a band's rows.
     """
-    for module in (banded_attention, sdpa, trunk):
-        monkeypatch.setattr(module, "blocked", lambda _: False)
+    monkeypatch.setattr(sdpa, "blocked", lambda _: False)
     operators = Operators.installed(monkeypatch, flash=True)
     bands, model = bands_of(family, method), model_of(family)
     with naively(model, bands) as wide:

@@ -10,11 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from ropewalk.harness import engine
 from ropewalk.harness.engine import OutOfMemory, Sizes, answers, forward, memory, sdpa
 from ropewalk.harness.engine import texts as written
 from ropewalk.harness.engine.prefix_tree import build_tree
-from ropewalk.harness.patching import banded_attention
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.patch import patched
 from ropewalk.scaling import dynamic_ntk, none, self_extend, yarn
@@ -116,9 +114,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     """Let the engine take this for a GPU."""
     model_of("llama")  # what transformers imports reads the operators
     Operators.installed(monkeypatch, flash=True)
-    for module in (engine, sdpa, written, banded_attention):
-        monkeypatch.setattr(module, "blocked", lambda _: False)
-    monkeypatch.setattr(memory, "on_gpu", lambda _: True)
+    monkeypatch.setattr(sdpa, "blocked", lambda _: False)
     for name, value in {"_known": {}, "PARTS": PARTS, "PART": 16}.items():
         monkeypatch.setattr(written, name, value)
     one = Gpu(torch.ops.aten._flash_attention_forward)
