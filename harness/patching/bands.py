@@ -6,7 +6,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -101,19 +101,16 @@ def verified_layouts(model: Any, name: str) -> dict[nn.Module, Layout | None]:
 
 @dataclass(frozen=True)
 class Call:
-    """The inputs and the output of one call of a layer's attention."""
+    """The output of one call of a layer's attention, and its inputs in float32 or wider.
+
+    Then rounding cannot hide an error.
+    """
 
     module: nn.Module
     states: tuple[Tensor, ...]  # query, key and value, (1, heads, tokens, width)
     mask: Tensor | None
     options: dict[str, Any]
     out: Tensor
-
-    def wide(self) -> Call:
-        """Return the call in float32 or wider: then rounding cannot hide an error."""
-        options = {name: _wide(value) for name, value in self.options.items()}
-        states = tuple(_wide(x) for x in self.states)
-        return Call(self.module, states, _wide(self.mask), options, self.out)
 
 
 @torch.inference_mode()
@@ -133,8 +130,8 @@ def _verified(model: Any, name: str) -> dict[nn.Module, Layout | None]:
         calls, logits = _recorded(model)
         with placed(model, name, Frequencies(torch.zeros_like(own.inv_freq))):
             unrotated, replayed = _recorded(model, calls)
-    for one in (logits, replayed):
-        _check_close(kind, "logits", one, before, ROUNDED.get(before.dtype, EXACT))
+    for output in (logits, replayed):
+        _check_close(kind, "logits", output, before, ROUNDED.get(before.dtype, EXACT))
     usual = language_model(model).config._attn_implementation
     bands, moved = (_bands(size, own, by) for by in (0, 3))
     effect = False
@@ -143,10 +140,10 @@ def _verified(model: Any, name: str) -> dict[nn.Module, Layout | None]:
         rotated = _rotated(kind, call, at_rest, layout, own)
         expected = _reference(rotated, usual)
         outputs = [
-            BandedAttention(one, {call.module: layout})(
-                call.module, *at_rest.wide().states, **rotated.options
+            BandedAttention(cut, {call.module: layout})(
+                call.module, *at_rest.states, **rotated.options
             )[0]
-            for one in (bands, moved)
+            for cut in (bands, moved)
         ]
         error = _check_close(kind, "attention", outputs[0], expected, EXACT)
         effect |= float((outputs[1] - expected).abs().max()) > error
@@ -171,7 +168,9 @@ def _recorded(model: Any, replayed: list[Call] | None = None) -> tuple[list[Call
             out = _function(module, usual)(module, query, key, value, attention_mask, **options)[0]
         else:
             out = replayed[len(calls)].out
-        calls.append(Call(module, (query, key, value), attention_mask, options, out))
+        states = _wide(query), _wide(key), _wide(value)
+        wide = {name: _wide(value) for name, value in options.items()}
+        calls.append(Call(module, states, _wide(attention_mask), wide, out))
         return out, None
 
     with attending(model, NAME, attend, AttentionMaskInterface().get(usual, no_mask)):
@@ -181,16 +180,15 @@ def _recorded(model: Any, replayed: list[Call] | None = None) -> tuple[list[Call
 
 def _rotated(kind: str, call: Call, at_rest: Call, layout: Layout | None, own: Frequencies) -> Call:
     """Return a call with queries and keys rotated by the layout; raise where they differ."""
-    query, key, value = at_rest.wide().states
+    query, key, value = at_rest.states
     if layout is not None:
         positions = torch.arange(query.shape[2], dtype=torch.float64)
         tables = layout.tables(positions, own, query.device)
         query, key = layout.rotate(query, *tables), layout.rotate(key, *tables)
-    allowed = ROUNDED.get(call.states[0].dtype, EXACT)
+    allowed = ROUNDED.get(call.out.dtype, EXACT)
     for what, actual, expected in zip(("queries", "keys"), (query, key), call.states, strict=False):
-        _check_close(kind, what, actual, expected.to(actual.dtype), allowed)
-    wide = call.wide()
-    return Call(call.module, (query, key, value), wide.mask, wide.options, call.out)
+        _check_close(kind, what, actual, expected, allowed)
+    return replace(call, states=(query, key, value))
 
 
 def _check_close(kind: str, what: str, actual: Tensor, expected: Tensor, share: float) -> float:

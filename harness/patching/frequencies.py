@@ -57,7 +57,7 @@ class PatchedRotary(nn.Module):
 
 
 def _names(own: Any) -> tuple[str, str, str]:
-    """Return the attribute names that are patched, of a module with or without slots."""
+    """Return the names of the attributes that are patched; with a slot per layer type, its own."""
     slot = f"{FULL}_" if isinstance(getattr(own, "rope_type", None), dict) else ""
     return f"{slot}inv_freq", f"{slot}attention_scaling", "rope_type"
 
@@ -217,22 +217,19 @@ def check_geometry(model: Any, rope: Rope) -> None:
 def check_described(kind: str, theirs: Frequencies, rope: Rope, tolerance: float = 1e-6) -> None:
     """Check that the frequencies of a model's rotary module are those read from its config."""
     ours = call("the checkpoint", lambda: native.frequencies(rope, 1))
-    counts, factors = (
-        [len(f.inv_freq) for f in (theirs, ours)],
-        [f.attention_factor for f in (theirs, ours)],
-    )
-    if counts[0] != counts[1]:
-        what = "it rotates {} channel pairs, by the config {}".format(*counts)
-    elif abs(factors[0] - factors[1]) > tolerance:
+    own, described = theirs.inv_freq, ours.inv_freq
+    if len(own) != len(described):
+        what = f"it rotates {len(own)} channel pairs, by the config {len(described)}"
+    elif abs(theirs.attention_factor - ours.attention_factor) > tolerance:
+        factors = theirs.attention_factor, ours.attention_factor
         what = "its attention factor is {:.7g}, by the config {:.7g}".format(*factors)
     else:
-        pairs = torch.stack([theirs.inv_freq, ours.inv_freq]).T
-        wrong = ~torch.isclose(pairs[:, 0], pairs[:, 1], rtol=tolerance, atol=0.0)
-        if not wrong.any():
+        wrong = (~torch.isclose(own, described, rtol=tolerance, atol=0.0)).nonzero()
+        if not len(wrong):
             return
-        at = int(wrong.nonzero()[0])
-        values = "{:.7g} radians per token, by the config {:.7g}".format(*pairs[at].tolist())
-        what = f"channel pair {at} turns by {values}"
+        at = int(wrong[0])
+        what = f"channel pair {at} turns by {own[at]:.7g} radians per token, by the config"
+        what += f" {described[at]:.7g}"
     form = rope.shipped.get("rope_type", "default")
     raise UserError(
         f"{kind}: its rotary frequencies are not those its config describes (rope_type {form!r}):"
@@ -249,8 +246,8 @@ def layered(model: Any, rotation: PerLayerFrequencies) -> Iterator[None]:
     rotates by other cos and sin than those put in their place. Raises UserError, naming the model,
     where one does.
     """
-    for one in {one.fingerprint: one for one in rotation.layers}.values():
-        with with_frequencies(model, one):
+    for frequencies in {layer.fingerprint: layer for layer in rotation.layers}.values():
+        with with_frequencies(model, frequencies):
             pass
     name = rotary_name(model)
     once(model, "layers", lambda: _verify_layers(model, name))
