@@ -39,7 +39,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 import ropewalk
 from ropewalk.harness.engine import DEFAULT, OutOfMemory, memory, sdpa, texts
 from ropewalk.harness.engine.prefix_tree import build_tree
-from ropewalk.harness.engine.structure import compile_layers
 from ropewalk.harness.models.checkpoint import open_checkpoint
 from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.patching.banded_attention import kept_of
@@ -389,22 +388,6 @@ def prefill(check: Check) -> Iterator[Row]:
             }  # fmt: skip
 
 
-def compiled(check: Check) -> Iterator[Row]:
-    """Compare compiled layers to those as they are: losses and seconds."""
-    model = check.build("135M")
-    rotation = rotation_of(model, "none", 16_384)
-    run = partial(replies, model, rotation, [one_pass(model, 16_384, 1024)])
-    before, plain = run(), min(check.seconds(run) for _ in range(3))
-    compile_layers(model)
-    compiling, after = check.seconds(run), run()
-    fast = min(check.seconds(run) for _ in range(3))
-    error = difference([before[0].nll], [after[0].nll])
-    yield {
-        "what": "135M, 16384 tokens", "seconds": fast, "times_plain": fast / plain,
-        "compiling_s": compiling, "error": error, "ok": error < 0.1 and fast <= 1.05 * plain,
-    }  # fmt: skip
-
-
 # The seconds that each may take, in this order, and whether it needs a GPU.
 SECTIONS: dict[str, tuple[Callable[[Check], Iterator[Row]], int, bool]] = {
     "operators": (operators, 30, False),
@@ -414,7 +397,6 @@ SECTIONS: dict[str, tuple[Callable[[Check], Iterator[Row]], int, bool]] = {
     "prefill": (prefill, 120, False),
     "passkeys": (passkeys, 60, False),
     "memory": (too_little_memory, 40, True),
-    "compile": (compiled, 60, True),
 }
 
 

@@ -45,7 +45,7 @@ R = TypeVar("R")
 TRUST = ("trust_remote_code", "allow_pickle")
 BY_NAME = (  # settings of a model that is opened by its name
     "workers", "cluster", "server", "engine", "adapter", "dtype", "revision", "device",
-    "device_map", "compile", "trust_remote_code", "allow_pickle",
+    "device_map", "trust_remote_code", "allow_pickle",
 )  # fmt: skip
 DEMO = (
     "This uses the embedded demo model (5 million parameters, trained window 256 tokens); its "

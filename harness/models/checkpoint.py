@@ -16,7 +16,6 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.engine import language_model
-from ropewalk.harness.engine.structure import check_compiler
 from ropewalk.harness.errors import UserError, foreign, printable
 from ropewalk.harness.models import gguf
 from ropewalk.harness.models.adapter import Adapter, open_adapter
@@ -70,7 +69,6 @@ class Checkpoint:
     adapter: Adapter | None = None
     loaded: Any = None  # the model itself, where Python holds it already
     tokenizer_hash: str | None = None  # of a folder, whose fingerprint leaves out some of its files
-    compiled: bool = False  # its layers are compiled after loading
     left_out: tuple[str, ...] = ()  # parts of its files that are not measured, as a vision tower
     served: str | None = None  # the engine that computes it, where that is not done here
 
@@ -128,7 +126,6 @@ def open_checkpoint(
     device_map: str | None = None,
     adapter: str | None = None,
     trained_length: int | None = None,
-    compile: bool = False,
     elsewhere: str | None = None,
 ) -> Checkpoint:
     """Read config and tokenizer; raise UserError for a model that cannot be evaluated.
@@ -138,11 +135,7 @@ def open_checkpoint(
     where, commit, config = open_config(name, revision, trust_remote_code)
     if device_map and device != "auto":
         raise UserError(f"--device-map {device_map} uses every device; leave --device out.")
-    if device_map and compile:
-        raise UserError(f"--compile does not work with --device-map {device_map}; leave one out.")
     where_to = elsewhere or _device(device)
-    if compile and elsewhere is None:
-        check_compiler(where_to)
     number = _dtype(dtype, where_to, config)
     with reading("weights", where):
         shown, kind = label(name, where), packed(config)
@@ -181,7 +174,6 @@ def open_checkpoint(
         quantized=kind or quantization(where),
         adapter=added,
         tokenizer_hash=None if commit or is_gguf(where) else tokenizer_hash(Path(where)),
-        compiled=compile,
     )
 
 

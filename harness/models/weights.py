@@ -14,7 +14,6 @@ from huggingface_hub import constants
 from huggingface_hub.utils import enable_progress_bars
 from torch import nn
 
-from ropewalk.harness.engine.structure import compile_layers
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models import gguf
 from ropewalk.harness.models.adapter import adapted
@@ -53,8 +52,6 @@ def load_weights(checkpoint: Checkpoint, **more: Any) -> Any:
             model = adapted(model, checkpoint.adapter)
     model.eval()
     check_geometry(model, checkpoint.rope)
-    if checkpoint.compiled:
-        compile_layers(model)
     return model
 
 

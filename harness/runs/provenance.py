@@ -11,7 +11,7 @@ import pandas as pd
 from ropewalk.harness.plugins import FUNCTION, IN_PYTHON
 
 Run = Mapping[str, Any]
-MODEL = ("type", "served", "encoding", "dtype", "compiled", "revision", "quantized")
+MODEL = ("type", "served", "encoding", "dtype", "revision", "quantized")
 NOT_ASKED = (None, False, 0, "auto")  # settings that a command line leaves out
 
 

@@ -24,7 +24,6 @@ class Model(TypedDict):
     shipped: dict[str, Any]
     bos: int | None
     sliding_window: int | None
-    compiled: NotRequired[bool]
     served: NotRequired[str | None]  # the engine; then the dtype is what was requested of it
     encoding: NotRequired[str | None]
     quantized: NotRequired[str | None]

@@ -366,7 +366,6 @@ def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: 
         task.module.VERSION,
         deciding(task.options),
         length,
-        *(["compiled"] if checkpoint.compiled else []),
         *([f"served by {checkpoint.served}"] if checkpoint.served else []),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

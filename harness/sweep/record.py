@@ -94,7 +94,6 @@ def _model(plan: Plan) -> Model:
         "fingerprint": checkpoint.fingerprint,
         "type": checkpoint.config.model_type,
         "dtype": checkpoint.dtype,
-        "compiled": checkpoint.compiled,
         "trained_length": rope.trained_length,
         "base": rope.base if rope.rotary_dim else None,
         "rotary_dim": rope.rotary_dim,

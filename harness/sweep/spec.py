@@ -50,7 +50,7 @@ TASKS = ("perplexity", "passkey")
 LENGTHS = ("1x", "2x", "4x", "8x")
 LONGEST = 2**24  # tokens of one input
 CELLS = 10_000  # methods x tasks x lengths
-LOADING = ("adapter", "workers", "cluster", "device", "device_map", "compile", "max_memory")
+LOADING = ("adapter", "workers", "cluster", "device", "device_map", "max_memory")
 NAMED = {"model": "reference", "adapter": "none"}  # settings that may name several: a Spec for each
 # Sweeps of published settings, by name.
 BUNDLED = Path(__file__).parent / "sweeps"
@@ -229,8 +229,6 @@ class Spec(Reading):
     device_map: Annotated[Literal["auto"] | None, Parameter(group=ADVANCED)] = None
     """auto: spread one model over all GPUs, then memory, then disk (accelerate). [default: one
     device]"""
-    compile: Annotated[bool, Parameter(group=ADVANCED)] = False
-    """Compile the norms and MLPs of the layers (torch.compile). Losses differ by rounding."""
     published: Annotated[str | None, NO_FLAG] = None
     """The published table whose settings these are; a sweep file's, and no flag."""
 
