@@ -128,17 +128,17 @@ def unpaired(runs: Mapping[Path, Run]) -> list[str]:
     pairs = []
     for run, other in combinations(runs.values(), 2):
         names = run["model"]["name"], other["model"]["name"]
-        of = [(run["tasks"][t], other["tasks"][t]) for t in run["tasks"].keys() & other["tasks"]]
-        both = [(one["questions"], two["questions"]) for one, two in of]
-        if names[0] != names[1] and any(
-            {*one[length]} != {*two[length]}
-            for one, two in both
-            for length in one.keys() & two.keys()
-        ):
+        both = [(_requests(run), _requests(other))] if names[0] != names[1] else []
+        if any(one[at] != two[at] for one, two in both for at in one.keys() & two.keys()):
             pairs.append(" and ".join(names))
-    if not pairs:
-        return []
-    more = f" and {len(pairs) - 1} pairs more" if len(pairs) > 1 else ""
-    return [
-        f"Not compared sample by sample: {pairs[0]}{more}, whose tokens, documents or seeds differ."
-    ]
+    listed = ", ".join(dict.fromkeys(pairs))
+    return (
+        [f"Not compared sample by sample, as tokens, documents or seeds differ: {listed}."]
+        if pairs
+        else []
+    )
+
+
+def _requests(run: Run) -> dict[tuple[str, str], set[str]]:
+    tasks = run["tasks"].items()
+    return {(task, n): {*some} for task, one in tasks for n, some in one["questions"].items()}

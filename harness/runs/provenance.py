@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -22,32 +22,32 @@ def facts(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
     """
     found: dict[str, dict[str, None]] = {}
     for run in runs:
-        model, documents = run["model"], run["documents"]
-        about = {name: model.get(name) or None for name in MODEL}
-        about["window"] = model["trained_length"]
-        lines = {
-            "model": [f"{model['name']}: {_options(about)}"],
-            "weights": [f"{model['name']}: {model['fingerprint']}"],
-            "documents": [],
-            "task": [_plugin(*task) for task in run["tasks"].items()],
-            "method": [_plugin(*method) for method in run["methods"].items()],
-            "seed": [str(run["seed"])],
-            "machine": [*_machines(run["sessions"])],
-            "the command": [*filter(None, [command(run)])],
-        }
-        if read := documents["read"]:  # none by tasks that make their own text
-            tokens = sum(one["tokens"] for one in read)
-            named = documents["given"]
-            named = named if isinstance(named, str) else _options(named)
-            lines["documents"] = [f"{named}: {len(read)}, of {tokens:,} tokens together"]
-        for name, some in lines.items():
-            found.setdefault(name, {}).update(dict.fromkeys(some))
-    return [(name, list(lines)) for name, lines in found.items() if lines]
+        for name, line in _lines(run):
+            found.setdefault(name, {})[line] = None
+    return [(name, list(lines)) for name, lines in found.items()]
 
 
-def _plugin(label: str, record: Mapping[str, Any]) -> str:
-    version = f" (version {record['version']})" if "version" in record else ""
-    return f"{label}{version}: {_options(record['options']) or 'default options'}"
+def _lines(run: Run) -> Iterator[tuple[str, str]]:
+    model, documents = run["model"], run["documents"]
+    about = {name: model.get(name) or None for name in MODEL} | {"window": model["trained_length"]}
+    yield "model", f"{model['name']}: {_options(about)}"
+    yield "weights", f"{model['name']}: {model['fingerprint']}"
+    if read := documents["read"]:  # none by tasks that make their own text
+        tokens, named = sum(one["tokens"] for one in read), documents["given"]
+        named = named if isinstance(named, str) else _options(named)
+        yield "documents", f"{named}: {len(read)}, of {tokens:,} tokens together"
+    for kind in ("task", "method"):
+        for label, plugin in run[f"{kind}s"].items():
+            version = f" (version {plugin['version']})" if "version" in plugin else ""
+            yield kind, f"{label}{version}: {_options(plugin['options']) or 'default options'}"
+    yield "seed", str(run["seed"])
+    for machine in (one for session in run["sessions"] for one in machines(session)):
+        versions = " ".join(f"{name} {text}" for name, text in machine["versions"].items() if text)
+        parts = [machine["device"], f"threads {machine['threads']}", f"Python {machine['python']}"]
+        commit = [f"commit {machine['commit']}"] if machine["commit"] else []
+        yield "machine", ", ".join([*parts, versions, *commit])
+    if words := command(run):
+        yield "the command", words
 
 
 def _options(values: Mapping[str, Any]) -> str:
@@ -57,17 +57,6 @@ def _options(values: Mapping[str, Any]) -> str:
 def machines(session: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return what a session says of its machine, or of that of each of its workers."""
     return session.get("workers") or [session]
-
-
-def _machines(sessions: Iterable[Mapping[str, Any]]) -> Iterable[str]:
-    commits: dict[str, dict[str, None]] = {}
-    for one in (one for session in sessions for one in machines(session)):
-        versions = [f"{name} {text}" for name, text in one["versions"].items() if text]
-        parts = [one["device"], f"threads {one['threads']}", f"Python {one['python']}"]
-        line = ", ".join([*parts, " ".join(versions)])
-        commits.setdefault(line, {}).update(dict.fromkeys(filter(None, [one["commit"]])))
-    for line, known in commits.items():
-        yield f"{line}, commit {', '.join(known)}" if known else line
 
 
 def command(run: Run) -> str:

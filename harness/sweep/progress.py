@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -13,7 +13,6 @@ from rich.progress import (
     BarColumn,
     Progress,
     SpinnerColumn,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -34,14 +33,20 @@ log = logging.getLogger("ropewalk")
 # Notes are printed here too, above the bar.
 console = Lines(stderr=True, markup=False, emoji=False, highlight=False)
 WINDOW = 600.0  # seconds over which the speed is taken
-
-
-_bars: list[tuple[Progress, TaskID]] = []
+bar = Progress(
+    SpinnerColumn(),
+    TextColumn("{task.description}", markup=False),
+    BarColumn(bar_width=20),
+    TimeRemainingColumn(elapsed_when_finished=True),
+    console=console,
+    speed_estimate_period=WINDOW,
+    transient=True,
+)
 
 
 def describe(text: str) -> None:
     """Show what is waited for, where there is a bar."""
-    for bar, task in _bars:
+    for task in bar.task_ids:
         bar.update(task, description=text[-console.width // 2 :])
 
 
@@ -49,14 +54,15 @@ def follow(events: Generator[Event]) -> Iterator[Event]:
     """Yield the events of a measurement, and show how many of its tokens are done."""
     from ropewalk.harness.sweep.measure import Started
 
-    with closing(events), _bar() as bar:
+    bar.disable = not console.is_terminal
+    with closing(events), bar, ExitStack() as ends:
         for event in events:
             if isinstance(event, Started):
                 samples = Counter(item.cell.key for item in event.items)
                 methods = Counter(item.cell.scaling for item in event.items)
                 total = sum(item.question.length for item in event.items)
                 task = bar.add_task("Loading the weights", total=total, visible=total > 0)
-                _bars[:] = [(bar, task)]
+                ends.callback(bar.remove_task, task)
             else:
                 cell, question = event.item
                 samples[cell.key] -= 1
@@ -64,20 +70,7 @@ def follow(events: Generator[Event]) -> Iterator[Event]:
                 done = f"{sum(not left for left in samples.values())}/{len(samples)} cells"
                 text = f"{done} · {cell.scaling}, {cell.task}, {cell.length} tokens"
                 bar.update(task, advance=question.length, description=text)
-                if not methods[cell.scaling] and not console.is_terminal:
+                if not methods[cell.scaling] and bar.disable:
                     count = sum(not left for left in methods.values())
                     log.info(f"{cell.scaling} is measured: {count} of {len(methods)} methods.")
             yield event
-
-
-def _bar() -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        console=console,
-        disable=not console.is_terminal,
-        speed_estimate_period=WINDOW,
-        transient=True,
-    )

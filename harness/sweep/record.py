@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -42,13 +42,16 @@ def records(plan: Plan, folder: Path) -> tuple[Run | None, Run]:
 
 def describe(plan: Plan) -> Run:
     """Return the record of a plan, of which nothing is measured."""
-    asked = plan.spec.model_dump(mode="json")
+    asked, template = plan.spec.model_dump(mode="json"), None
+    if getattr(plan.checkpoint.tokenizer, "chat_template", None):
+        chats = [task.label for task in plan.tasks if task.options.get("chat")]
+        template = f"applied in {', '.join(chats)}" if chats else "not applied"
     return {
         "schema": SCHEMA,
         "asked": asked,
         "model": _model(plan),
         "parts_left_out": list(plan.checkpoint.left_out),
-        "chat_template": _template(plan),
+        "chat_template": template,
         "lengths": list(plan.lengths),
         "seed": plan.spec.seed,
         "methods": {method.label: _plugin(method) for method in plan.methods},
@@ -78,35 +81,25 @@ def describe(plan: Plan) -> Run:
     }
 
 
-def _template(plan: Plan) -> str | None:
-    """Say in which tasks the tokenizer's chat template is applied; None without a template."""
-    if not getattr(plan.checkpoint.tokenizer, "chat_template", None):
-        return None
-    chats = [task.label for task in plan.tasks if task.options.get("chat")]
-    return f"applied in {', '.join(chats)}" if chats else "not applied"
-
-
 def _model(plan: Plan) -> Model:
     checkpoint, rope = plan.checkpoint, plan.checkpoint.rope
-    return {
+    alike = (
+        "revision", "fingerprint", "dtype", "sliding_window", "served", "encoding",
+        "quantized",
+    )  # fmt: skip
+    model = {name: getattr(checkpoint, name) for name in alike} | {
         "name": checkpoint.label,
-        "revision": checkpoint.revision,
-        "fingerprint": checkpoint.fingerprint,
         "type": checkpoint.config.model_type,
-        "dtype": checkpoint.dtype,
         "trained_length": rope.trained_length,
         "base": rope.base if rope.rotary_dim else None,
         "rotary_dim": rope.rotary_dim,
         "shipped": dict(rope.shipped),
         "bos": checkpoint.tokenizer.bos_token_id,
-        "sliding_window": checkpoint.sliding_window,
-        "served": checkpoint.served,
-        "encoding": checkpoint.encoding,
-        "quantized": checkpoint.quantized,
         "tokenizer": checkpoint.tokenizer_hash,
         "loaded": checkpoint.loaded is not None,
         "adapter": checkpoint.adapter.metadata if checkpoint.adapter else None,
     }
+    return cast(Model, model)
 
 
 def _plugin(plugin: Plugin) -> PluginRecord:
@@ -118,14 +111,14 @@ def _plugin(plugin: Plugin) -> PluginRecord:
 
 
 def _task(plan: Plan, task: Plugin) -> Task:
-    questions = {str(one.length): [q.digest for q in one.questions] for one in _cells(plan, task)}
     facts: Any = facts_of(plan, task)
+    digests = {cell.length: [q.digest for q in cell.questions] for cell in _cells(plan, task)}
     return {
         **_plugin(task),
         "version": task.module.VERSION,
         "metric": task.module.METRIC,
         **facts,
-        "questions": questions,
+        "questions": {str(length): listed for length, listed in digests.items()},
     }
 
 

@@ -76,21 +76,19 @@ def _entries(value: Any) -> tuple[Any, ...]:
         if not (isinstance(item, str) or callable(item)):
             raise ValueError(f"{SHORT.repr(item)} is no name; write NAME or NAME:option=value")
         entries += expand(item) if isinstance(item, str) else [item]
-    return tuple(_some(entries))
+    if not entries:
+        raise ValueError("name at least one")
+    return tuple(entries)
 
 
 def _lengths(value: Any) -> tuple[str, ...]:
     """Split lists with commas; raise ValueError for what is no length."""
-    texts = [text for item in _some(_listed(value)) for text in str(item).split(",")]
+    texts = [text for item in _listed(value) for text in str(item).split(",")]
+    if not texts:
+        raise ValueError("name at least one")
     for text in texts:
         tokens(text, 1)
     return tuple(texts)
-
-
-def _some(items: list[Any]) -> list[Any]:
-    if not 1 <= len(items) <= CELLS:
-        raise ValueError(f"{len(items):,} entries; name 1 to {CELLS:,}")
-    return items
 
 
 def _documents(value: Any) -> Any:
@@ -371,14 +369,11 @@ def parse_all(file: Path | None, settings: Mapping[str, Any]) -> tuple[Spec, ...
 
 def _each_model(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the settings of each model and adapter; a revision is behind the model's name."""
-    names = {key: _listed(values.pop(key, default)) for key, default in NAMED.items()}
+    names = {key: _listed(values.get(key, default)) for key, default in NAMED.items()}
     for key, items in names.items():
-        if not items:
-            raise UserError(f"{key}: name at least one.")
-        if twice := [item for item in items if items.count(item) > 1]:
-            raise UserError(f"{key}: {SHORT.repr(twice[0])} is named twice; leave one out.")
-    models = []
-    for model in names["model"]:
+        if not items or len(items) > len({*map(str, items)}):
+            raise UserError(f"{key}: name at least one, and none twice.")
+    for model, adapter in product(names["model"], names["adapter"]):
         if not isinstance(model, str | Path):
             raise UserError(
                 f"model is a {type(model).__name__}; give a folder or a hub name. Only run and"
@@ -386,40 +381,37 @@ def _each_model(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
             )
         hub, at, revision = str(model).rpartition("@")
         local = not at or "/" in revision or str(model).startswith((".", "/", "~"))
-        models.append({"model": str(model)} if local else {"model": hub, "revision": revision})
-    pinned = any("revision" in model for model in models)
-    if values.get("revision") is not None and (len(models) > 1 or pinned):
-        raise UserError("model: a revision is one model's; write each as NAME@REVISION alone.")
-    for model, adapter in product(models, names["adapter"]):
-        yield {
-            **values,
-            **model,
-            "adapter": None if adapter == "none" else adapter and str(adapter),
-        }
+        if values.get("revision") is not None and (len(names["model"]) > 1 or not local):
+            raise UserError("model: a revision is one model's; write each as NAME@REVISION alone.")
+        named = {"model": str(model)} if local else {"model": hub, "revision": revision}
+        changed = None if adapter == "none" else adapter and str(adapter)
+        yield {**values, **named, "adapter": changed}
 
 
 def _check_served(specs: Sequence[Spec]) -> None:
-    """Raise UserError for settings that a served model does not have."""
-    spec = specs[0]
-    if spec.engine_args and not spec.engine:
-        raise UserError("--engine-args are options of an engine that is started: name --engine.")
-    if not (spec.server or spec.engine):
-        if spec.concurrency:
-            raise UserError("--concurrency is a setting of a server: name --server or --engine.")
-        return
-    if spec.server and spec.engine:
-        raise UserError("--server is running already; leave out --engine, or --server.")
-    for name in LOADING:
-        if getattr(spec, name) != Spec.model_fields[name].default:
-            raise UserError(
-                f"--{name.replace('_', '-')} is a setting of weights that are loaded here; leave it"
-                " out with --server and --engine."
-            )
-    if spec.server and (len(specs) > 1 or len(spec.scaling) > 1):
-        raise UserError(
-            "a server runs one model with one scaling; name one --scaling, or let --engine start a "
-            "server for each."
+    """Raise Problems for settings that a served model does not have."""
+    spec, served = specs[0], specs[0].server or specs[0].engine
+    wrong = {
+        "--engine-args are options of an engine that is started: name --engine.": (
+            spec.engine_args and not spec.engine
+        ),
+        "--concurrency is a setting of a server: name --server or --engine.": (
+            spec.concurrency and not served
+        ),
+        "--server is running already; leave out --engine, or --server.": (
+            spec.server and spec.engine
+        ),
+        "a server runs one model with one scaling; name one --scaling, or let --engine start a "
+        "server for each.": spec.server and (len(specs) > 1 or len(spec.scaling) > 1),
+    } | {
+        f"--{name.replace('_', '-')} is a setting of weights that are loaded here; leave it out "
+        "with --server and --engine.": (
+            served and getattr(spec, name) != Spec.model_fields[name].default
         )
+        for name in LOADING
+    }
+    if sentences := [sentence for sentence, is_so in wrong.items() if is_so]:
+        raise Problems(sentences)
 
 
 def _limited(spec: Spec, most: int) -> Spec:

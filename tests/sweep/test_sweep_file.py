@@ -39,7 +39,7 @@ def refused(file: Path, **flags: Any) -> str:
         ("length:\n  - 512\n  - 4q\n", "length: '4q' is not a length; write 512"),
         ("scaling:\n- none\n- yarn:factor=[4,\n", "scaling: the brackets of 'yarn:factor=[4,'"),
         ("task: passkey\nseed: often\n", "seed: it must be a valid integer"),
-        ("seed: 1\nmodel: [a, a]\n", "model: 'a' is named twice; leave one out."),
+        ("seed: 1\nmodel: [a, a]\n", "model: name at least one, and none twice."),
         ("revision: x\nmodel: [a, b]\n", "model: a revision is one model's; write each as"),
         ("max_memory: 12XB\n", "max_memory: could not interpret byte unit: XB (given: '12XB')"),
     ],
