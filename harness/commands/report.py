@@ -136,7 +136,7 @@ def report(
     from ropewalk.harness.reports._page import write_page
     from ropewalk.harness.reports._style import COLUMN, PAGE, Paper, drawing
     from ropewalk.harness.reports._write import ALL, FORMATS, write_reports
-    from ropewalk.harness.runs.compatible import raw_text, reasons, unpaired
+    from ropewalk.harness.runs.compatible import raw_text, reasons
     from ropewalk.harness.runs.frame import make_frame
     from ropewalk.harness.runs.parquet import runs_at
     from ropewalk.harness.runs.store import REPORTS, read_run, runs_in
@@ -172,7 +172,7 @@ def report(
     verdicts = evaluate(_several(fail_if), frame)
     records = {run: read_run(run) for run in folders}
     why = reasons(records)
-    notes = [f"Not comparable: {'; '.join(why)}."] if why else unpaired(records)
+    notes = [f"Not comparable: {'; '.join(why)}."] if why else []
     note = " ".join([*notes, *raw_text(records.values())])
     whole = chosen is None or ALL in chosen
     file = Path(page) if page else folder / INDEX if folder and whole else None

@@ -121,24 +121,3 @@ def raw_text(runs: Iterable[Run]) -> list[str]:
             some = f" ({', '.join(raw)})" if len(raw) < len(run["tasks"]) else ""
             named[run["model"]["name"] + some] = None
     return [f"Raw text, without the model's chat template: {', '.join(named)}."] if named else []
-
-
-def unpaired(runs: Mapping[Path, Run]) -> list[str]:
-    """Return a sentence on the models with different requests for one task and length."""
-    pairs = []
-    for run, other in combinations(runs.values(), 2):
-        names = run["model"]["name"], other["model"]["name"]
-        both = [(_requests(run), _requests(other))] if names[0] != names[1] else []
-        if any(one[at] != two[at] for one, two in both for at in one.keys() & two.keys()):
-            pairs.append(" and ".join(names))
-    listed = ", ".join(dict.fromkeys(pairs))
-    return (
-        [f"Not compared sample by sample, as tokens, documents or seeds differ: {listed}."]
-        if pairs
-        else []
-    )
-
-
-def _requests(run: Run) -> dict[tuple[str, str], set[str]]:
-    tasks = run["tasks"].items()
-    return {(task, n): {*some} for task, one in tasks for n, some in one["questions"].items()}

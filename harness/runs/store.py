@@ -160,13 +160,8 @@ def write_run(folder: Path, record: Run) -> None:
 def record_in(folder: Path) -> Run | None:
     """Return the record of a folder, None of one without.
 
-    Raises UserError for samples without a record: it is written first, so they are not ours. Also
-    where the folder can never be made, so that a dry run says so too.
+    Raises UserError for samples without a record: it is written first, so they are not ours.
     """
-    whole = folder.absolute()
-    above = next(path for path in (whole, *whole.parents) if os.path.lexists(path))
-    if not above.is_dir():
-        raise UserError(f"{above} is not a folder; choose another --out.")
     if (folder / RUN).exists():
         return read_run(folder)
     samples = folder / SAMPLES
@@ -227,16 +222,11 @@ def runs_in(places: Sequence[Path]) -> list[Path]:
     Other files and reports folders, which ``FOLDER/*`` includes, are ignored where there is a run;
     a place that does not exist is returned, for its error.
     """
-    folders = [
-        parquet.runs_at(place)
-        or (
-            sorted(path.parent for path in (*place.glob(RUN), *place.glob(f"*/{RUN}")))
-            if place.exists()
-            else [place]
-        )
-        for place in places
-    ]
-    return [run for runs in folders for run in runs] or list(places)
+    runs: list[Path] = []
+    for place in places:
+        found = sorted(path.parent for path in (*place.glob(RUN), *place.glob(f"*/{RUN}")))
+        runs += parquet.runs_at(place) or found or [place] * (not place.exists())
+    return runs or list(places)
 
 
 def to_parquet(folder: str | Path, file: str | Path) -> None:
@@ -250,11 +240,6 @@ def to_parquet(folder: str | Path, file: str | Path) -> None:
     found = sorted(path.parent for path in folder.rglob(RUN))
     if not found:
         raise UserError(f"{folder} has no runs: no {RUN} is in it.")
-    above = {run: folder if run != folder else run.parent for run in found}
-    parquet.write(
-        {
-            run.relative_to(above[run]).as_posix(): (read_run(run), [*read_samples(run).values()])
-            for run in found
-        },
-        file,
-    )
+    names = [run.relative_to(folder).as_posix() if run != folder else folder.name for run in found]
+    runs = [(read_run(run), [*read_samples(run).values()]) for run in found]
+    parquet.write(dict(zip(names, runs, strict=True)), file)

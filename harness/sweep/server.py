@@ -48,6 +48,7 @@ SECONDS = 3600.0  # for one reply
 CONCURRENCY = 8  # requests at the same time, where an engine names no limit of its own
 FEW = 16  # so many targets are generated, which reads the prefix cache
 PLACES = 16  # of a text, whose losses are requested one by one where there are none of a prompt
+UNEXPECTED = "sends an unexpected reply"
 KEY = "ROPEWALK_API_KEY"  # the environment variable of a server's key
 FORCED = 1e9  # the bias of a token in llama.cpp; its log-probabilities are those without a bias
 Token = tuple[int, float | None]  # generated, and its log-probability where the engine gives it
@@ -76,10 +77,9 @@ class Engine:
 
     def __init__(self, url: str, listed: Mapping[str, Any]) -> None:
         self.url, self.facts = url, dict[str, Any]()
-        with self.reading():
-            self.model = str(listed["data"][0]["id"])
-            self.limit = listed["data"][0].get("max_model_len")
-            self.describe()
+        self.model = str(listed["data"][0]["id"])
+        self.limit = listed["data"][0].get("max_model_len")
+        self.describe()
 
     def describe(self) -> None:
         """Request what the engine tells of itself."""
@@ -87,10 +87,6 @@ class Engine:
     def get(self, path: str) -> httpx2.Response:
         """Return the reply to a path that only some engines know."""
         return httpx2.get(self.url + path, headers=headers(), timeout=60)
-
-    def reading(self) -> Any:
-        """Read a reply inside; what is unexpected there becomes one sentence."""
-        return foreign(f"--server {self.url} sends an unexpected reply")
 
     async def post(self, path: str, **body: Any) -> Any:
         """Return a reply; send the request again while the server is busy or does not answer.
@@ -169,7 +165,7 @@ class Engine:
                 f"the server admits {self.limit:,} tokens, and this needs {needs:,}, the next one "
                 "included; start it with a larger limit (vLLM: --max-model-len)."
             )
-        with foreign("the server sends an unexpected reply"):
+        with foreign(f"the server {UNEXPECTED}"):
             if isinstance(request, Loglikelihood):
                 return await self.losses(request)
             assert isinstance(request, Generate)
@@ -370,9 +366,8 @@ def connect(url: str) -> Engine:
     with foreign(f"--server {url} does not answer"):
         reply = httpx2.get(f"{url}/v1/models", headers=headers(), timeout=60)
         listed = reply.raise_for_status().json()
-    with foreign(f"--server {url} sends an unexpected reply"):
-        owner = listed["data"][0].get("owned_by")
-    return ENGINES.get(owner, Engine)(url, listed)
+    with foreign(f"--server {url} {UNEXPECTED}"):
+        return ENGINES.get(listed["data"][0].get("owned_by"), Engine)(url, listed)
 
 
 def headers() -> dict[str, str]:
@@ -427,7 +422,7 @@ def asking(engine: Engine, tokenizer: Any) -> Iterator[BlockingPortal]:
 
 def ask_losses(engine: Engine, tokenizer: Any, tokens: Sequence[int]) -> dict[int, float]:
     """Return the losses of a text by the place of the token, of some places at least."""
-    with asking(engine, tokenizer) as portal, engine.reading():
+    with asking(engine, tokenizer) as portal, foreign(f"--server {engine.url} {UNEXPECTED}"):
         return portal.call(engine.known_losses, tokens)
 
 

@@ -89,15 +89,6 @@ def test_a_folder_that_is_not_a_runs_is_left_as_it_is(
     assert len(list(tmp_path.iterdir())) == 1 + (record is not None)
 
 
-@pytest.mark.parametrize("out", ["/dev/null", "/dev/null/run", "file", "loop", "gone"])
-def test_a_dry_run_rejects_the_out_that_a_run_would(out, tiny, docs, tmp_path, rejected):
-    (tmp_path / "file").write_text("theirs")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
-    words = sweep(tiny, docs, tmp_path / out)
-    assert "is not a folder; choose another --out." in rejected(*words, "--dry-run")
-
-
 def test_reports_that_cannot_be_written_cost_no_number(small, tiny, docs, tmp_path, ropewalk):
     """The samples are there, and the same command makes the reports once they can be written."""
     run = Path(shutil.copytree(small, tmp_path / "run"))

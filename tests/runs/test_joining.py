@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk.harness.runs.compatible import reasons, unpaired
+from ropewalk.harness.runs.compatible import reasons
 from tests.small_runs import changed
 
 
@@ -72,13 +72,3 @@ def test_mixed_runs_stand_apart_and_say_so(run, tmp_path, ropewalk):
     assert "have different documents" in page
     assert "llama (run)" in page
     assert "llama (second)" in page
-
-
-def test_models_that_are_asked_other_questions_are_named():
-    tasks = {"passkey": {"options": {}, "questions": {"64": ["a", "b"]}}}
-    other = {"passkey": {"options": {}, "questions": {"64": ["a", "c"]}}}
-    same = [record(tasks=tasks), record(**OTHER_MODEL, tasks=tasks)]
-    assert unpaired(dict(zip(map(Path, "ab"), same, strict=True))) == []
-    apart = [record(tasks=tasks), record(**OTHER_MODEL, tasks=other)]
-    (told,) = unpaired(dict(zip(map(Path, "ab"), apart, strict=True)))
-    assert told.endswith("differ: a and b.")
