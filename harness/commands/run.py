@@ -150,7 +150,9 @@ class Run:
 def _without_numbers(missing: Sequence[Failure]) -> Iterator[str]:
     """Say what has no number and why, one line per cell and reason."""
     lines = Counter(
-        f"{of.scaling}, {of.task}, {of.length} tokens: {of.status.replace('_', ' ')}: {of.reason}"
+        f"{of.scaling}, {of.task}, {of.length} tokens: "
+        + f"{of.status.replace('_', ' ')}: " * (of.status != "failed")
+        + of.reason
         for of in missing
     )
     if lines:
