@@ -17,9 +17,7 @@ from cyclopts import Parameter
 
 from ropewalk.harness.commands.plan import Plans
 from ropewalk.harness.errors import UserError, nearest
-from ropewalk.harness.files import is_path
 from ropewalk.harness.sweep.spec import (
-    EXECUTION,
     MODEL,
     DryRun,
     FailIf,
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("ropewalk")
 T = TypeVar("T")
 R = TypeVar("R")
-TRUST = ("trust_remote_code", "allow_pickle")
 BY_NAME = (  # settings of a model that is opened by its name
     "workers", "cluster", "server", "engine", "adapter", "dtype", "revision", "device",
     "device_map", "trust_remote_code", "allow_pickle",
@@ -170,7 +167,6 @@ def run_sweep(
     model: Annotated[tuple[str, ...] | None, Parameter(group=MODEL, alias="-m")] = None,
     adapter: Annotated[tuple[str, ...] | None, Parameter(group=MODEL)] = None,
     spec: Annotated[Spec, Parameter(name="*")] = Spec(),
-    from_: Annotated[Path | None, Parameter(name="--from", group=EXECUTION)] = None,
     fail_if: FailIf = (),
     dry_run: DryRun = False,
 ) -> Run | Plans:
@@ -181,16 +177,12 @@ def run_sweep(
         model: Folders, hub names (NAME@REVISION) or GGUF files. [default: reference, the embedded
             demo model]
         adapter: PEFT adapters for the model: folders or hub names. none is the model itself.
-        from_: Measure what another run measured: the settings of its record, where no flag gives
-            another. Then `ropewalk compare RUN NEW`.
         fail_if: Conditions that end in exit status 3: queries of pandas on the cells, such as
             'scaling == "yarn" and length == 16384 and score > 20'. Exit status 4: one cannot be
             evaluated.
         dry_run: Print the plan and its cost; read no weights and write nothing.
     """
     settings: dict[str, Any] = {"model": model, "adapter": adapter, **settings_of(spec)}
-    if from_ is not None:
-        settings = _settings_of_run(from_, sweep, settings)
     specs = parse_all(sweep, settings)  # before anything that takes long to import
     if specs[0].model == Spec.model_fields["model"].default and model is None:
         log.info(DEMO)
@@ -367,33 +359,3 @@ def measured(pairs: Sequence[tuple[Plan, Path]], backend: Backend) -> Run:
         tasks=tuple(task for task in pairs[0][0].spec.task if names_code("task", task)),
         missing=tuple(failure for _, failures in results for failure in failures),
     )
-
-
-def _settings_of_run(run: Path, sweep: Path | None, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run's record, those given in their place.
-
-    A model of the hub is that of the recorded commit. A record runs no code: a file of the user's
-    own, and leave to run a repository's code, are given again. Raises UserError otherwise.
-    """
-    from ropewalk.harness.plugins import names_code
-    from ropewalk.harness.runs.store import read_run
-
-    settings = {name: value for name, value in settings.items() if value is not None}
-    record = read_run(run)
-    read = {name for name, field in Spec.model_fields.items() if not field.exclude} - {*TRUST}
-    recorded = {name: value for name, value in record["asked"].items() if name in read}
-    if sweep is not None or "out" not in settings:
-        raise UserError(f"--from {run} takes the place of a sweep file, and needs a new --out.")
-    for kind, flag in (("method", "scaling"), ("task", "task")):
-        for name in () if flag in settings else recorded[flag]:
-            if names_code(kind, name):
-                raise UserError(
-                    f"{run} measured {name}, a file of yours, and a record runs no code: give "
-                    f"--{flag} again, with where the file lies now."
-                )
-    if "model" not in settings:
-        name, revision = recorded["model"], record["model"].get("revision")
-        if not (revision or "/" in name or name == "reference" or is_path(Path(name))):
-            raise UserError(f"{run} measured the folder {name}, which is not here: give --model.")
-        recorded["revision"] = revision or recorded.get("revision")
-    return recorded | settings

@@ -21,9 +21,8 @@ from ropewalk.harness.plugins import load
 from ropewalk.harness.recommend.decision import MARKS, decision, difference, score
 from ropewalk.harness.recommend.losses import Measurements
 from ropewalk.harness.recommend.space import Space, closed_form, is_free, of_factors, of_options
-from ropewalk.harness.reports._text import as_text, counted, folded, page, signed
+from ropewalk.harness.reports._text import as_text, counted, csv, folded, signed
 from ropewalk.harness.reports._text import text as text_of
-from ropewalk.harness.runs.store import measured
 from ropewalk.harness.serve._export import how_to_serve
 from ropewalk.harness.stats.cells import records as rows_of
 from ropewalk.harness.stats.paired import Array, difference_columns, share
@@ -52,7 +51,7 @@ class Tuned:
             the data of the ``search``. The other columns are of what was held out, as in a
             ``Recommendation``.
         next: what to type to serve the method to use.
-        files: ``found.json``, which ``scaling`` reads, and the page.
+        files: ``found.json``, which ``scaling`` reads, and the table.
     """
 
     method: str
@@ -131,17 +130,15 @@ class Search(Measurements):
         (seen, held), kind = self.halves, "answers" if self.answers else "targets"
         units = "trials" if self.answers else "documents"
         label, closed = self.plan.tasks[0].label, len(self.closed)
-        each = sum(len(cell.questions) for cell in self.plan.cells) / closed
         part = len(held) / (len(seen) + len(held))
-        begun = len(measured(self.samples.values())) / each
-        times = max(0.0, trials * (1 - part) + part + closed - begun)  # one method on all documents
+        times = trials * (1 - part) + part + closed  # one method on all documents
         tokens = round(times * estimate(self.plan, set()).tokens / closed)
         log.info(
             f"Searching {self.space.text}. {counted(trials, 'trials')} and "
             f"{counted(closed, 'closed-form methods')} ({', '.join(self.closed)}) at "
             f"{self.length:,} tokens, by the loss of the {kind} of {label}, on "
-            f"{counted(len(seen), units)}; {len(held)} held out. {'Left' if begun else 'Cost'}: "
-            f"about {tokens:,} tokens. Run folder: {self.folder}."
+            f"{counted(len(seen), units)}; {len(held)} held out. Cost: about {tokens:,} tokens, "
+            f"less what {self.folder} has."
         )
         if dry_run:
             return None
@@ -153,10 +150,8 @@ class Search(Measurements):
             self._measure_methods([label for label in labels if label], seen)
             scores = [self.mean(label) if label else math.inf for label in labels]
             done.extend(zip(scores, methods, strict=True))
-            log.info(
-                f"{len(done)} of {counted(trials, 'trials')}; best: "
-                f"{exp(min(done)[0]) or math.nan:.4g}, {min(done)[1]}"
-            )
+            best, name = min(done)
+            log.info(f"{len(done)} of {counted(trials, 'trials')}; best: {exp(best):.4g}, {name}")
             return scores
 
         search(self.space, trials, self.plan.spec.seed, measure)
@@ -173,13 +168,11 @@ class Search(Measurements):
             f"On the {counted(len(held), units)} held out: {verdict}.\n`{method}` is the best of "
             f"{counted(trials, 'points')}, number {number + 1}, on {counted(len(seen), units)}."
         )
-        files = self.folder / "found.json", self.folder / "tune.md"
         record = json.dumps({"scaling": method})
         if method.endswith(".json"):
             record = Path(method).read_text(encoding="utf-8")
-        title = f"{label} at {self.length} tokens"
-        shown = page([({title: display(table)}, text.splitlines())])
-        for file, content in zip(files, (record, shown), strict=True):
+        files = self.folder / "found.json", self.folder / "tune.csv"
+        for file, content in zip(files, (record, csv(table)), strict=True):
             with replacing(file) as new:
                 new.write(content.encode())
         given = {one.label: str(one.given) for one in self.plan.methods} | {found: str(files[0])}
@@ -245,11 +238,9 @@ class Search(Measurements):
         means = {name: self.mean(name) for name in (found, *self.closed)}
         names = [found, *sorted(means.keys() - {found}, key=lambda name: (means[name], name))]
         nats = {name: of for name in names if (of := self.nats(name, self.halves[1]))}
-        rows: dict[str, dict[str, Any]] = {
-            name: {"scaling": name, "search": exp(means[name])} for name in names
-        }
+        rows: dict[str, Any] = {n: {"scaling": n, "search": exp(means[n])} for n in names}
         if not nats:
-            return found, pd.DataFrame(rows.values()), "no method has a number"
+            raise UserError("no method has a number on what was held out; see samples.jsonl.")
         costs, weights = {name: of[0] for name, of in nats.items()}, nats[next(iter(nats))][1]
         use = next((name for name in names[1:] if name in costs), found)
         if use != found and found in costs:
@@ -298,9 +289,9 @@ def split(plan: Plan, seed: int) -> tuple[frozenset[str], frozenset[str]]:
     return search, frozenset(names) - search
 
 
-def exp(nats: float) -> float | None:
-    """Return the perplexity of a mean loss, None where it has no number."""
-    return math.exp(min(nats, 700.0)) if math.isfinite(nats) else None
+def exp(nats: float) -> float:
+    """Return the perplexity of a mean loss, infinite where it has no number."""
+    return math.exp(min(nats, 700.0)) if math.isfinite(nats) else math.inf
 
 
 def display(table: pd.DataFrame) -> pd.DataFrame:
