@@ -142,8 +142,11 @@ class Many(NamedTuple):
     bound: float
 
 
-def rates(selections: Iterable[tuple[Selection | None, Array, int]]) -> Many:
-    """Return the rates of selections, each with the true costs and the best method."""
+Round = tuple[Selection | None, Array, int]  # with the true costs and the best method
+
+
+def rates(selections: Iterable[Round]) -> Many:
+    """Return the rates of selections."""
     rows = []
     for selection, costs, best in selections:
         assert selection is not None
@@ -176,34 +179,30 @@ def many(
     spread = math.sqrt(2) * deviation(draw)
     scale = np.where(np.arange(methods) % 2, 1.0, 0.1 if unequal else 1.0)
 
-    def selections() -> Iterator[tuple[Selection | None, Array, int]]:
-        for _ in range(SELECTIONS[methods]):
-            losses = draw(rng, (documents, methods)) * scale
-            if correlated:
-                shared = draw(rng, (documents, 2))[:, np.arange(methods) % 2]
-                losses = (losses + shared) / math.sqrt(2)
-            best = int(rng.integers(methods))
-            means = np.full(methods, lead * spread)
-            means[best] = 0.0
-            yield select_means(losses + means, np.ones(documents)), means, best
+    def select() -> Round:
+        losses = draw(rng, (documents, methods)) * scale
+        if correlated:
+            shared = draw(rng, (documents, 2))[:, np.arange(methods) % 2]
+            losses = (losses + shared) / math.sqrt(2)
+        best, means = int(rng.integers(methods)), np.full(methods, lead * spread)
+        means[best] = 0.0
+        return select_means(losses + means, np.ones(documents)), means, best
 
-    result = rates(selections())
+    result = rates(select() for _ in range(SELECTIONS[methods]))
     return result._replace(bound=result.bound / spread)
 
 
-def hits(methods: int, trials: int, share: float, *, lead: float, rounds: int) -> Many:
+def hits(methods: int, trials: int, share: float, *, lead: float) -> Many:
     """Select among methods that pass trials by chance alone, the best by ``lead`` more often."""
     rng = np.random.default_rng(trials)
 
-    def selections() -> Iterator[tuple[Selection | None, Array, int]]:
-        for _ in range(rounds):
-            best = int(rng.integers(methods))
-            shares = np.full(methods, share)
-            shares[best] += lead
-            passed = (rng.random((trials, methods)) < shares).astype(float)
-            yield select_shares(passed), -shares, best
+    def select() -> Round:
+        best, shares = int(rng.integers(methods)), np.full(methods, share)
+        shares[best] += lead
+        passed = (rng.random((trials, methods)) < shares).astype(float)
+        return select_shares(passed), -shares, best
 
-    return rates(selections())
+    return rates(select() for _ in range(300))
 
 
 CANDIDATES, RACES = 25, 100
@@ -371,11 +370,6 @@ Rows = Mapping[str, Sequence[Callable[[], Any]]]  # what each cell simulates
 Tables = Iterator[tuple[str, Rows, Callable[[Any], str]]]  # by title; how a result is shown
 
 
-def selections(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Rows:
-    """Return the rows of a table of selections by the number of documents."""
-    return {name: [partial(many, documents=n, **of) for n in DOCUMENTS] for name, of in rows}
-
-
 def spreads(lead: float) -> Rows:
     """Return the rows of all shapes of equal and unequal spreads, by methods and documents."""
     return {
@@ -389,36 +383,32 @@ def spreads(lead: float) -> Rows:
 
 def statistics() -> Tables:
     """Yield the tables of the reports' statistics."""
-    cases = {name: [partial(single, name, n) for n in DOCUMENTS] for name in CASES}
-    yield "The 95 % interval covers the mean", cases, percent
-    title = "False winner between two methods of equal mean"
-    yield title, cases, lambda covered: percent(1 - covered)
+    rows: dict[str, Sequence[Callable[[], Any]]] = {
+        name: [partial(single, name, n) for n in DOCUMENTS] for name in CASES
+    }
+    yield "The 95 % interval covers the mean", rows, percent
     title = "False winner among methods of equal mean"
     yield title, spreads(0.0), lambda result: percent(result.wrong)
-    shapes = ("normal", "exponential", "20 % lost by 1 nat, noise 0.3")
-    power = (
-        (
-            f"{shape}; lead {lead:g}, {k} methods{', correlated' * correlated}",
-            {"shape": shape, "methods": k, "lead": lead, "correlated": correlated},
-        )
-        for shape, k, lead, correlated in product(shapes, (5, 25), (0.5, 1.0), (False, True))
-        if shape == "normal" or not correlated
-    )
-    yield "Power", selections(power), lambda result: percent(result.right)
+    rows = {}
+    for shape, k, lead in product(
+        ("normal", "exponential", "20 % lost by 1 nat, noise 0.3"), (5, 25), (0.5, 1.0)
+    ):
+        for correlated in (False, True)[: 1 + (shape == "normal")]:
+            name = f"{shape}; lead {lead:g}, {k} methods{', correlated' * correlated}"
+            power = partial(many, shape, k, lead=lead, correlated=correlated)
+            rows[name] = [partial(power, documents=n) for n in DOCUMENTS]
+    yield "Power", rows, lambda result: percent(result.right)
     title = "Coverage of the regret bounds, unequal means"
     yield title, spreads(LEAD), lambda result: percent(result.covered)
-    shapes = ("normal", "exponential", "lognormal, sigma 1")
-    tight = (
-        (f"{shape}; {k} methods", {"shape": shape, "methods": k})
-        for shape, k in product(shapes, METHODS)
-    )
-    title = "Tightness of the regret bound"
-    yield title, selections(tight), lambda result: f"{result.bound:.2f}"
+    rows = {}
+    for shape, k in product(("normal", "exponential", "lognormal, sigma 1"), METHODS):
+        rows[f"{shape}; {k} methods"] = [partial(many, shape, k, n) for n in DOCUMENTS]
+    yield "Tightness of the regret bound", rows, lambda result: f"{result.bound:.2f}"
     rows = {}
     for k, (share, lead) in product((2, 5, 12), ((0.5, 0.0), (0.9, 0.0), (0.5, 0.2), (0.3, 0.5))):
         best = f", the best {100 * (share + lead):.0f} %" if lead else ""
         rows[f"{k} methods at {100 * share:.0f} %{best}"] = [
-            partial(hits, k, n, share, lead=lead, rounds=300) for n in (10, 20, 50, 100)
+            partial(hits, k, n, share, lead=lead) for n in (10, 20, 50, 100)
         ]
     title = "Shares of hits"
     yield title, rows, lambda of: f"{' · '.join(map(percent, of[:3]))}; {100 * of.bound:.0f}"
