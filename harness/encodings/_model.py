@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForCausalLM, DynamicCache
-from transformers.generation import GenerationMixin
-from transformers.masking_utils import create_causal_mask
+from transformers import AutoModel, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.models.llama.modeling_llama import (
+    LlamaDecoderLayer,
+    LlamaForCausalLM,
     LlamaMLP,
+    LlamaModel,
     LlamaRMSNorm,
     LlamaRotaryEmbedding,
     eager_attention_forward,
@@ -152,40 +153,33 @@ class EncodingAttention(nn.Module):
         return out.transpose(1, 2)
 
 
-class EncodingLayer(GradientCheckpointingLayer):  # type: ignore[misc]  # its type is Any here
+class EncodingLayer(LlamaDecoderLayer):  # type: ignore[misc]  # its type is Any here
     """Attention and MLP, each after a norm."""
 
     def __init__(self, config: EncodingConfig, layer_idx: int, encoding: Any) -> None:
-        super().__init__()
+        GradientCheckpointingLayer.__init__(self)
         self.self_attn = EncodingAttention(config, layer_idx, encoding)
         self.mlp = LlamaMLP(config)
         self.input_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def forward(self, hidden_states: torch.Tensor, **more: Any) -> torch.Tensor:
-        """Return the hidden states after this layer."""
-        hidden_states = (
-            hidden_states + self.self_attn(self.input_layernorm(hidden_states), **more)[0]
-        )
-        out: torch.Tensor = hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
-        return out
+
+class NoRotation(nn.Module):
+    """The rotary embedding of a model that has none."""
+
+    def forward(self, _: torch.Tensor, position_ids: torch.Tensor) -> None:
+        """Return no cos and sin."""
 
 
-class EncodingPreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # its type is Any here
-    """What both classes have: the config's class, and which attention they take."""
-
-    config_class = EncodingConfig
-    base_model_prefix = "model"
-    _no_split_modules = ("EncodingLayer",)
-    _supports_sdpa = True
-    _supports_attention_backend = True
-
-
-class EncodingModel(EncodingPreTrainedModel):
+class EncodingModel(LlamaModel):  # type: ignore[misc]
     """From tokens to hidden states."""
 
+    config_class = EncodingConfig
+    _no_split_modules = ("EncodingLayer",)
+    _supports_flash_attn = _supports_flex_attn = False
+
     def __init__(self, config: EncodingConfig) -> None:
-        super().__init__(config)
+        PreTrainedModel.__init__(self, config)
         self.encoding = built(plugin_of(config), config.shape)
         for module in self.encoding.modules():
             module._is_hf_initialized = True
@@ -193,7 +187,9 @@ class EncodingModel(EncodingPreTrainedModel):
         numbers = range(config.num_hidden_layers)
         self.layers = nn.ModuleList(EncodingLayer(config, n, self.encoding) for n in numbers)
         self.norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.rotary_emb = LlamaRotaryEmbedding(config) if config.rope_parameters else None
+        rotary = config.rope_parameters
+        self.rotary_emb = LlamaRotaryEmbedding(config) if rotary else NoRotation()
+        self.gradient_checkpointing = False
         self.post_init()
 
     def forward(
@@ -204,66 +200,37 @@ class EncodingModel(EncodingPreTrainedModel):
         past_key_values: Any = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **_: Any,
+        **more: Any,
     ) -> BaseModelOutputWithPast:
         """Return the hidden states, and the keys and values if ``use_cache``."""
         hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        if past_key_values is None and (self.config.use_cache if use_cache is None else use_cache):
-            past_key_values = DynamicCache(config=self.config)
+        use_cache = self.config.use_cache if use_cache is None else use_cache
         first = past_key_values.get_seq_length() if past_key_values is not None else 0
         next_ones = torch.arange(first, first + hidden.shape[1], device=hidden.device)[None]
         position_ids = next_ones if position_ids is None else position_ids
         check_rows(attention_mask, position_ids)
-        if past_key_values is not None and has_scores(self.encoding):
+        if (use_cache or past_key_values is not None) and has_scores(self.encoding):
             check_cached(position_ids, next_ones)
-        mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=hidden,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,
-        )
         if hasattr(self.encoding, "inputs"):
             hidden = self.encoding.inputs(hidden, position_ids)
-        angles = None if self.rotary_emb is None else self.rotary_emb(hidden, position_ids)
-        for layer in self.layers:
-            hidden = layer(
-                hidden,
-                position_embeddings=angles,
-                attention_mask=mask,
-                position_ids=position_ids,
-                past_key_values=past_key_values,
-            )
-        return BaseModelOutputWithPast(self.norm(hidden), past_key_values)
+        return super().forward(
+            inputs_embeds=hidden, attention_mask=attention_mask, position_ids=position_ids,
+            past_key_values=past_key_values, use_cache=use_cache, **more,
+        )  # fmt: skip
 
 
-class EncodingForCausalLM(EncodingPreTrainedModel, GenerationMixin):  # type: ignore[misc]
+class EncodingForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
     """The language model: hidden states, and a head tied to the embeddings."""
 
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+    config_class = EncodingConfig
+    _no_split_modules = EncodingModel._no_split_modules
+    _supports_flash_attn = _supports_flex_attn = False
 
     def __init__(self, config: EncodingConfig) -> None:
-        super().__init__(config)
+        PreTrainedModel.__init__(self, config)
         self.model = EncodingModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        logits_to_keep: int = 0,
-        **more: Any,
-    ) -> CausalLMOutputWithPast:
-        """Return the logits of the last so many rows (0: of all), and the loss of labels."""
-        out = self.model(input_ids=input_ids, **more)
-        logits = self.lm_head(out.last_hidden_state[:, -logits_to_keep:])
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(
-                logits=logits, labels=labels, vocab_size=self.config.vocab_size
-            )
-        return CausalLMOutputWithPast(loss, logits, out.past_key_values)
 
     def save_pretrained(self, save_directory: Any, **more: Any) -> None:
         """Write config and weights, and the file of a user's encoding beside them."""

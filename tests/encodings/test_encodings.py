@@ -121,13 +121,13 @@ def test_attention_is_the_formula_of_the_paper(encoding):
     layer = trunk.layers[naive.LAYER].self_attn
     positions, states = torch.arange(24)[None], torch.randn(1, 24, 32, dtype=torch.float64)
     with torch.no_grad():
-        angles = trunk.rotary_emb(states, positions) if trunk.rotary_emb else None
+        angles = trunk.rotary_emb(states, positions)
         found = layer(states, position_embeddings=angles)[0][0]
         plain = [
             project(states[0]).view(24, 2, 16).transpose(0, 1)
             for project in (layer.q_proj, layer.k_proj, layer.v_proj)
         ]
-        turned = trunk.rotary_emb is not None
+        turned = angles is not None
         wanted = naive.attention(name, trunk.encoding, layer, tuple(plain), turned=turned)
         wanted = layer.o_proj(wanted.transpose(0, 1).reshape(24, 32))
     # The model's angles are float32, as in transformers: 4e-6 radians at position 24.
