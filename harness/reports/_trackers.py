@@ -7,15 +7,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 from accelerate import PartialState
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
-from PIL import Image
 
 from ropewalk.harness.errors import UserError, nearest
 from ropewalk.harness.plugins import RAISED, failure
@@ -23,7 +20,6 @@ from ropewalk.harness.reports._write import write_reports
 from ropewalk.harness.runs.frame import make_frame, score_of
 from ropewalk.harness.runs.record import SampleRecord
 from ropewalk.harness.runs.store import KEPT, read_samples
-from ropewalk.harness.stats.cells import records
 from ropewalk.harness.sweep.measure import Event, Started
 from ropewalk.harness.sweep.plan import Cell, Item, Key, Plan
 
@@ -54,7 +50,7 @@ def tracking(plan: Plan, folder: Path) -> Iterator[Callable[[Event], None]]:
     """Yield what sends the events of a measurement to the trackers of the sweep.
 
     The score of each finished cell is sent with its length as the step, at the start those of
-    cells that were finished before; at the end the table of all scores and the figures.
+    cells that were finished before; at the end the files of the reports.
     """
     trackers: list[Tracker] = []
     samples: dict[Key, SampleRecord] = {}
@@ -62,26 +58,31 @@ def tracking(plan: Plan, folder: Path) -> Iterator[Callable[[Event], None]]:
     tasks = {task.label: task for task in plan.tasks}
 
     def update(event: Event) -> None:
+        if not plan.spec.track:
+            return
         if isinstance(event, Started):
             trackers[:] = [Tracker(text, plan, folder) for text in plan.spec.track]
-            before = read_samples(folder).items() if trackers else ()
+            before = read_samples(folder).items()
             samples.update({key: row for key, row in before if row["status"] in KEPT})
             missing.update({cell.key: {*_keys(cell)} - samples.keys() for cell in plan.cells})
-            cells = [cell for cell in plan.cells if not missing[cell.key]]
+            cells = plan.cells
         else:
             key = event.item.key
             samples[key] = event.sample
             missing[key[0]].discard(key)
-            cells = [cell for cell in plan.cells if cell.key == key[0] and not missing[key[0]]]
-        for cell in cells if trackers else ():
+            cells = tuple(cell for cell in plan.cells if cell.key == key[0])
+        for cell in (cell for cell in cells if not missing[cell.key]):
             score = score_of(tasks[cell.task], [samples[key] for key in _keys(cell)])[0]["score"]
             for tracker in trackers if score is not None else ():
                 tracker.log(series(f"{cell.task}/{cell.scaling}"), score, cell.length)
 
     try:
         yield update
-        for tracker in trackers:
-            tracker.call(partial(tracker.send_reports, plan=plan, folder=folder))
+        if trackers:
+            with TemporaryDirectory() as reports:
+                write_reports(make_frame([folder], plan.spec.task), Path(reports))
+                for tracker in trackers:
+                    tracker.send_files(reports)
     finally:
         for tracker in trackers:
             tracker.call(lambda run: run.finish())
@@ -130,19 +131,9 @@ class Tracker:
         more = {"length": length} if self.name == "wandb" else {}
         self.call(lambda run: run.log({name: score, **more}, step=None if more else length))
 
-    def send_reports(self, run: Any, plan: Plan, folder: Path) -> None:
-        """Send the table of scores and the figures, each in the way that the tracker has for it."""
-        with TemporaryDirectory() as place:
-            made = write_reports(make_frame([folder], plan.spec.task), Path(place))
-            rows = records(made.cells)
-            if hasattr(run, "log_table"):
-                run.log_table("cells", columns=[*rows[0]], data=[[*row.values()] for row in rows])
-            elif hasattr(run, "log_artifact"):
-                run.log_artifact(f"{place}/cells.csv")
-            form = {"dataformats": "NHWC"} if self.name == "tensorboard" else {}
-            for name, figure in made.figures.items():
-                if hasattr(run, "log_figure"):
-                    run.log_figure(figure, f"{name}.png")
-                elif hasattr(run, "log_images"):
-                    picture = Image.open(f"{place}/{name}.png").convert("RGB")
-                    run.log_images({name: np.array(picture)[None]}, **form)
+    def send_files(self, folder: str) -> None:
+        """Send the files of a folder as artifacts, where the tracker has them."""
+        if self.name == "mlflow":
+            self.call(lambda run: run.log_artifacts(folder))
+        elif self.name == "wandb":
+            self.call(lambda run: run.tracker.log_artifact(folder, "reports", "reports"))
