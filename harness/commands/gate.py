@@ -11,8 +11,7 @@ import pandas as pd
 
 from ropewalk.harness.errors import UserError, nearest, reason
 from ropewalk.harness.reports.cells import PLAIN, cells
-from ropewalk.harness.stats.cells import CELL
-from ropewalk.harness.stats.checkpoints import separated
+from ropewalk.harness.stats.cells import CELL, separated
 from ropewalk.harness.stats.decision import FAILED
 
 NUMBERS = ("score", "low", "high", "regret", "change", "effective_length")

@@ -132,8 +132,7 @@ def report(
         fail_if: As for `ropewalk run`.
     """
     from ropewalk.harness.commands.gate import evaluate
-    from ropewalk.harness.reports._card import write_card
-    from ropewalk.harness.reports._page import write_page
+    from ropewalk.harness.reports._page import write_card, write_page
     from ropewalk.harness.reports._style import COLUMN, PAGE, Paper, drawing
     from ropewalk.harness.reports._write import ALL, FORMATS, write_reports
     from ropewalk.harness.runs.compatible import raw_text, reasons
@@ -199,7 +198,7 @@ def _several(texts: Any) -> Any:
 
 def compared(frame: pd.DataFrame, together: bool | None) -> pd.DataFrame:
     """Return the samples of several models as those of methods, if requested or evident."""
-    from ropewalk.harness.stats.checkpoints import as_methods
+    from ropewalk.harness.stats.cells import as_methods
 
     methods = frame.groupby("model")["scaling"].nunique()
     if together is False or (together is None and (len(methods) == 1 or methods.max() > 1)):

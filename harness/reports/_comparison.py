@@ -17,14 +17,15 @@ from ropewalk.harness.files import make_folder
 from ropewalk.harness.plugins import load, names
 from ropewalk.harness.reports._text import as_text, counted, signed, text
 from ropewalk.harness.reports._write import save, table_files
-from ropewalk.harness.reports.differences import between, notes
-from ropewalk.harness.reports.differences import display as display_differences
+from ropewalk.harness.reports.cells import differences, notes
 from ropewalk.harness.runs.compatible import MODELS, differing, reasons
 from ropewalk.harness.runs.frame import called, make_frame
 from ropewalk.harness.runs.provenance import machines
 from ropewalk.harness.runs.store import read_run
 from ropewalk.harness.stats.cells import cell_scores, records
-from ropewalk.harness.stats.paired import NO_DIFFERENCE
+from ropewalk.harness.stats.decision import NOT_COMPARED, SAME, against, family
+from ropewalk.harness.stats.measure import measure
+from ropewalk.harness.stats.paired import NO_DIFFERENCE, holm_once
 
 PLACE = ["task", "scaling", "length"]
 SURROUNDINGS = ("device", "threads", "python", "commit")
@@ -33,8 +34,8 @@ VERDICTS = {
     "better": "significantly better in the second",
     "worse": "significantly worse",
     NO_DIFFERENCE: f"with {NO_DIFFERENCE}",
-    "same": "equal in every sample",
-    "not compared": "not compared (too few documents or trials in common)",
+    SAME: "equal in every sample",
+    NOT_COMPARED: "not compared (too few documents or trials in common)",
 }
 
 
@@ -46,7 +47,7 @@ class Comparison:
         table: one row per cell that both have, with its paired difference; one row per value of a
             published table.
         display: the same for people, by title.
-        text: what is only in one run, what else differs, and what the marks mean.
+        text: what else differs, and what the marks mean.
         files: what was written.
         published: the name of the published table.
     """
@@ -79,20 +80,15 @@ class Comparison:
 def two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) -> Comparison:
     if run.resolve() == other.resolve():
         raise UserError(f"{run} was given twice; name two runs.")
-    records = {one: read_run(one) for one in (run, other)}
-    differs = differing(records[run], records[other])
-    for aspect in differs:
+    runs = {one: read_run(one) for one in (run, other)}
+    for aspect in differing(*runs.values()):
         if aspect != MODELS:  # to compare other weights under the same name may be the purpose
             raise UserError(
                 f"{run} and {other} are not comparable: they have different {aspect}. Name runs of"
                 " the same tasks and options, --seed and --docs."
             )
-    names = [called(one, records) for one in records]
-    parts = [
-        make_frame([one], tasks).assign(model=name)
-        for one, name in zip(records, names, strict=True)
-    ]
-    table = between(pd.concat(parts, ignore_index=True))
+    parts = [make_frame([one], tasks).assign(model=called(one, runs)) for one in runs]
+    table = between(*parts)
     if table.empty:
         raise UserError(
             f"{run} and {other} have no cell in common: no task, scaling and length at which both "
@@ -101,15 +97,87 @@ def two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) 
     counts = table["verdict"].value_counts()
     verdicts = (f"{counts[name]} {text}" for name, text in VERDICTS.items() if name in counts)
     text = [f"{counted(len(table), 'cells')} in both runs: {', '.join(verdicts)}."]
-    models = [record["model"] for record in records.values()]
+    models = [record["model"] for record in runs.values()]
     if sum(bool(model.get("served")) for model in models) == 1:
         text += _explained(parts, models)
-    text += _not_compared(parts, names, table)
-    text += [f"{one}." for one in reasons(records)]
-    text += [f"Differs: {one}." for one in sorted(_surroundings(run, other))]
+    text += [f"{one}." for one in reasons(runs)]
+    was, now = (_surroundings(record) for record in runs.values())
+    text += [
+        f"Differs: {name}: {now[name]} (was {was[name]})."
+        for name in sorted(was.keys() & now.keys())
+        if None not in (was[name], now[name]) and was[name] != now[name]
+    ]
     text += notes(table)
-    display = display_differences(table)
+    display = {**differences(table), **_apart(parts, table)}
     return Comparison(table, display, text, _saved(table, display, text, folder, "compare"))
+
+
+def between(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per cell that two runs have, each a ``model``: the second less the first.
+
+    Cells are compared that have a score and the same requests in both; ``baseline_score`` is that
+    of the first run. Cells of equal samples are "same". ``p_all`` is corrected for all methods of a
+    task at one length (Holm); methods that are the same measurement in both runs count once.
+    """
+    before, after = (str(part["model"].iloc[0]) for part in (first, second))
+    rows = []
+    for _, samples in pd.concat([first, second], ignore_index=True).groupby("task", sort=False):
+        how = measure(samples.assign(scaling=samples["model"] + " " + samples["scaling"]))
+        for _, here in samples.groupby("length"):
+            cells = [cell for _, cell in here.groupby("scaling", sort=False) if _paired(cell)]
+            pairs = [  # the runs as two methods, whatever their frequencies
+                family(cell.assign(scaling=cell["model"], frequencies=cell["model"]), how)
+                for cell in cells
+            ]
+            firsts = [cell.drop_duplicates("model") for cell in cells]
+            signs = [tuple(one["frequencies"].fillna(one["scaling"])) for one in firsts]
+            corrected = holm_once(signs, [against(pair, before)[after]["p"] for pair in pairs])
+            for cell, pair, p in zip(cells, pairs, corrected, strict=True):
+                row = records(cell_scores(cell[cell["model"] == after]))[0]
+                row |= {"unit": how.units, "asked": pair.requested, "relative": how.relative}
+                row |= {"failed": len(pair.lost[after]), "baseline_score": pair.score(before).score}
+                row |= against(pair, before, {after: p})[after]
+                if row["paired"] and pair.shared[before] == pair.shared[after]:
+                    row["verdict"] = SAME
+                rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _paired(cell: pd.DataFrame) -> bool:
+    """Return whether both runs have a score of a cell, and of the same requests."""
+    parts = [part for _, part in cell.groupby("model")]
+    scored = all(part["score"].notna().any() for part in parts)
+    return len(parts) == 2 and scored and set(parts[0]["question"]) == set(parts[1]["question"])
+
+
+def _apart(parts: Sequence[pd.DataFrame], table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return a table of the cells that are not compared, or have other frequencies in each run."""
+    runs = {
+        str(part["model"].iloc[0]): dict(tuple(part.groupby(PLACE, sort=False))) for part in parts
+    }
+    places = dict.fromkeys(place for cells in runs.values() for place in cells)
+    compared, rows = set(table[PLACE].itertuples(index=False, name=None)), []
+    for place in places:
+        absent = [name for name, cells in runs.items() if place not in cells]
+        known = {name: cells[place] for name, cells in runs.items() if place in cells}
+        lost = [name for name, cell in known.items() if cell["score"].isna().all()]
+        signs = {cell["frequencies"].iloc[0] for cell in known.values()}
+        if absent:
+            status = f"not in {absent[0]}"
+        elif lost:
+            status = f"no score in {' and '.join(lost)}"
+        elif place not in compared:
+            status = "other requests"
+        elif len(signs) > 1:
+            status = "compared, with other frequencies under the same name"
+        else:
+            continue
+        rows.append((*place, status))
+    if not rows:
+        return {}
+    cells = pd.DataFrame(rows, columns=[*PLACE, "status"]).astype({"length": str})
+    lengths = cells.groupby(["task", "scaling", "status"], sort=False)["length"].agg(", ".join)
+    return {"Cells that differ": lengths.reset_index()}
 
 
 def _explained(parts: Sequence[pd.DataFrame], models: Sequence[Any]) -> Iterator[str]:
@@ -150,15 +218,9 @@ def _losses(part: pd.DataFrame) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _surroundings(run: Path, other: Path) -> Iterator[str]:
-    last = (machines(read_run(place)["sessions"][-1])[0] for place in (run, other))
-    was, now = (
-        {name: one.get(name) for name in SURROUNDINGS} | dict(one.get("versions") or {})
-        for one in last
-    )
-    for name in was.keys() & now.keys():
-        if None not in (was[name], now[name]) and was[name] != now[name]:
-            yield f"{name}: {now[name]} (was {was[name]})"
+def _surroundings(record: Mapping[str, Any]) -> dict[str, Any]:
+    last = machines(record["sessions"][-1])[0]
+    return {name: last.get(name) for name in SURROUNDINGS} | dict(last.get("versions") or {})
 
 
 def _saved(
@@ -168,40 +230,6 @@ def _saved(
         return []
     make_folder(folder)
     return save(table_files(table, display, text), folder / name)
-
-
-def _not_compared(
-    parts: Sequence[pd.DataFrame], names: Sequence[str], table: pd.DataFrame
-) -> Iterator[str]:
-    """Yield a sentence on the cells of only one run, without a score, or of other requests."""
-    first, second = (
-        {
-            place: (bool(rows["score"].notna().any()), rows["frequencies"].iloc[0])
-            for place, rows in part.groupby(PLACE, sort=False)
-        }
-        for part in parts
-    )
-    compared = dict.fromkeys(table[PLACE].itertuples(index=False, name=None))
-    both = [place for place in first if place in second]
-    groups = {
-        f"Only in {names[0]}": [place for place in first if place not in second],
-        f"Only in {names[1]}": [place for place in second if place not in first],
-        f"Without a score in {names[0]}": [place for place in both if not first[place][0]],
-        f"Without a score in {names[1]}": [place for place in both if not second[place][0]],
-        "Not compared, because the requests differ": [
-            p for p in both if first[p][0] and second[p][0] and p not in compared
-        ],
-        "Measured with other frequencies under the same name": [
-            place for place in compared if first[place][1] != second[place][1]
-        ],
-    }
-    for title, places in groups.items():
-        lengths: dict[tuple[str, str], list[str]] = {}
-        for task, scaling, length in places:
-            lengths.setdefault((task, scaling), []).append(str(length))
-        cells = [f"{', '.join(k)} at {', '.join(v)} tokens" for k, v in lengths.items()]
-        if cells:
-            yield f"{title}: {'; '.join(cells)}."
 
 
 def with_table(run: Path, tasks: Sequence[str], folder: Path | None, **options: Any) -> Comparison:

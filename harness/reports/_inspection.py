@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from textwrap import fill
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 from tabulate import tabulate
 
 from ropewalk.harness.errors import UserError
@@ -29,65 +32,43 @@ from ropewalk.harness.sweep.plan import distinct
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling.types import Rope, Rotation
 
-Change = Literal["unchanged", "in part", "in full", "beyond", "faster"]
 # Two float32 frequencies that differ by less, relatively, are one: an exponent that is rounded to
 # eps moves base ** exponent by ln(base) times that, and float32 holds no base above its maximum.
 FLOAT32 = torch.finfo(torch.float32)
 ROUNDING = math.log(FLOAT32.max) * FLOAT32.eps  # about 1e-5
 SHOWN = 5  # layers, from the first to the last, of a method that gives each its own
 CONTENTS = 64  # random contents of a score curve
-KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")
+KINDS = ("unchanged", "in part", "in full", "beyond", "faster")
 DISTANCES = 400  # at most, of a curve
-
-
-@dataclass(frozen=True)
-class Channel:
-    """One channel pair, read at one length.
-
-    Attributes:
-        turns: turns in the trained window, unscaled.
-        wavelength_unscaled, wavelength: tokens per turn; None for a pair that is not rotated.
-        ratio: the frequency divided by the unscaled one.
-        change: the ratio compared with the stretch, max(1, length / trained_length); ``beyond``
-            means slowed by more than the stretch.
-        unseen: whether the pair meets angles that it never had in training.
-    """
-
-    pair: int
-    turns: float
-    wavelength_unscaled: float
-    wavelength: float | None
-    ratio: float
-    change: Change
-    unseen: bool
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One method at one length."""
-
-    scaling: str
-    length: int
-    rotation: Rotation
-    channels: tuple[Channel, ...]
-
-    JSON = ("scaling", "length", "attention_factor", "channels")
-
-    @property
-    def attention_factor(self) -> float:
-        """Return the factor of cos and sin; of bands that of the last query."""
-        return self.rotation.last.attention_factor
+MEANING = (
+    "Channel pairs unchanged, interpolated in part or in full (by the stretch), slowed beyond it, "
+    "or made faster; unseen: those (0 the fastest) that meet angles not seen in training; longest "
+    "wave: tokens in a turn of the slowest."
+)
+Reading = tuple[str, int, Rotation]  # a method's name, a length, and what the method is there
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """A model's rotary geometry, notes on it, every method at every length, and written files."""
+    """A model's rotary geometry, and what methods do to it.
+
+    Attributes:
+        model: its name.
+        rope: its rotary embedding.
+        notes: sentences on the model and the methods.
+        readings: every method at every length.
+        channels: one row per method, length and channel pair; see ``channels``.
+        files: what was written.
+    """
 
     model: str
     rope: Rope
-    notes: tuple[str, ...]
-    readings: tuple[Reading, ...]
-    files: tuple[Path, ...] = ()
+    notes: Sequence[str]
+    readings: Sequence[Reading]
+    channels: pd.DataFrame
+    files: Sequence[Path] = ()
+
+    JSON = ("model", "rope", "notes", "channels", "files")
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -97,51 +78,41 @@ def _lines(inspection: Inspection) -> Iterator[str]:
     """Yield the geometry, one row per scaling and length, and the reach of moved positions."""
     rope = inspection.rope
     turns = rope.turns().tolist()
-    slow = sum(turn < 1 for turn in turns)
     yield (
         f"{inspection.model}: trained window {rope.trained_length:,} tokens, base {rope.base:g}, "
         f"{len(turns)} channel pairs of {turns[0]:,.1f} to {turns[-1]:.2g} turns in the window, "
-        f"{slow} of less than one"
+        f"{sum(turn < 1 for turn in turns)} of less than one"
     )
     yield from inspection.notes
-    seen = {channel.change for reading in inspection.readings for channel in reading.channels}
-    kinds = KINDS[:3] + tuple(kind for kind in KINDS[3:] if kind in seen)
-    heads = ["length", "att.\nfactor", *(kind.replace("in ", "in\n") for kind in kinds)]
-    heads = ["scaling", *heads, "unseen", "longest\nwave"]
-    rows = [_row(reading, rope, kinds) for reading in inspection.readings]
+    kinds = [kind for kind in KINDS if (inspection.channels["change"] == kind).any()]
+    counts = [kind.replace(" ", "\n") for kind in kinds]
+    heads = ["scaling", "length", "att.\nfactor", *counts, "unseen", "longest\nwave"]
+    rows = []
+    for _, pairs in inspection.channels.groupby(["scaling", "length"], sort=False):
+        scaling, length, factor = pairs[["scaling", "length", "attention_factor"]].iloc[0]
+        unseen = pairs["pair"][pairs["unseen"]].tolist()
+        adjacent = unseen and unseen[-1] - unseen[0] == len(unseen) - 1
+        rows.append([
+            scaling, f"{length} ({length / rope.trained_length:.3g}x)",
+            f"{factor:.4g}",
+            *((pairs["change"] == kind).sum() for kind in kinds),
+            f"{len(unseen)} ({unseen[0]}–{unseen[-1]})" if adjacent else len(unseen),
+            f"{pairs['wavelength'].fillna(math.inf).max():,.0f}".replace("inf", "∞"),
+        ])  # fmt: skip
     align = ["left", *["right"] * (len(heads) - 1)]
     yield tabulate(rows, heads, "simple", colalign=align, disable_numparse=True)
-    yield (
-        "Channel pairs unchanged, interpolated in part or in full (by the stretch)"
-        f"{', slowed beyond it' * ('beyond' in kinds)}{', made faster' * ('faster' in kinds)}; "
-        "unseen: those (0 the fastest) that meet angles not seen in training; longest wave: "
-        "tokens in a turn of the slowest."
-    )
-    moved = {r.scaling: r for r in inspection.readings if r.rotation.moves_positions}
-    for scaling, reading in moved.items():
-        bands = reading.rotation.as_bands(reading.length)
-        share = bands.pairs / (reading.length * (reading.length + 1) / 2)
+    yield MEANING
+    moved = {scaling: (length, rotation) for scaling, length, rotation in inspection.readings
+             if rotation.moves_positions}  # fmt: skip
+    for scaling, (length, rotation) in moved.items():
+        bands = rotation.as_bands(length)
+        share = bands.pairs / (length * (length + 1) / 2)
         rest = f"; {100 * (1 - share):.0f} % of the pairs are not attended to" if share < 1 else ""
         yield (
-            f"{scaling} at {reading.length:,} tokens: relative positions up to "
-            f"{bands.reach:,.6g} of {reading.length - 1:,}{rest}."
+            f"{scaling} at {length:,} tokens: relative positions up to {bands.reach:,.6g} of "
+            f"{length - 1:,}{rest}."
         )
     yield from map(str, inspection.files)
-
-
-def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
-    changes = [channel.change for channel in reading.channels]
-    waves = [channel.wavelength or math.inf for channel in reading.channels]  # an unrotated pair: ∞
-    unseen = [channel.pair for channel in reading.channels if channel.unseen]
-    neighbours = unseen and unseen[-1] - unseen[0] == len(unseen) - 1
-    return [
-        reading.scaling,
-        f"{reading.length} ({reading.length / rope.trained_length:.3g}x)",
-        f"{reading.attention_factor:.4g}",
-        *(str(changes.count(kind)) for kind in kinds),
-        f"{len(unseen)} ({unseen[0]}–{unseen[-1]})" if neighbours else str(len(unseen)),
-        f"{max(waves):,.0f}".replace("inf", "∞"),
-    ]
 
 
 def inspect(spec: Spec, out: Path | None = None) -> Inspection:
@@ -159,14 +130,15 @@ def inspect(spec: Spec, out: Path | None = None) -> Inspection:
     if out and max(lengths) < 2:
         raise UserError("figures over distance need a --length of 2 tokens or more.")
     readings = [
-        Reading(label, length, part, channels(rope, part, length))
+        (name, length, part)
         for method in methods
         for length in lengths
-        for label, part in _parts(method.label, resolve(method, rope, length))
+        for name, part in _parts(method.label, resolve(method, rope, length))
     ]
     lines = notes(model, config, methods, rope, trust_remote_code=trusted)
-    result = Inspection(model, rope, tuple(lines), tuple(readings))
-    return replace(result, files=tuple(write(result, out))) if out else result
+    pairs = _of_each(model, rope, readings, partial(channels, rope))
+    result = Inspection(model, rope, lines, readings, pairs)
+    return replace(result, files=write(result, out)) if out else result
 
 
 def _parts(label: str, rotation: Rotation) -> list[tuple[str, Rotation]]:
@@ -177,86 +149,80 @@ def _parts(label: str, rotation: Rotation) -> list[tuple[str, Rotation]]:
     return [(f"{label} in layer {at + 1}", layers[at]) for at in sorted(places)]
 
 
-def channels(rope: Rope, rotation: Rotation, length: int) -> tuple[Channel, ...]:
+def _of_each(
+    model: str,
+    rope: Rope,
+    readings: Sequence[Reading],
+    columns: Callable[[Rotation, int], dict[str, Any]],
+) -> pd.DataFrame:
+    """Return a table of columns that are computed of every reading."""
+    frames = [
+        pd.DataFrame({
+            "model": model, "trained_length": rope.trained_length, "scaling": scaling,
+            "length": length, "stretch": rope.stretch(length),
+            "frequencies": rotation.fingerprint,
+            "attention_factor": rotation.last.attention_factor,  # of bands that of the last query
+            **columns(rotation, length),
+        })
+        for scaling, length, rotation in readings
+    ]  # fmt: skip
+    return pd.concat(frames, ignore_index=True)
+
+
+def channels(rope: Rope, rotation: Rotation, length: int) -> dict[str, Any]:
     """Return every channel pair, fastest first; of bands as the last query meets its farthest key.
 
-    A pair that turned fully in training saw every angle. One that did not has unseen angles where
-    its largest, over all bands, exceeds that of the trained window.
+    - ``turns`` are those in the trained window, unscaled, and ``wavelength`` and
+      ``wavelength_unscaled`` tokens per turn, NaN for a pair that is not rotated.
+    - ``ratio`` is the frequency divided by the unscaled one, and ``change`` compares it with the
+      stretch: ``beyond`` is slowed by more.
+    - ``unseen`` pairs meet angles that they never had in training. A pair that turned fully in
+      training saw every angle. One that did not has unseen angles where its largest, over all
+      bands, exceeds that of the trained window.
     """
-    frequencies, largest = rotation.farthest.inv_freq, rotation.largest_angles(length)
-    rows = zip(rope.inv_freq().tolist(), frequencies.tolist(), largest.tolist(), strict=True)
-    pairs = []
-    for pair, (plain, new, angle) in enumerate(rows):
-        trained, ratio = rope.trained_length * plain, new / plain  # radians
-        turns, slowed = trained / (2 * math.pi), ratio * rope.stretch(length)
-        change: Change = "beyond"
-        if ratio > 1 + ROUNDING:
-            change = "faster"
-        elif ratio >= 1 - ROUNDING:
-            change = "unchanged"
-        elif slowed >= 1 - ROUNDING:
-            change = "in part" if slowed > 1 + ROUNDING else "in full"
-        waves = 2 * math.pi / plain, 2 * math.pi / new if new else None
-        unseen = turns < 1 and angle > trained * (1 + ROUNDING)
-        pairs.append(Channel(pair, turns, *waves, ratio, change, unseen))
-    return tuple(pairs)
+    frequencies = rope.inv_freq(), rotation.farthest.inv_freq, rotation.largest_angles(length)
+    plain, new, largest = (part.double().numpy() for part in frequencies)
+    trained, ratio = rope.trained_length * plain, new / plain  # radians
+    turns, slowed = trained / (2 * math.pi), ratio * rope.stretch(length)
+    change = np.select(
+        [
+            ratio > 1 + ROUNDING,
+            ratio >= 1 - ROUNDING,
+            slowed > 1 + ROUNDING,
+            slowed >= 1 - ROUNDING,
+        ],
+        ["faster", "unchanged", "in part", "in full"],
+        "beyond",
+    )
+    return {
+        "pair": np.arange(len(plain)), "turns": turns, "wavelength_unscaled": 2 * math.pi / plain,
+        "wavelength": np.divide(2 * math.pi, new, out=np.full_like(new, np.nan), where=new != 0),
+        "ratio": ratio, "change": change,
+        "unseen": (turns < 1) & (largest > trained * (1 + ROUNDING)),
+    }  # fmt: skip
 
 
-def score_frame(inspection: Inspection) -> pd.DataFrame:
+def scores(inspection: Inspection) -> pd.DataFrame:
     """Return one row per scaling, length and distance to the last query.
 
     ``mean``, ``low`` and ``high`` are the attention scores of a query with a key of the same
     content: the mean and the 5 % and 95 % quantiles over random contents, divided by
     sqrt(head_dim). They are NaN at a distance that the query does not attend to.
     """
-    frames = []
-    for reading in inspection.readings:
-        even = np.geomspace(1, reading.length, DISTANCES).astype(int) - 1
+
+    def curve(rotation: Rotation, length: int) -> dict[str, Any]:
+        even = np.geomspace(1, length, DISTANCES).astype(int) - 1
         distance = torch.from_numpy(np.unique(even))
-        angles = reading.rotation.angles(distance)
+        angles = rotation.angles(distance)
         pairs = angles.shape[1]
         draw = torch.Generator().manual_seed(0)
         normal = torch.randn(CONTENTS, pairs, 2, dtype=torch.float64, generator=draw)
-        factor = reading.rotation.strength / (2 * pairs) ** 0.5
-        scores = factor * normal.square().sum(-1) @ angles.cos().mT
-        low, high = (scores.quantile(share, 0).numpy() for share in (0.05, 0.95))
-        curve = {"distance": distance, "mean": scores.mean(0).numpy(), "low": low, "high": high}
-        frames.append(pd.DataFrame({**_head(inspection, reading), **curve}))
-    return pd.concat(frames, ignore_index=True)
+        factor = rotation.strength / (2 * pairs) ** 0.5
+        every = factor * normal.square().sum(-1) @ angles.cos().mT
+        low, high = (every.quantile(share, 0).numpy() for share in (0.05, 0.95))
+        return {"distance": distance, "mean": every.mean(0).numpy(), "low": low, "high": high}
 
-
-def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
-    return {
-        "model": inspection.model,
-        "trained_length": inspection.rope.trained_length,
-        "scaling": reading.scaling,
-        "length": reading.length,
-        "stretch": inspection.rope.stretch(reading.length),
-        "frequencies": reading.rotation.fingerprint,
-        "attention_factor": reading.attention_factor,
-    }
-
-
-def write(inspection: Inspection, folder: Path) -> list[Path]:
-    """Write the tables as CSV and the figures as PNG, SVG and PDF; return the files."""
-    make_folder(folder)
-    pairs = pd.DataFrame(
-        {**_head(inspection, reading), **asdict(channel)}
-        for reading in inspection.readings
-        for channel in reading.channels
-    )
-    scores = score_frame(inspection)
-    files = save({"csv": csv(pairs).encode()}, folder / "channels")
-    files += save({"csv": csv(scores).encode()}, folder / "scores")
-    octave = (6 * np.log2(scores["distance"].where(scores["distance"] > 0))).round()
-    columns = ["model", "trained_length", "length", "scaling", "frequencies", octave.rename("bin")]
-    curves = scores.groupby(columns, sort=False)[["distance", "mean", "low", "high"]].mean()
-    with style.drawing():
-        figure = _drawn(pairs, "pair", "wavelength", WAVE_NOTE)
-        files += save(figure_files(figure), folder / "wavelengths")
-        figure = _drawn(curves.reset_index(), "distance", "mean", SCORE_NOTE)
-        files += save(figure_files(figure), folder / "scores")
-    return files
+    return _of_each(inspection.model, inspection.rope, inspection.readings, curve)
 
 
 WAVE_NOTE = (
@@ -270,36 +236,45 @@ SCORE_NOTE = (
 )
 
 
+@style.styled
+def write(inspection: Inspection, folder: Path) -> list[Path]:
+    """Write the tables as CSV and the figures as PNG; return the files."""
+    make_folder(folder)
+    curves = scores(inspection)
+    files = save({"csv": csv(inspection.channels).encode()}, folder / "channels")
+    files += save({"csv": csv(curves).encode()}, folder / "scores")
+    octave = (6 * np.log2(curves["distance"].where(curves["distance"] > 0))).round()
+    columns = ["model", "trained_length", "length", "scaling", "frequencies", octave.rename("bin")]
+    means = curves.groupby(columns, sort=False)[["distance", "mean", "low", "high"]].mean()
+    figure = _drawn(inspection.channels, "pair", "wavelength", WAVE_NOTE)
+    files += save(figure_files(figure), folder / "wavelengths")
+    figure = _drawn(means.reset_index(), "distance", "mean", SCORE_NOTE)
+    return files + save(figure_files(figure), folder / "scores")
+
+
 def _drawn(frame: pd.DataFrame, x: str, y: str, note: str) -> Figure:
     known = style.methods(frame)
-    groups = list(known.drawn(frame).groupby("length"))
-    columns = style.columns_for(len(groups))
-    figure, panels, room = style.sheet(len(groups), columns, 2.6)
-    dotted: dict[str, Any] = {"color": style.GREY, "linewidth": 0.8, "linestyle": ":", "zorder": 1}
+    groups = known.drawn(frame).groupby("length")
+    figure, panels, letters = style.sheet(len(groups), 2.6)
     for axes, (_, rows) in zip(panels, groups, strict=True):
-        first, last = rows.iloc[0], rows[x].max()
-        window = int(first["trained_length"])
+        first = rows.iloc[0]
+        length, window = int(first["length"]), int(first["trained_length"])
         if x == "pair":
             axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-            axes.minorticks_off()
-            axes.axhline(window, **dotted)
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+            axes.axhline(window, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
             axes.set(xlabel="Channel pair i, fastest first", ylabel="Wavelength (tokens)")
         else:
-            axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_formatter(lambda value, _: style.length_label(int(value)))
-            axes.axvspan(1, min(window, last), color="0.94", linewidth=0, zorder=0)
-            axes.axvline(window, **dotted)
+            style.length_axis(axes, style.halves(length), window, first=1)
             axes.set(xlabel="Distance (tokens)", ylabel="Attention score")
         for scaling, part in rows.groupby("scaling", sort=False):
-            look = known.look[str(scaling)]
-            if "low" in part and look != style.REST:
+            color = known.look[str(scaling)].color
+            if x == "distance" and known.look[str(scaling)] != style.REST:
                 axes.fill_between(
-                    part[x], part["low"], part["high"], color=look.color, alpha=0.08, linewidth=0
+                    part[x], part["low"], part["high"], color=color, alpha=0.08, linewidth=0
                 )
-            known.plot(axes, part[[x, y]], str(scaling))
-        length = int(first["length"])
-        title = f"{first['model']}, {style.length_label(length)} tokens ({length / window:.3g}×)"
-        axes.set_title(style.folded(title, room))
-    known.finish(figure, panels, note)
+            known.plot(axes, part[x], part[y], str(scaling))
+        at = f"{style.length_label(length)} tokens ({length / window:.3g}×)"
+        axes.set_title(fill(f"{first['model']}, {at}", letters))
+    known.finish(figure, note)
     return figure

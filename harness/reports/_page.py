@@ -1,28 +1,43 @@
-"""One static HTML file for a run: the answer, the figures, the tables, and how it was measured."""
+"""What a reader gets of a run: a text in Markdown, one static HTML file, and a model card."""
 
 from __future__ import annotations
 
 import base64
 import io
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.reports import answer, curves, position, retrieval, verdict
+from ropewalk.harness.reports import cells as cells_report
 from ropewalk.harness.reports._style import drawing
-from ropewalk.harness.reports._text import without_missing
-from ropewalk.harness.reports._write import Written, notes, sections
-from ropewalk.harness.reports.cells import cells
-from ropewalk.harness.runs.provenance import documents, facts
-from ropewalk.harness.stats.cells import records
+from ropewalk.harness.reports._text import (
+    across,
+    headed,
+    markdown,
+    markdown_sentence,
+    markdown_text,
+    without_missing,
+)
+from ropewalk.harness.reports._text import (
+    page as markdown_page,
+)
+from ropewalk.harness.reports.cells import cells, differences, scores
+from ropewalk.harness.runs.provenance import Run, command, documents, facts
+from ropewalk.harness.stats.cells import cell_scores, records
+
+if TYPE_CHECKING:
+    from ropewalk.harness.reports._write import Written
 
 FIGURES: dict[str, Callable[[pd.DataFrame], Figure]] = {
     "How much worse than the best": answer.make,
@@ -33,14 +48,42 @@ FIGURES: dict[str, Callable[[pd.DataFrame], Figure]] = {
 # Text stays text, which is a third of the size; Verdana has the widths of DejaVu Sans.
 FONT: Any = {"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans", "Verdana"]}
 MOST_ROWS = 200  # of one table on the page; the files beside it have them all
+ARGUMENTS = ("scaling", "length", "low", "high", "n", "status")  # of a score in a card
+
+
+def sections(frame: pd.DataFrame, table: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
+    """Return the tables for people of a table of cells, by section and title."""
+    known, baselines = table["compared"].notna().any(), table["baseline"].dropna().unique()
+    every = {
+        "Answer": verdict.display(verdict.verdicts(table)) if known else {},
+        "Scores": headed(scores(table), frame),
+        f"Differences from {' and '.join(baselines)}": headed(differences(table), frame),
+    }
+    return {title: tables for title, tables in every.items() if tables}
+
+
+def notes(table: pd.DataFrame) -> list[str]:
+    """Return what the numbers and marks of the sections mean."""
+    return [*verdict.notes(table), *cells_report.notes(table)]
+
+
+def report_text(
+    frame: pd.DataFrame, table: pd.DataFrame, figures: Mapping[str, Figure], note: str = ""
+) -> str:
+    """Return the page in Markdown: the answer, the scores, the differences, and how to read it."""
+    texts = [f"# {markdown_text(', '.join(table['model'].unique()))}", f"**{note}**" * bool(note)]
+    for title, shown in sections(frame, table).items():
+        texts.append(f"## {markdown_text(title)}")
+        for name, part in shown.items():
+            texts += [f"### {markdown_text(name)}" * (len(shown) > 1), markdown(part)]
+    for name, figure in figures.items():
+        texts += [f"![{name}]({name}.png)", str(figure.get_label())]
+    texts += ["## How to read this", "\n".join(f"- {markdown_text(text)}" for text in notes(table))]
+    return "\n\n".join(filter(None, texts)) + "\n"
 
 
 def write_page(
-    file: Path,
-    frame: pd.DataFrame,
-    runs: Collection[Mapping[str, Any]],
-    written: Written,
-    note: str = "",
+    file: Path, frame: pd.DataFrame, runs: Sequence[Run], written: Written, note: str = ""
 ) -> None:
     """Write the page of a frame, with the reports that were made of it and the runs' records."""
     html = page(frame, runs, written, note)
@@ -49,9 +92,7 @@ def write_page(
         new.write(html.encode())
 
 
-def page(
-    frame: pd.DataFrame, runs: Collection[Mapping[str, Any]], written: Written, note: str = ""
-) -> str:
+def page(frame: pd.DataFrame, runs: Sequence[Run], written: Written, note: str = "") -> str:
     """Return the HTML of a frame's page; the template escapes every text of a record."""
     table = cells(frame)
     _, answers = verdict.summary(table)
@@ -67,7 +108,7 @@ def page(
         note=note,
         command=next(_exports(table, runs), ""),
         figures=list(_figures(frame)),
-        sections=[(title, _html(of)) for title, of in sections(frame, table).items() if of],
+        sections=[(title, _html(tables)) for title, tables in sections(frame, table).items()],
         notes=notes(table),
         reports=[
             (name, report.about, _html(report.display or {name: report.table}), report.notes)
@@ -80,16 +121,12 @@ def page(
 
 
 def _html(tables: Mapping[str, pd.DataFrame]) -> list[tuple[str, Markup]]:
-    return [
-        (
-            title,
-            Markup(without_missing(table.head(MOST_ROWS)).to_html(index=False, border=0)),
-        )
-        for title, table in tables.items()
-    ]  # pandas escapes the texts
+    """Return tables as HTML, whose texts pandas escapes."""
+    shown = {title: without_missing(table.head(MOST_ROWS)) for title, table in tables.items()}
+    return [(title, Markup(table.to_html(index=False, border=0))) for title, table in shown.items()]
 
 
-def _exports(table: pd.DataFrame, runs: Collection[Mapping[str, Any]]) -> Iterator[str]:
+def _exports(table: pd.DataFrame, runs: Sequence[Run]) -> Iterator[str]:
     """Yield the command that writes the method to use at the longest length for a server."""
     used = table[table["use"].fillna(value=False)].sort_values("length", ascending=False)
     for row in records(used):
@@ -112,3 +149,50 @@ def _figures(frame: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
             figure.savefig(content, format="svg", metadata={"Date": None})
         source = f"data:image/svg+xml;base64,{base64.b64encode(content.getvalue()).decode()}"
         yield title, source, str(figure.get_label())
+
+
+def write_card(
+    file: Path, frame: pd.DataFrame, runs: Sequence[Run], written: Written, note: str
+) -> None:
+    """Write a section for a model's README beside the reports; raise UserError for two models."""
+    names = {run["model"]["name"] for run in runs}
+    if len(names) > 1:
+        raise UserError(f"--card is about one model; these runs have {', '.join(sorted(names))}.")
+    table = cell_scores(frame)
+    results = [_result(row, frame, runs) for row in records(table) if row["score"] is not None]
+    metadata = ModelCardData(model_name=names.pop(), eval_results=results, tags=["long-context"])
+    known = {name: map(markdown_sentence, lines) for name, lines in facts(runs)}
+    known.pop("the command", None)
+    drawn = any(file.name == "curves.png" for file in written.files)
+    answers = verdict.sentences(written.cells)
+    parts = [
+        f"---\n{metadata.to_yaml()}\n---\n\n## Beyond the trained window",
+        *map(markdown_sentence, [*answers, note]),
+        "![Scores against length](curves.png)" * drawn,
+        "The 95 % interval over documents or trials is in brackets.",
+        markdown_page([(across(table), [])]),
+        "### How it was measured",
+        "\n".join(f"- {name}: {'; '.join(lines)}" for name, lines in known.items()),
+        markdown(documents(runs)),
+        *(f"```bash\n{words}\n```" for words in map(command, runs) if words),
+    ]
+    with replacing(file) as new:
+        new.write("\n\n".join(part.strip("\n") for part in filter(None, parts)).encode() + b"\n")
+
+
+def _result(row: Mapping[str, Any], frame: pd.DataFrame, runs: Sequence[Run]) -> EvalResult:
+    """Return a score as an entry of ``model-index``, whose arguments hold its interval and n."""
+    task, given = row["task"], runs[0]["documents"]["given"]
+    named = given.get(task, given.get(task.partition(":")[0])) if isinstance(given, dict) else given
+    read = {document["name"] for run in runs for document in run["documents"]["read"]}
+    reads = not read.isdisjoint(frame.loc[frame["task"] == task, "unit"])  # else its text is made
+    return EvalResult(
+        task_type="text-generation",
+        task_name=task,
+        dataset_type=named if reads else task.partition(":")[0],
+        dataset_name=named if reads else task,
+        metric_type=row["metric"],
+        metric_name=f"{row['metric']}, {row['scaling']} at {row['length']} tokens",
+        metric_value=row["score"],
+        metric_args={key: row[key] for key in ARGUMENTS if row[key] is not None},
+    )

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from textwrap import TextWrapper
-from typing import Any, Literal, ParamSpec, TypeVar
+from textwrap import fill
+from typing import Any, ParamSpec, TypeVar
 
 import matplotlib.style
 import pandas as pd
@@ -22,7 +21,7 @@ from matplotlib import rc_context, rcdefaults, rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ropewalk.harness.stats.cells import coinciding, once, ranked
 
@@ -33,7 +32,7 @@ SIZE = 8.0  # points; tick labels and notes one less
 LETTER = 0.58 * SIZE / 72  # inches: the mean width of a letter in DejaVu Sans
 GREY = "0.4"
 FRACTIONS = {0.25: "¼", 0.5: "½", 0.75: "¾"}  # of the window, short enough for a tick
-MOST_PANELS = 12  # that can be read on a page
+MOST_TICKS = 6  # lengths that are named on the axis of a panel
 # Okabe and Ito, less yellow (too light for a line) and black (which is ``none``), and six more that
 # stay as far from each other and from these under deuteranopia and protanopia.
 COLOURS = (
@@ -47,7 +46,7 @@ USUAL = (
     "dynamic_ntk", "string", "native", "longrope",
 )  # fmt: skip
 FEW = 8  # of more methods than colours these many, the best, are coloured
-LONGEST = 40  # letters of a method's name in a figure
+LONGEST = 40  # letters in a line of a legend
 PARTS = ["model", "task", "scaling", "length", "frequencies", "metric", "score"]
 RULE = " In colour: the {} methods of the best mean rank at the longest length; grey: the other {}."
 SETTINGS: dict[str, Any] = {
@@ -105,59 +104,27 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
     return inside
 
 
-def paper_width() -> float:
-    """Return the width in inches of what is drawn for."""
-    return float(rcParams["figure.figsize"][0])
+def sheet(panels: int, height: float, most: int = 3) -> tuple[Figure, list[Axes], int]:
+    """Return a figure with a grid of panels so many inches high, and the letters of a panel's line.
 
-
-def sheet(panels: int, columns: int, height: float) -> tuple[Figure, list[Axes], float]:
-    """Return a figure with a grid of panels ``height`` inches high, and the width of each."""
-    rows, width = math.ceil(panels / columns), paper_width()
+    At most so many panels are side by side, in a column of a paper one.
+    """
+    width = float(rcParams["figure.figsize"][0])
+    columns = 1 if width < PAGE else min(most, 2 if panels == 4 else panels)
+    rows = math.ceil(panels / columns)
     if columns == 1 and width == PAGE:
         width = 0.65 * PAGE
     figure = Figure(figsize=(width, rows * height))
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for spare in axes[panels:]:
         spare.remove()
-    return figure, axes[:panels], width / columns - 0.65
-
-
-def columns_for(panels: int, most: int = 3) -> int:
-    """Return how many panels are side by side: in a column of a paper one."""
-    if paper_width() < PAGE:
-        return 1
-    return min(most, 2 if panels == 4 else panels)
-
-
-def shown_part(groups: Sequence[T], what: str, most: int = MOST_PANELS) -> tuple[list[T], str]:
-    """Return as many as one figure can show, and in a sentence what it leaves out."""
-    left = len(groups) - most
-    text = f" {left} of {len(groups)} {what} are left out here; the tables have all." * (left > 0)
-    return list(groups[:most]), text
+    return figure, axes[:panels], int((width / columns - 0.65) / LETTER)
 
 
 def span(numbers: Iterable[int]) -> str:
     """Return "20", or "18 to 20" for the least and the most of several."""
     known = {*numbers}
     return " to ".join(map(str, sorted({min(known), max(known)})))
-
-
-def folded(text: str, inches: float) -> str:
-    """Break a text into lines of this width; specs where their options begin, not inside a name."""
-    wrapper = TextWrapper(max(12, int(inches / LETTER)), break_on_hyphens=False)
-    wrapper.wordsep_simple_re = re.compile(r"(\s+|(?<=[:,+])(?!\d))")
-    return wrapper.fill(text)
-
-
-def thinned(labels: Sequence[str], inches: Sequence[float]) -> list[str]:
-    """Blank the tick labels that would touch the next one; ``inches`` are their rising places."""
-    kept, edge = list[str](), math.inf
-    for label, place in zip(reversed(labels), reversed(inches), strict=True):
-        half = 0.55 * LETTER * max(map(len, label.split("\n"))) + 0.01
-        fits = place + half <= edge
-        kept.append(label if fits else "")
-        edge = place - half if fits else edge
-    return kept[::-1]
 
 
 def length_label(length: int) -> str:
@@ -173,31 +140,24 @@ def tick_label(length: int, trained_length: int) -> str:
     return f"{length_label(length)}\n{FRACTIONS.get(ratio) or f'{ratio:.3g}'}×"
 
 
-def log_axis(axes: Axes, axis: Literal["x", "y"], low: float, high: float) -> None:
-    """Make an axis logarithmic, with plain numbers at steps that suit its range."""
-    axes.set(**{f"{axis}scale": "log"})
-    drawn, ratio = axes.xaxis if axis == "x" else axes.yaxis, high / low
-    subs = (1, 1.5, 2, 3, 4, 5, 7) if ratio < 30 else (1, 2, 5) if ratio < 1000 else (1,)
-    drawn.set_major_locator(MaxNLocator(5) if ratio < 4 else LogLocator(subs=subs, numticks=9))
-    drawn.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
-    drawn.set_minor_locator(NullLocator())
+def halves(length: int) -> list[int]:
+    """Return a length and its halves, the ticks of an axis of positions."""
+    return [length >> power for power in reversed(range(MOST_TICKS))]
 
 
-def _number(value: float) -> str:
-    """Return "0.5", "20,000", from a million on "2e6"."""
-    return f"{value:,.10g}" if value < 1e6 else f"{value:g}".replace("e+0", "e").replace("e+", "e")
-
-
-def shade_window(axes: Axes, trained_length: int, above: float = 2) -> None:
-    """Shade the lengths of pretraining and name their end, ``above`` points over the panel."""
-    low, high = axes.get_xlim()
-    axes.axvspan(low, trained_length, color="0.94", linewidth=0, zorder=0)
+def length_axis(
+    axes: Axes, lengths: Sequence[int], trained_length: int, first: float = math.inf
+) -> None:
+    """Make an axis logarithmic, with ticks at lengths and the lengths of pretraining shaded."""
+    low, high = min(*lengths, trained_length, first), max(*lengths, trained_length)
+    pad = max(1.1, (high / low) ** 0.05)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(low / pad, high * pad)
+    axes.xaxis.set_major_locator(FixedLocator(lengths, nbins=MOST_TICKS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: tick_label(round(x), trained_length)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.axvspan(low / pad, trained_length, color="0.94", linewidth=0, zorder=0)
     axes.axvline(trained_length, color=GREY, linewidth=0.8, linestyle=":", zorder=1)
-    side = "left" if trained_length**2 < low * high else "right"
-    axes.annotate(
-        "trained length", (trained_length, 1), (0, above), xycoords=axes.get_xaxis_transform(),
-        textcoords="offset points", ha=side, color=GREY, fontsize=SIZE - 1,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -232,42 +192,34 @@ class Methods:
         kept = table[table["scaling"].isin(list(self.names))]
         return kept.assign(scaling=kept["scaling"].map(self.names))
 
-    def plot(self, axes: Axes, points: pd.DataFrame, name: str, marks: int = 8) -> None:
-        """Draw a line of many points, x and y, with about so many marks, each line's elsewhere."""
-        look, every = self.look[name], max(1, len(points) // marks)
+    def plot(self, axes: Axes, x: pd.Series[float], y: pd.Series[float], name: str) -> None:
+        """Draw a line of many points with about eight marks, each line's elsewhere."""
+        look, every = self.look[name], max(1, len(x) // 8)
         first = list(self.look).index(name) * every // len(self.look)
         axes.plot(
-            points.iloc[:, 0], points.iloc[:, 1], label=name, color=look.color, markersize=3.6,
-            linestyle=look.linestyle, linewidth=look.width - 0.1, marker=look.marker,
-            markeredgecolor="white", markeredgewidth=0.5, markevery=(first, every),
-            zorder=1.5 + look.width,
+            x, y, label=name, color=look.color, linestyle=look.linestyle, linewidth=look.width,
+            marker=look.marker, markersize=3.6, markeredgecolor="white", markeredgewidth=0.5,
+            markevery=(first, every), zorder=1.5 + look.width,
         )  # fmt: skip
 
-    def finish(
-        self, figure: Figure, panels: Sequence[Axes], caption: str, *, legend: bool = True
-    ) -> None:
+    def finish(self, figure: Figure, caption: str) -> None:
         """Caption a figure, and make it higher by a legend of the methods under the panels.
 
         The caption is the figure's label, which is written beside it and not into it.
         """
-        lines = {str(line.get_label()): line for axes in panels for line in axes.get_lines()}
+        lines = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()}
         shown = [name for name in self.look if name in lines]
-        drawn = {name: lines[name] for name in shown if self.look[name] != REST}
+        drawn = {fill(name, LONGEST): lines[name] for name in shown if self.look[name] != REST}
         if others := len(shown) - len(drawn):
-            caption += RULE.format(sum(self.look[name] != PLAIN for name in drawn), others)
+            coloured = sum(self.look[name] not in (PLAIN, REST) for name in shown)
+            caption += RULE.format(coloured, others)
             drawn[f"{others} others"] = Line2D([], [], color=REST.color, linewidth=REST.width)
         figure.set_label(caption)
-        if legend and drawn:
-            width, height = figure.get_size_inches()
-            columns = max(1, int(width / (max(map(len, drawn)) * LETTER + 0.6)))
-            rows = math.ceil(len(drawn) / columns)
-            figure.set_size_inches(width, height + 0.17 * rows + 0.1)
-            figure.legend(
-                drawn.values(),
-                drawn,
-                loc="outside lower center",
-                ncols=math.ceil(len(drawn) / rows),
-            )
+        width, height = figure.get_size_inches()
+        longest = max(len(line) for name in drawn for line in name.split("\n"))
+        columns = max(1, int(width / (longest * LETTER + 0.6)))
+        figure.set_size_inches(width, height + 0.17 * math.ceil(len(drawn) / columns) + 0.1)
+        figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=columns)
 
 
 @once
@@ -275,24 +227,17 @@ def methods(frame: pd.DataFrame) -> Methods:
     """Give every method of a run its name and look; the frame is that of all the run's samples."""
     known = frame[frame.columns.intersection(PARTS)].drop_duplicates(ignore_index=True)
     kept = coinciding(known)
-    labels = dict(zip(known.loc[kept.index, "scaling"], kept["scaling"], strict=True))
-    names: dict[str, str] = {}
-    for scaling, label in labels.items():
-        short = label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
-        same = sum(name.partition(" (")[0] == short for name in names.values())
-        names[scaling] = f"{short} ({same + 1})" if same else short
+    names = dict(zip(known.loc[kept.index, "scaling"], kept["scaling"], strict=True))
     best = [scaling for scaling in ranked(known) if scaling in names]
-    own = [scaling for scaling in best if "none" not in labels[scaling].split(" = ")]
-    coloured = own if len(own) <= len(COLOURS) else own[:FEW]
+    own = [scaling for scaling in best if "none" not in names[scaling].split(" = ")]
+    best_few = own if len(own) <= len(COLOURS) else own[:FEW]
+    coloured = [scaling for scaling in names if scaling in best_few]
     slots: dict[str, int] = {}
-    for scaling in sorted(
-        coloured, key=lambda scaling: (":" in scaling, list(names).index(scaling))
-    ):
+    for scaling in sorted(coloured, key=lambda scaling: ":" in scaling):
         usual = scaling.partition(":")[0]
-        slot = USUAL.index(usual) if usual in USUAL else -1
-        if slot >= 0 and slot not in slots.values():
-            slots[scaling] = slot
-    for scaling in (scaling for scaling in names if scaling in coloured and scaling not in slots):
+        if usual in USUAL and USUAL.index(usual) not in slots.values():
+            slots[scaling] = USUAL.index(usual)
+    for scaling in (scaling for scaling in coloured if scaling not in slots):
         slots[scaling] = min(set(range(len(COLOURS))) - set(slots.values()))
     look = {
         name: PLAIN if scaling not in own

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from tabulate import LATEX_ESCAPE_RULES, MIN_PADDING, tabulate
 
-from ropewalk.harness.stats.cells import once, records
+from ropewalk.harness.stats.cells import records
 from ropewalk.harness.stats.measure import SHARES
 
 SMALL = 0.1  # scores below it, as divergences in nats, differ by less than a hundredth
@@ -130,38 +130,6 @@ def markdown_sentence(text: str) -> str:
     parts = " ".join(text.split()).split("`")
     parts[::2] = [MARKUP.sub(r"\\\1", part) for part in parts[::2]]
     return "`".join(parts)
-
-
-PROTOCOLS = {
-    "tail": "Perplexity on the last {:,} tokens",
-    "prefix": "Perplexity on whole windows",
-    "sliding": "Perplexity in a sliding window",
-    "disjoint": "Perplexity in disjoint windows",
-    "overlapping": "Perplexity in overlapping windows",
-}
-SPELLED = {"niah": "NIAH", "ruler": "RULER", "qa": "QA", "window_kl": "KL divergence per token"}
-
-
-@once
-def titles(frame: pd.DataFrame) -> dict[str, str]:
-    """Return a title for every task label of a frame; its options where two would be alike."""
-    named: dict[str, str] = {}
-    for task, rows in frame.groupby("task", sort=False):
-        family, metric = str(task).partition(":")[0], str(rows["metric"].iloc[0])
-        protocols = rows.get("protocol", pd.Series(dtype=str)).dropna().head(1)
-        name = SPELLED.get(family, family.replace("_", " ").capitalize())
-        name += f" {metric.replace('_', ' ')}" * (metric != family)
-        for protocol in protocols if metric == "perplexity" else ():
-            # With slide, the windows of shorter lengths share the targets of the longest.
-            targets = rows["weight"][rows["length"] == rows["length"].max()].mode()
-            title = PROTOCOLS.get(protocol, name)
-            name = title.format(*map(int, targets)) if len(targets) else title.replace(" {:,}", "")
-        named[str(task)] = name
-    every = list(named.values())
-    for label, title in named.items():
-        if every.count(title) > 1:
-            named[label] = f"{title} ({label.partition(':')[2] or 'default'})"
-    return named
 
 
 @dataclass(frozen=True)

@@ -14,29 +14,20 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
-from PIL import Image
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.plugins import Plugin, call, load, names
-from ropewalk.harness.reports import differences, verdict
+from ropewalk.harness.reports._page import report_text
 from ropewalk.harness.reports._style import Paper, drawing
-from ropewalk.harness.reports._text import (
-    RenderedTable,
-    csv,
-    headed,
-    latex,
-    markdown,
-    markdown_text,
-    page,
-)
+from ropewalk.harness.reports._text import RenderedTable, csv, headed, latex, page
 from ropewalk.harness.reports.cells import cells, scores
 from ropewalk.harness.stats.cells import records, shared
 
 log = logging.getLogger("ropewalk")
 DOTS_PER_INCH = 200
 FIGURES = ("curves", "answer", "retrieval")  # of every run, as far as they apply
-DRAWN = ("png", "svg", "pdf")
+CHANGING = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}  # metadata that is left out
 FORMATS = ("tex", "svg", "pdf", "parquet")  # on request, beside CSV, Markdown and PNG
 ALL = "all"
 RESULT = ("model", "task", "metric", "method", "length", "score", "low", "high", "n", "unit")
@@ -77,11 +68,10 @@ def write_reports(
     if folder is not None:
         make_folder(folder)
     whole = chosen is None or ALL in chosen
-    every = [*FIGURES, *names("report")] if chosen and ALL in chosen else chosen
+    every = [*FIGURES, *names("report")] if chosen and whole else chosen or FIGURES
     with shared():
-        written = Written(cells(frame))
-        files: dict[str, bytes] = {}
-        for name in dict.fromkeys(FIGURES if every is None else every):
+        written, files = Written(cells(frame)), dict[str, bytes]()
+        for name in dict.fromkeys(every):
             report = load("report", name)
             stem = report.label.partition(":")[0]
             try:
@@ -89,23 +79,24 @@ def write_reports(
                 made = call(f"report {report.label}", make)
             except UserError as error:  # the other reports are made all the same
                 made, written.failed = str(error), True
-            if not isinstance(made, str):
-                own, rendered, figure = made
-                if not whole and (absent := sorted({*formats} - own.keys())):
-                    log.info(
-                        f"{report.label} is not written as {', '.join(absent)}: tables are as tex"
-                        " and parquet, figures as svg and pdf."
-                    )
-                drawn = [suffix for suffix in own if chosen is not None or suffix in DRAWN]
-                files |= {f"{stem}.{suffix}": own[suffix] for suffix in drawn}
-                if rendered is not None and chosen is not None:
-                    written.tables[report.label] = rendered
-                if figure is not None and paper in (None, Paper()):
-                    written.figures[report.label] = figure
-            elif chosen is not None or written.failed:
-                written.skipped[report.label] = made
-            elif folder is not None:
-                (folder / f"{stem}.png").unlink(missing_ok=True)  # of another sweep
+            if isinstance(made, str):
+                if chosen is not None or written.failed:
+                    written.skipped[report.label] = made
+                elif folder is not None:
+                    (folder / f"{stem}.png").unlink(missing_ok=True)  # of another sweep
+                continue
+            own, rendered, figure = made
+            if not whole and (absent := sorted({*formats} - own.keys())):
+                log.info(
+                    f"{report.label} is not written as {', '.join(absent)}: tables are as tex and"
+                    " parquet, figures as svg and pdf."
+                )
+            kept = own if chosen is not None else own.keys() & CHANGING.keys()
+            files |= {f"{stem}.{suffix}": own[suffix] for suffix in kept}
+            if rendered is not None and chosen is not None:
+                written.tables[report.label] = rendered
+            if figure is not None and paper in (None, Paper()):
+                written.figures[report.label] = figure
         if whole:
             files |= _of_a_run(frame, written, note, formats)
         if folder is not None:
@@ -134,40 +125,9 @@ def _of_a_run(
             for number, (title, shown) in enumerate(scores(table).items(), start=1)
         )
     content = {name: text.encode() for name, text in files.items()}
-    if "parquet" in formats:
-        content["cells.parquet"] = _parquet(table)
-    return content
-
-
-def report_text(
-    frame: pd.DataFrame, table: pd.DataFrame, figures: Mapping[str, Figure], note: str = ""
-) -> str:
-    """Return the page in Markdown: the answer, the scores, the differences, and how to read it."""
-    texts = [f"# {markdown_text(', '.join(table['model'].unique()))}", f"**{note}**" * bool(note)]
-    for title, shown in sections(frame, table).items():
-        if shown:
-            texts.append(f"## {markdown_text(title)}")
-        for name, part in shown.items():
-            texts += [f"### {markdown_text(name)}" * (len(shown) > 1), markdown(part)]
-    for name, figure in figures.items():
-        texts += [f"![{name}]({name}.png)", str(figure.get_label())]
-    texts += ["## How to read this", "\n".join(f"- {markdown_text(text)}" for text in notes(table))]
-    return "\n\n".join(filter(None, texts)) + "\n"
-
-
-def sections(frame: pd.DataFrame, table: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
-    """Return the tables for people of a table of cells, by section and title."""
-    known, baselines = table["compared"].notna().any(), table["baseline"].dropna().unique()
-    return {
-        "Answer": verdict.display(verdict.verdicts(table)) if known else {},
-        "Scores": headed(scores(table), frame),
-        f"Differences from {' and '.join(baselines)}": headed(differences.display(table), frame),
-    }
-
-
-def notes(table: pd.DataFrame) -> list[str]:
-    """Return what the numbers and marks of the sections mean."""
-    return [*verdict.notes(table), *differences.notes(table)]
+    return content | (
+        {"cells.parquet": table.to_parquet(index=False)} if "parquet" in formats else {}
+    )
 
 
 def _made(
@@ -218,23 +178,8 @@ def table_files(
         texts = [latex(part, f"{title}.", f"table-{i}") for i, (title, part) in named]
         files["tex"] = "\n".join(texts).encode()
     if "parquet" in formats:
-        files["parquet"] = _parquet(whole)
+        files["parquet"] = whole.to_parquet(index=False)
     return files
-
-
-def _parquet(table: pd.DataFrame) -> bytes:
-    content = io.BytesIO()
-    table.to_parquet(content, index=False)
-    return content.getvalue()
-
-
-def save(files: Mapping[str, bytes], stem: Path) -> list[Path]:
-    """Write the files of a table or figure, which are given by suffix, and return their paths."""
-    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in files]
-    for path, content in zip(paths, files.values(), strict=True):
-        with replacing(path) as new:
-            new.write(content)
-    return paths
 
 
 def figure_files(
@@ -244,25 +189,20 @@ def figure_files(
 
     They are drawn in memory: Matplotlib's own error would hide that a disk is full.
     """
-    changing = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
     files = {}
     with drawing(paper):
-        figure.set_dpi(DOTS_PER_INCH)
-        for suffix in changing.keys() & {"png", *formats}:
+        for suffix in CHANGING.keys() & {"png", *formats}:
             content = io.BytesIO()
-            metadata = {changing[suffix]: None}
+            metadata = {CHANGING[suffix]: None}
             figure.savefig(content, dpi=DOTS_PER_INCH, metadata=metadata, format=suffix)
-            files[suffix] = _indexed(content) if suffix == "png" else content.getvalue()
+            files[suffix] = content.getvalue()
     return files
 
 
-def _indexed(picture: io.BytesIO) -> bytes:
-    """Return a PNG in 256 colours, a third of the size; a transparent one is returned unchanged."""
-    with Image.open(picture) as image:
-        if image.getchannel("A").getextrema() != (255, 255):
-            return picture.getvalue()
-        # Median cut keeps the hues of large faint areas, which Pillow's other ways change.
-        colours = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-        content = io.BytesIO()
-        colours.save(content, "png", dpi=image.info["dpi"])
-    return content.getvalue()
+def save(files: Mapping[str, bytes], stem: Path) -> list[Path]:
+    """Write the files of a table or figure, which are given by suffix, and return their paths."""
+    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in files]
+    for path, content in zip(paths, files.values(), strict=True):
+        with replacing(path) as new:
+            new.write(content)
+    return paths

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 import pandas as pd
@@ -14,14 +13,12 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ropewalk.harness.reports import _style as style
 from ropewalk.harness.reports import cells
-from ropewalk.harness.reports._text import change, counted, signed, titles, unit
-from ropewalk.harness.reports.verdict import verdicts
+from ropewalk.harness.reports._text import change, counted, signed, unit
 from ropewalk.harness.stats.cells import records
 from ropewalk.harness.stats.decision import MARGIN
 
+Row = Mapping[str, Any]
 ROW = 0.17  # inches
-MOST_METHODS = 24
-LONGEST = 24  # letters of a name beside which two panels have room
 CUT = "truncation"
 CAPTION = (
     "All methods at the longest length, the best mean on top. Thick bars: 95 % intervals of the "
@@ -29,7 +26,8 @@ CAPTION = (
     "best the method is at most; the bounds hold for all methods together (95 %). Filled: by these "
     "bounds the method may be the best; hollow: it is worse than another method. Shaded: within "
     "{margin:g} % of the best (percentage points of a share); a method is as good as the best if "
-    "its thin line ends there. ◂ ▸: off the scale. Arrow: the method to use. n: {counts}."
+    "its thin line ends there. ◂ ▸: off the scale. Arrow: the method to use. *: it needs its own "
+    "code. n: {counts}."
 )
 COSTS = (
     " In-window cost: the change inside the trained window in the form that the method has at this "
@@ -46,177 +44,120 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> Figure:
     compared.
     """
     table = cells.cells(frame) if margin == MARGIN else cells.make(frame, margin=margin)
-    known, named = style.methods(frame), titles(frame)
-    sentences = {
-        (row["model"], row["task"], row["length"]): row["sentence"]
-        for row in records(verdicts(table))
-    }
-    every: list[tuple[tuple[Any, ...], list[dict[str, Any]]]] = []
-    for key, kin in table[table["compared"].notna()].groupby(["model", "task"], sort=False):
+    known = style.methods(frame)
+    groups: list[list[Row]] = []
+    for _, kin in table[table["compared"].notna()].groupby(["model", "task"], sort=False):
         here = kin[kin["length"] == kin["length"].max()]
         once = here[here["same_as"].isna()]
         if len(once) > 1 and once["compared_score"].max() > 0:
             lower = bool(once["lower"].iloc[0])
             order = once.sort_values("compared_score", ascending=lower, kind="stable")
-            best = records(order.head(MOST_METHODS))
-            every.append((key, [_named(row, here, known) for row in best]))
-    if not every:
+            groups.append([_named(row, here, known) for row in records(order)])
+    if not groups:
         raise ValueError("no two methods can be compared")
-    groups, left_out = style.shown_part(every, "panels")
-    if max(len(rows) for _, rows in groups) == MOST_METHODS:
-        left_out += f" At most the best {MOST_METHODS} methods are drawn."
-    longest = max(len(row["label"]) for _, rows in groups for row in rows)
-    columns = style.columns_for(len(groups), 1 if longest > LONGEST else 2)
-    width = style.paper_width()
-    several = len({model for (model, _), _ in groups}) > 1
-    first, heads = [rows[0] for _, rows in groups], []
-    for (model, task), rows in groups:
-        length, times = rows[0]["length"], rows[0]["relative_length"]
-        title = f"{model}: {named[str(task)]}" if several else named[str(task)]
-        sentence = sentences[model, task, length]
-        lines = (
-            f"{title} at {style.length_label(length)} ({times:.3g}×):",
-            f"{sentence[0].upper()}{sentence[1:]}.",
-        )
-        heads.append("\n".join(style.folded(str(line), width / columns - 0.1) for line in lines))
-    most = max(head.count("\n") + 1 for head in heads), max(len(rows) for _, rows in groups)
-    sheet = math.ceil(len(groups) / columns), columns
-    height = ROW * (most[1] + 1) + 0.13 * most[0] + 0.7
-    figure = Figure(figsize=(width, sheet[0] * height + 0.2))
-    parts = figure.subfigures(*sheet, squeeze=False).flat
-    for part, (_, rows), head in zip(parts, groups, heads, strict=False):
-        _panel(part.subplots(), rows, known, width / columns / 2)
-        part.suptitle(head, x=0.02, ha="left", fontsize=style.SIZE)
-    if not several:
-        figure.suptitle(str(first[0]["model"]), x=0.02 / columns, ha="left")
-    counts = ", ".join(counted(row["compared"], row["unit"]) for row in first)
-    caption = CAPTION.format(margin=margin, counts=counts)
-    caption += TRUNCATION * any(row["truncation"] is not None for row in first)
-    caption += COSTS * any(map(_costly, (rows for _, rows in groups)))
-    figure.set_label(caption + left_out)
+    most = max(map(len, groups))
+    figure, panels, letters = style.sheet(len(groups), ROW * (most + 1) + 0.9, most=2)
+    several = len({rows[0]["model"] for rows in groups}) > 1
+    for axes, rows in zip(panels, groups, strict=True):
+        best = rows[0]
+        title = f"{best['model']}: " * several + best["task"]
+        at = f"{style.length_label(best['length'])} ({best['relative_length']:.3g}×)"
+        axes.set_title(fill(f"{title} at {at}", letters))
+        _panel(axes, rows, letters // 2)
+    counts = ", ".join(counted(rows[0]["compared"], rows[0]["unit"]) for rows in groups)
+    caption = "" if several else f"{groups[0][0]['model']}. "
+    caption += CAPTION.format(margin=margin, counts=counts)
+    caption += TRUNCATION * any(rows[0]["truncation"] is not None for rows in groups)
+    figure.set_label(caption + COSTS * any(map(_costly, groups)))
     return figure
 
 
-def _named(row: dict[str, Any], here: pd.DataFrame, known: style.Methods) -> dict[str, Any]:
+def _named(row: Row, here: pd.DataFrame, known: style.Methods) -> Row:
+    """Return a row of the table with its label, look and difference, of which more is worse."""
     same = [row["scaling"], *here.loc[here["same_as"] == row["scaling"], "scaling"]]
     names = dict.fromkeys(known.names[name] for name in same if name in known.names)
-    return {**row, "label": " = ".join(names) + " *" * row["needs_code"]}
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A row of a panel: a value with a thick bar from low to high, and a thin line to a bound."""
-
-    label: str
-    value: float
-    low: float | None
-    high: float | None
-    bound: float | None = None
-    color: str = style.GREY
-    marker: str = "|"
-    full: bool = False
-    use: bool = False
-    cost: str = ""
-    note: str = ""
-
-    @property
-    def ends(self) -> list[float]:
-        """Return all that is drawn of the row."""
-        every = (self.value, self.low, self.high, self.bound)
-        return [end for end in every if end is not None]
-
-    @property
-    def reach(self) -> float:
-        """Return how far from 0 the row is drawn."""
-        return max(map(abs, self.ends))
-
-
-def _panel(
-    axes: Axes, rows: Sequence[Mapping[str, Any]], known: style.Methods, room: float
-) -> None:
-    best = rows[0]
-    sign = unit(relative=best["relative"], metric=best["metric"])
-    margin = best["margin"] / 100 * (1 if sign else abs(best["compared_score"]))
-    marks = [_mark(row, known) for row in rows]
-    matter = [mark.reach for mark in (*marks[:2], *marks) if mark.full or mark.use]
-    reach = max(2 * max(*matter, marks[1].reach), 3 * margin)
-    if best["truncation"] is not None and best["change"] is not None:
-        ends = [best[f"change{end}"] for end in ("", "_high", "_low")]
-        value, low, high = (None if end is None else 1 / (1 + end) - 1 for end in ends)
-        cut = Mark(CUT, value or 0.0, low, high, cost=f"0{sign}")
-        marks.insert(sum(mark.value <= cut.value for mark in marks), cut)
-        if abs(cut.value) <= reach:
-            axes.axvline(cut.value, color=style.GREY, linewidth=0.9, linestyle="-.", zorder=1)
-    axes.axvline(0, color=style.GREY, linewidth=0.8, linestyle=":", zorder=0)
-    axes.axvspan(-margin, margin, color="0.9", linewidth=0, zorder=0)
-    for index, mark in enumerate(marks):
-        _draw(axes, mark, index, reach, sign)
-    ends = [0.0, *(end for mark in marks if abs(mark.value) <= reach for end in mark.ends)]
-    low, high = max(-reach, min(ends)), min(reach, max(ends))
-    pad = 0.06 * (high - low) or 0.05
-    axes.set_xlim(min(low - pad, -1.5 * margin), max(high + pad, 1.5 * margin))
-    axes.set_ylim(len(marks) - 0.4, -0.6)
-    scale = 100 if sign else 1
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], min_n_ticks=2))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{scale * x:.6g}".replace("-", "−")))
-    what = "%" if best["relative"] else "percentage points" if sign else best["metric"]
-    code = "\n*: needs its own code" * any(row["needs_code"] for row in rows)
-    axes.set_xlabel(f"Worse than the best ({what}){code}", fontsize=style.SIZE - 1)
-    axes.set_yticks(range(len(marks)), [style.folded(mark.label, room) for mark in marks])
-    for label, mark in zip(axes.get_yticklabels(), marks, strict=True):
-        label.set_fontweight("bold" if mark.use else "normal")
-        label.set_color(style.GREY if mark.label == CUT else "black")
-    if _costly(rows):
-        side: dict[str, Any] = {"color": style.GREY, "fontsize": style.SIZE - 1}
-        for index, mark in enumerate(marks):
-            axes.text(
-                1.04, index, mark.cost, transform=axes.get_yaxis_transform(), va="center", **side
-            )
-        axes.text(1.04, 1.02, "in-window\ncost", transform=axes.transAxes, va="bottom", **side)
-
-
-def _costly(rows: Sequence[Mapping[str, Any]]) -> bool:
-    return any(row["scaling"] != "none" and row["cost"] is not None for row in rows)
-
-
-def _mark(row: Mapping[str, Any], known: style.Methods) -> Mark:
     look = known.look[known.names[row["scaling"]]]
     value, *ends = (row[f"above{end}"] or 0.0 for end in ("", "_low", "_high"))
     if not row["lower"]:
         value, ends = -value, [-ends[1], -ends[0]]
     low, high = (None, None) if row["best"] else ends
-    return Mark(
-        "→ " * bool(row["use"]) + row["label"],
-        value, low, high, row["regret"],
-        style.GREY if look == style.REST else look.color, look.marker or "o",
-        full=row["possible"] is not False, use=bool(row["use"]),
-        cost=change({**row, "cost_low": None}, "cost") or "–",
-        note=f"{row['compared']} of {row['asked']}" if row["compared"] < row["asked"] else "",
-    )  # fmt: skip
+    return {
+        **row,
+        "label": "→ " * bool(row["use"]) + " = ".join(names) + " *" * row["needs_code"],
+        "value": value, "low": low, "high": high,
+        "color": style.GREY if look == style.REST else look.color, "marker": look.marker or "o",
+    }  # fmt: skip
 
 
-def _draw(axes: Axes, mark: Mark, index: int, reach: float, sign: str) -> None:
+def _costly(rows: Sequence[Row]) -> bool:
+    return any(row["scaling"] != "none" and row["cost"] is not None for row in rows)
+
+
+def _panel(axes: Axes, rows: list[Row], letters: int) -> None:
+    best = rows[0]
+    sign = unit(relative=best["relative"], metric=best["metric"])
+    margin = best["margin"] / 100 * (1 if sign else abs(best["compared_score"]))
+    matter = [*rows[:2], *(row for row in rows if row["possible"] is not False or row["use"])]
+    reach = max(3 * margin, *(2 * abs(end) for row in matter for end in _ends(row)))
+    marks = [*rows]
+    if best["truncation"] is not None and best["change"] is not None:
+        ends = [best[f"change{end}"] for end in ("", "_high", "_low")]
+        value, low, high = (None if end is None else 1 / (1 + end) - 1 for end in ends)
+        cut = {
+            **best, "label": CUT, "value": value or 0.0, "low": low, "high": high, "regret": None,
+            "color": style.GREY, "marker": "|", "use": False, "cost": 0.0,
+        }  # fmt: skip
+        marks.insert(sum(row["value"] <= cut["value"] for row in rows), cut)
+        if abs(cut["value"]) <= reach:
+            axes.axvline(cut["value"], color=style.GREY, linewidth=0.9, linestyle="-.", zorder=1)
+    axes.axvline(0, color=style.GREY, linewidth=0.8, linestyle=":", zorder=0)
+    axes.axvspan(-margin, margin, color="0.9", linewidth=0, zorder=0)
+    for index, row in enumerate(marks):
+        _draw(axes, row, index, reach, sign)
+    ends = [0.0, *(end for row in marks if abs(row["value"]) <= reach for end in _ends(row))]
+    low, high = max(-reach, min(ends)), min(reach, max(ends))
+    pad = 0.06 * (high - low) or 0.05
+    axes.set_xlim(min(low - pad, -1.5 * margin), max(high + pad, 1.5 * margin))
+    axes.set_ylim(len(marks) - 0.4, -0.6)
+    scale = 100 if sign else 1
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{scale * x:.6g}".replace("-", "−")))
+    what = "%" if best["relative"] else "percentage points" if sign else best["metric"]
+    axes.set_xlabel(f"Worse than the best ({what})")
+    axes.set_yticks(range(len(marks)), [fill(row["label"], letters) for row in marks])
+    for label, row in zip(axes.get_yticklabels(), marks, strict=True):
+        label.set_fontweight("bold" if row["use"] else "normal")
+    if _costly(rows):
+        costs = [change({**row, "cost_low": None}, "cost") or "–" for row in marks]
+        side = axes.secondary_yaxis("right")
+        side.set_yticks(range(len(marks)), costs)
+        side.set_ylabel("In-window cost")
+        side.tick_params(length=0)
+        side.spines["right"].set_visible(False)
+
+
+def _ends(row: Row) -> list[float]:
+    """Return the ends of all that is drawn of a row."""
+    return [
+        end for end in (row["value"], row["low"], row["high"], row["regret"]) if end is not None
+    ]
+
+
+def _draw(axes: Axes, row: Row, index: int, reach: float, sign: str) -> None:
     """Draw a row; one that is off the scale is text at the edge."""
-    across = axes.get_yaxis_transform()
-    text: dict[str, Any] = {"color": mark.color, "fontsize": style.SIZE - 1, "va": "center"}
-    if abs(mark.value) > reach:
-        far, white = signed(mark.value, unit=sign), {"fc": "white", "ec": "none", "pad": 0.8}
-        end = (0.99, f"{far} ▸", "right") if mark.value > 0 else (0.01, f"◂ {far}", "left")
-        axes.text(end[0], index, end[1], ha=end[2], transform=across, bbox=white, **text)
+    value, color = row["value"], row["color"]
+    if abs(value) > reach:
+        far, white = signed(value, unit=sign), {"fc": "white", "ec": "none", "pad": 0.8}
+        x, text, side = (0.99, f"{far} ▸", "right") if value > 0 else (0.01, f"◂ {far}", "left")
+        axes.text(x, index, text, ha=side, va="center", color=color, fontsize=style.SIZE - 1,
+                  transform=axes.get_yaxis_transform(), bbox=white)  # fmt: skip
         return
-    if mark.low is not None and mark.high is not None:
-        axes.hlines(index, mark.low, mark.high, color=mark.color, linewidth=2.2, alpha=0.55)
-    if mark.bound is not None:
-        axes.hlines(index, mark.value, mark.bound, color=mark.color, linewidth=0.9)
-        axes.plot(mark.bound, index, "|", color=mark.color, markersize=5, label="_bound")
+    if row["low"] is not None and row["high"] is not None:
+        axes.hlines(index, row["low"], row["high"], color=color, linewidth=2.2, alpha=0.55)
+    if row["regret"] is not None:
+        axes.hlines(index, value, row["regret"], color=color, linewidth=0.9)
+        axes.plot(row["regret"], index, "|", color=color, markersize=5, label="_bound")
     axes.plot(
-        mark.value, index, mark.marker, color=mark.color, markersize=4.8, markeredgewidth=0.9,
-        markerfacecolor=mark.color if mark.full else "white", label=mark.label,
+        value, index, row["marker"], color=color, markersize=4.8, markeredgewidth=0.9,
+        markerfacecolor="white" if row["possible"] is False else color, label=row["label"],
     )  # fmt: skip
-    if mark.reach > reach:
-        axes.text(1, index, "▸", transform=across, ha="right", **text)
-    if mark.note:
-        axes.annotate(
-            mark.note, (mark.value, index), (0, 3.5), textcoords="offset points", ha="center",
-            fontsize=5, color=style.GREY,
-        )  # fmt: skip

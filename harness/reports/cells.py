@@ -8,14 +8,27 @@ from typing import Any
 
 import pandas as pd
 
-from ropewalk.harness.reports._text import across, text
-from ropewalk.harness.stats.cells import CELL, cell_scores, in_option, once, records
-from ropewalk.harness.stats.checkpoints import separated
-from ropewalk.harness.stats.decision import MARGIN, Family, decide, overall
-from ropewalk.harness.stats.differences import against
+from ropewalk.harness.reports._text import across, change, text
+from ropewalk.harness.stats.cells import CELL, cell_scores, in_option, once, records, separated
+from ropewalk.harness.stats.decision import (
+    MARGIN,
+    NOT_COMPARED,
+    SAME,
+    Family,
+    against,
+    decide,
+    overall,
+)
+from ropewalk.harness.stats.paired import NO_DIFFERENCE
 from ropewalk.harness.stats.reach import KEPT, effective_lengths
 from ropewalk.tasks._intervals import ratio
 
+MARKS = (
+    "Differences: on the documents or trials that a method and the baseline share, with the 95 % "
+    "interval of each difference alone. Percent of perplexity, percentage points (pp) of a share. "
+    "“=”: the same measurement. “?”: no significant difference (5 %, corrected for all comparisons "
+    "at a length). †: the method failed on documents or trials, which are left out for both."
+)
 Key = tuple[Any, ...]  # model, task, scaling, length
 PLAIN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
 LENIENT = ("exact", "format")  # kinds of answers with the number right
@@ -106,6 +119,9 @@ def make(
         row |= reach.get((model, key[1], scaling), {})
         row |= bits.get(key, {}) | lenient.get(key, {})
     table = pd.DataFrame(list(rows.values())).reindex(columns=[*COLUMNS])
+    if baseline and table["baseline"].isna().all():
+        given = ", ".join(table["scaling"].unique())
+        raise ValueError(f"nothing to compare with {baseline!r}: the scores are of {given}")
     numbers = {name: float for name in COLUMNS if name not in KINDS and name not in TEXTS}
     return table.astype({**numbers, **KINDS})
 
@@ -127,7 +143,36 @@ def scores(
     return across(rows, written)
 
 
-display = scores  # for people
+def differences(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return one table of differences from the baseline per model and task, lengths across."""
+    known = table[table["baseline"].notna()]
+    return {
+        f"{title}, less {baseline}": shown
+        for baseline, rows in known.groupby("baseline", sort=False)
+        for title, shown in across(rows, _difference).items()
+    }
+
+
+def _difference(row: dict[str, Any]) -> str:
+    """Return "−26.8 % [−33, −20]", with marks and, if some are missing, how many were compared."""
+    if row["verdict"] == SAME:
+        return "="
+    failed = " †" * bool(row["failed"])
+    if row["verdict"] == NOT_COMPARED:
+        return f"{NOT_COMPARED}{failed}"
+    shown = change(row, "difference")
+    lacking = f" ({row['paired']} of {row['asked']})" * bool(row["paired"] < row["asked"])
+    return f"{shown}{lacking}{' ?' if row['verdict'] == NO_DIFFERENCE else ''}{failed}"
+
+
+def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the tables of scores and of differences."""
+    return {**scores(table), **differences(table)}
+
+
+def notes(table: pd.DataFrame) -> list[str]:
+    """Return what the numbers and marks of the differences mean."""
+    return [MARKS] * bool(table["baseline"].notna().any())
 
 
 def _key(row: Mapping[str, Any]) -> Key:

@@ -1,21 +1,21 @@
-"""Loss at every position of the window, one panel per length."""
+"""Loss at every position of the longest window, one panel per model and task."""
 
 from __future__ import annotations
 
-import math
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.reports._text import titles
 
-MOST_PANELS = 4
 WINDOW = ["trained_length", "unit", "start", "bucket", "tokens", "losses"]
+CAPTION = (
+    "Mean loss over {} documents, lower is better; a point is the mean of the positions around it. "
+    "Shaded: lengths of pretraining."
+)
 NONE = (
     "no task scored whole windows (tail scores only their last tokens, passkey its answer); add "
     '"perplexity:protocol=prefix" to the sweep'
@@ -24,49 +24,25 @@ NONE = (
 
 @style.styled
 def make(frame: pd.DataFrame) -> Figure:
-    """Draw the mean loss of the documents over the position, for the longest lengths."""
-    known, named = style.methods(frame), titles(frame)
+    """Draw the mean loss of the documents over the position, at the longest length of a task."""
+    known = style.methods(frame)
     table = known.drawn(positions(frame))
-    beyond = table[table["length"] > table["trained_length"]]
-    table = table if beyond.empty else beyond
-    # The longest lengths of every model and task, as many of each as there is room for.
-    kinds = table.groupby(["model", "task"], sort=False)
-    most = max(1, MOST_PANELS // kinds.ngroups)
-    table = table[kinds["length"].rank("dense", ascending=False) <= most]
-    every = list(table.groupby(["model", "task", "length"], sort=False))
-    groups, left_out = style.shown_part(every, "panels")
-    columns = style.columns_for(len(groups))
-    figure, panels, room = style.sheet(len(groups), columns, 2.6)
-    parts = [part for part in ("model", "task") if table[part].nunique() > 1]
+    longest = table.groupby(["model", "task"])["length"].transform("max")
+    table = table[table["length"] == longest]
+    groups = table.groupby(["model", "task", "length"], sort=False)
+    figure, panels, letters = style.sheet(len(groups), 2.6)
     for axes, (_, rows) in zip(panels, groups, strict=True):
-        for scaling, curve in rows.groupby("scaling", sort=False):
-            known.plot(axes, curve[["position", "score"]], str(scaling))
         first = rows.iloc[0]
-        _position_axis(axes, rows["position"].min(), first["length"], first["trained_length"], room)
+        length, window = int(first["length"]), int(first["trained_length"])
+        for scaling, curve in rows.groupby("scaling", sort=False):
+            known.plot(axes, curve["position"], curve["score"], str(scaling))
+        style.length_axis(axes, style.halves(length), window, rows["position"].min())
         axes.set_ylim(table["score"].min() - 0.1, table["score"].max() + 0.1)
-        title = [named.get(first[part], first[part]) for part in parts]
-        title.append(f"{first['length']:,} tokens")
-        axes.set_title(style.folded(", ".join(title), room), pad=style.SIZE + 4)
-    for axes in panels[::columns]:
-        axes.set_ylabel("Loss (nats per token),\nlower is better")
-    kind = ", ".join(f"{model}, {named[str(task)]}" for (model, task), _ in kinds)
-    note = f"{kind}; {style.span(table['documents'])} documents; a point is the mean of the "
-    note += "positions around it."
-    known.finish(figure, panels, note + left_out)
+        axes.set_title(fill(f"{first['model']}, {first['task']}, {length:,} tokens", letters))
+        axes.set_xlabel("Position (tokens)")
+        axes.set_ylabel("Loss (nats per token)")
+    known.finish(figure, CAPTION.format(style.span(table["documents"])))
     return figure
-
-
-def _position_axis(axes: Axes, first: float, length: int, trained: int, room: float) -> None:
-    low, high = first / 1.05, length * 1.05
-    powers = {trained * 2.0**power for power in range(-3, 20)}
-    ticks = sorted({int(tick) for tick in powers if first <= tick <= length} | {length})
-    inches = [room * math.log2(tick / low) / math.log2(high / low) for tick in ticks]
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(low, high)
-    axes.set_xticks(ticks, style.thinned([style.length_label(tick) for tick in ticks], inches))
-    axes.xaxis.set_minor_locator(NullLocator())
-    style.shade_window(axes, trained)
-    axes.set_xlabel("Position (tokens)")
 
 
 def positions(frame: pd.DataFrame) -> pd.DataFrame:
@@ -105,15 +81,12 @@ def _runs(windows: list[Any]) -> list[dict[str, Any]]:
         runs = (middles - origin).astype(int) // bucket
         np.add.at(sums, runs, np.array(window.losses) * tokens)
         np.add.at(counts, runs, tokens)
-    facts = {
-        "trained_length": whole.trained_length,
-        "documents": len({window.unit for window in windows}),
-    }
+    documents = len({window.unit for window in windows})
     return [
-        facts
-        | {
+        {
+            "trained_length": whole.trained_length, "documents": documents,
             "position": min(origin + (run + 0.5) * bucket, whole.length),
             "score": sums[run] / counts[run],
         }
         for run in np.flatnonzero(counts)
-    ]
+    ]  # fmt: skip

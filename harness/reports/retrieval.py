@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from itertools import product
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import PercentFormatter
+from matplotlib.image import AxesImage
+from matplotlib.ticker import FixedLocator, FuncFormatter, PercentFormatter
 
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.reports._text import across, heading, percent, text, titles
+from ropewalk.harness.reports._text import across, heading, percent, text
 from ropewalk.harness.stats.cells import CELL, records
 from ropewalk.harness.stats.measure import SHARES
 from ropewalk.tasks._intervals import draws, macro_average, proportion
@@ -31,17 +30,19 @@ NEEDED = (
 MISSING = {"score": None, "low": None, "high": None, "n": 0, "status": "missing"}
 TRIALS = "The mean counts every task the same. Trials of a task at a length: {}."
 LACKING = "Missing: another method has this task at this length; without it there is no average."
-EFFECTIVE = (
-    "Effective length: the longest that, with all shorter ones measured, reaches {:.1f} %; RULER's "
+REACHED = (
+    "RULER length: the longest that, with all shorter ones measured, reaches {:.1f} %; RULER's "
     "85.6 % is the score of Llama 2 7B at 4k in its thirteen tasks."
 )
 COLOURS = "viridis"  # rises evenly in lightness, so it holds in grey and to colour-blind eyes
-MOST_NAMED = 11  # depths that get a label
+LIGHT = 0.6  # the share from which a cell is too light for a white number
+MOST_NAMED = 11  # depths that get a label, and rows and columns of numbers that can be read
 MOST_METHODS = 12
-TALLEST = 9.4  # inches of a page
-CAPTION = "{}Trials per cell: {}. Right of the line: past the trained length."
-HATCHED = " Hatched: not measured, or failed."
-FEW = 5  # trials: a share of fewer is written as a count
+CAPTION = (
+    "{}Percent of trials whose text was found. Trials per cell: {}. Right of the line: past the "
+    "trained length. Grey: not measured, or failed."
+)
+FEWER = f" At most the best {MOST_METHODS} methods at the longest length are drawn."
 
 
 def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
@@ -51,7 +52,7 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
     weights all parts equally. Its interval is that of as many trials as all parts have; parts that
     hide the same answers, such as a task with and without ``chat``, count as one there. It is
     empty if a part has no score, and a length at which a part was not measured has none.
-    ``average`` is the mean over all lengths. ``effective_length`` is the longest length that, with
+    ``average`` is the mean over all lengths. ``ruler_length`` is the longest length that, with
     all shorter ones, reaches ``threshold``. Both are empty if a length has no score, or if only
     another method of the model has it. Raises ValueError where no task of retrieval was measured.
     """
@@ -85,18 +86,18 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
     for _, cells in table.groupby(["model", "scaling", "part"], sort=False):
         by_length = cells.sort_values("length")
         reached = by_length["length"][(by_length["score"] >= threshold - ROUNDING).cummin()]
-        facts = {"average": cells["score"].mean(), "effective_length": reached.max()}
+        facts = {"average": cells["score"].mean(), "ruler_length": reached.max()}
         if cells["score"].isna().any():
             facts = dict.fromkeys(facts)
         kept.append(cells.assign(**facts, threshold=threshold))
     result = pd.concat(kept, ignore_index=True).astype({"average": float})
-    result["effective_length"] = result["effective_length"].astype("Int64")
+    result["ruler_length"] = result["ruler_length"].astype("Int64")
     metric = result.pop("metric")
     return result.assign(task=result["part"], metric=metric)
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the mean of all parts, with average and effective length, then every part."""
+    """Return the mean of all parts, with average and RULER length, then every part."""
     parts = [part for part in table["part"].unique() if part != MEAN]
     first = "mean of all tasks" if len(parts) > 1 else parts[0]
     shown = table if len(parts) > 1 else table[table["part"] == MEAN]
@@ -107,21 +108,21 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         below = f"< {style.length_label(int(rows['length'].min()))}"
         texts = []
         for row in records(rows.drop_duplicates("scaling")):
-            reach = row["effective_length"]
+            reach = row["ruler_length"]
             length = below if reach is None else style.length_label(reach)
             known = row["average"] is not None
             texts.append((f"{100 * row['average']:.1f} %", length) if known else ("", ""))
-        mean[["average", "effective length"]] = texts
+        mean[["average", "RULER length"]] = texts
     order = sorted(tables, key=lambda title: not title.startswith(first))
     return {title: tables[title] for title in order}
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Return how many trials there are, what is missing, and when a length is effective."""
+    """Return how many trials there are, what is missing, and what the RULER length is."""
     counts = table.loc[(table["part"] != MEAN) & table["score"].notna(), "n"]
     texts = [
         TRIALS.format(style.span(counts) if len(counts) else "none"),
-        EFFECTIVE.format(100 * table["threshold"].iloc[0]),
+        REACHED.format(100 * table["threshold"].iloc[0]),
     ]
     return texts + [LACKING] * bool((table["status"] == "missing").any())
 
@@ -176,7 +177,7 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     left out. Raises ValueError where no task finds something at a depth.
     """
     del table
-    known, named = style.methods(frame), titles(frame)
+    known = style.methods(frame)
     needed = [*CELL, "trained_length", "metric", "depth", "value"]
     samples = known.drawn(frame.reindex(columns=needed))
     found = samples["depth"].notna() & samples["metric"].isin(SHARES) & (samples["value"] > 0)
@@ -186,94 +187,46 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     best = [name for name in known.best if name in set(samples["scaling"])][:MOST_METHODS]
     samples = samples[samples["scaling"].isin(best)]
     kinds = samples.groupby(["model", "task"])
-    widest, deepest = (int(kinds[name].nunique().max()) for name in ("length", "depth"))
-    every = list(samples.groupby(["model", "task", "scaling"], sort=False))
-    columns = style.columns_for(len(every), 3 if widest <= 7 else 2 if widest <= 10 else 1)
-    height = max(0.9, min(0.2 * deepest, 2.4))
-    groups, left_out = style.shown_part(every, "maps", columns * int(TALLEST / (height + 0.75)))
-    figure, panels, _ = style.sheet(len(groups), columns, height + 0.75)
-    if widest > 7:
-        figure.set_figwidth(style.paper_width())
-    room = (figure.get_size_inches()[0] - 0.9) / columns - 0.35
-    parts = [name for name in ("model", "task") if samples[name].nunique() > 1]
-    counts, unknown = [], False
-    for index, (axes, ((model, task, scaling), rows)) in enumerate(
-        zip(panels, groups, strict=True)
-    ):
+    maps = samples.groupby(["model", "task", "scaling"], sort=False)
+    deepest = int(kinds["depth"].nunique().max())
+    figure, panels, letters = style.sheet(len(maps), max(0.9, min(0.2 * deepest, 2.4)) + 0.75)
+    counts = []
+    for axes, ((model, task, scaling), rows) in zip(panels, maps, strict=True):
         kin = kinds.get_group((model, task))
         depths, lengths = sorted(kin["depth"].dropna().unique()), sorted(kin["length"].unique())
         cells = rows.dropna(subset=["depth", "value"]).groupby(["depth", "length"])["value"]
-        shares = cells.mean().unstack().reindex(index=depths, columns=lengths)
-        trials = cells.size().unstack().reindex(index=depths, columns=lengths)
         counts += cells.size().tolist()
-        unknown |= bool(shares.isna().any(axis=None))
-        mesh = _heat_map(axes, shares, trials, int(rows["trained_length"].iloc[0]), room, height)
-        title = [named.get(rows[name].iloc[0], rows[name].iloc[0]) for name in parts]
-        axes.set_title(style.folded(", ".join([*title, str(scaling)]), room))
-        if index % columns == 0:
-            axes.set_ylabel("Depth (%)")
-        if index + columns >= len(groups):
-            axes.set_xlabel("Context length (tokens)" if room > 1.5 else "Length")
-    bar = figure.colorbar(
-        mesh,
-        ax=panels,
-        format=PercentFormatter(1, symbol=""),
-        aspect=12 * math.ceil(len(groups) / columns),
-        pad=0.02,
-    )
+        shares = cells.mean().unstack().reindex(index=depths, columns=lengths)
+        mesh = _heat_map(axes, shares, int(rows["trained_length"].iloc[0]))
+        parts = {"model": model, "task": task}
+        title = [str(parts[name]) for name in parts if samples[name].nunique() > 1]
+        axes.set_title(fill(", ".join([*title, str(scaling)]), letters))
+        axes.set(xlabel="Context length (tokens)", ylabel="Depth (%)")
+    bar = figure.colorbar(mesh, ax=panels, format=PercentFormatter(1, symbol=""), pad=0.02)
     bar.set_label("Found (%)")
-    bar.outline.set_visible(False)
-    alike = [samples[name].iloc[0] for name in ("model", "task") if name not in parts]
-    what = f"{', '.join(named.get(name, name) for name in alike)}. " if alike else ""
-    if len(best) == MOST_METHODS:
-        left_out += f" At most the best {MOST_METHODS} methods at the longest length are drawn."
-    figure.set_label(CAPTION.format(what, style.span(counts)) + HATCHED * unknown + left_out)
+    alike = [str(samples[name].iloc[0]) for name in parts if samples[name].nunique() == 1]
+    caption = CAPTION.format(". ".join([*alike, ""]), style.span(counts))
+    figure.set_label(caption + FEWER * (len(best) == MOST_METHODS))
     return figure
 
 
-def _heat_map(
-    axes: Axes,
-    shares: pd.DataFrame,
-    trials: pd.DataFrame,
-    trained_length: int,
-    room: float,
-    height: float,
-) -> QuadMesh:
-    """Draw shares of trials, depths down and lengths across, with numbers where there is room."""
+def _heat_map(axes: Axes, shares: pd.DataFrame, trained_length: int) -> AxesImage:
+    """Draw shares in percent, depths down, the start of the text on top, and lengths across."""
     rows, columns = shares.shape
-    axes.add_patch(
-        Rectangle((-0.5, -0.5), columns, rows, facecolor="0.93", edgecolor="0.6", hatch="/////",
-                  linewidth=0, zorder=0)
-    )  # fmt: skip
-    mesh = axes.pcolormesh(
-        np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5, shares.to_numpy(), cmap=COLOURS,
-        vmin=0, vmax=1, edgecolors="white", linewidth=0.5,
-    )  # fmt: skip
-    axes.set_xlim(-0.5, columns - 0.5)
-    axes.set_ylim(rows - 0.5, -0.5)  # depth 0, the start of the text, is on top
-    axes.spines[:].set_visible(False)
-    if height / rows >= 0.12 and room / columns >= 0.2:
-        for (row, column), share in np.ndenumerate(shares.to_numpy()):
-            if not np.isnan(share):  # black or white, whichever has more contrast
-                red, green, blue, _ = mesh.cmap(share)
-                dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
-                count = int(trials.to_numpy(float)[row, column])
-                few = count < FEW and abs(share * count - round(share * count)) < 1e-9
-                axes.text(
-                    column, row, f"{share * count:.0f} of {count}" if few else percent(share),
-                    color="white" if dark else "black", fontsize=style.SIZE - 1.5, ha="center",
-                    va="center_baseline", in_layout=False,  # inside the map, and there are hundreds
-                )  # fmt: skip
-    lengths = shares.columns.to_numpy(int)
-    labels = [style.tick_label(int(length), trained_length) for length in lengths]
-    places = [room / columns * index for index in range(columns)]
-    axes.set_xticks(range(columns), style.thinned(labels, places))
-    named = range(0, rows, math.ceil(rows / MOST_NAMED))
-    axes.set_yticks(named, [f"{100 * shares.index[row]:.0f}" for row in named])
-    end = int((lengths <= trained_length).sum()) - 0.5
-    for color, width in (("white", 3.2), ("black", 1.4)):
-        axes.plot(
-            [end, end], [-0.06, 1], transform=axes.get_xaxis_transform(), color=color,
-            linewidth=width, clip_on=False, solid_capstyle="butt", label="_trained",
-        )  # fmt: skip
+    axes.set_facecolor("0.85")  # of cells without a share
+    mesh = axes.imshow(shares.to_numpy(), cmap=COLOURS, vmin=0, vmax=1, aspect="auto")
+    for (row, column), share in np.ndenumerate(shares.to_numpy()):
+        if not np.isnan(share) and rows <= MOST_NAMED and columns <= MOST_NAMED:
+            color = "white" if share < LIGHT else "black"
+            axes.text(column, row, percent(share), color=color, fontsize=style.SIZE - 1.5,
+                      ha="center", va="center_baseline", in_layout=False)  # fmt: skip
+    lengths = list(map(int, shares.columns))
+    axes.xaxis.set_major_locator(FixedLocator(range(columns), nbins=style.MOST_TICKS))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda x, _: style.tick_label(lengths[round(x)], trained_length))
+    )
+    axes.yaxis.set_major_locator(FixedLocator(range(rows), nbins=MOST_NAMED))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: percent(shares.index[round(y)])))
+    inside = sum(length <= trained_length for length in lengths)
+    axes.axvline(inside - 0.5, color="black", linewidth=1.4, label="_trained")
     return mesh

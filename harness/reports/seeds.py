@@ -13,8 +13,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from ropewalk.harness.reports._text import across, change, text
-from ropewalk.harness.stats.cells import CELL
-from ropewalk.harness.stats.checkpoints import labels, separated
+from ropewalk.harness.stats.cells import CELL, labels, separated
 from ropewalk.harness.stats.decision import requested_units
 from ropewalk.harness.stats.measure import Measure, Units, differences, measure, scored, units
 from ropewalk.tasks._intervals import CONFIDENCE

@@ -24,7 +24,13 @@ from ropewalk.harness.stats.measure import (
     values_of,
     weights_of,
 )
-from ropewalk.harness.stats.paired import Difference, difference_columns
+from ropewalk.harness.stats.paired import (
+    ALPHA,
+    NO_DIFFERENCE,
+    Difference,
+    adjusted,
+    difference_columns,
+)
 from ropewalk.harness.stats.selection import (
     Selection,
     plainness,
@@ -39,6 +45,7 @@ NEEDED = (
     "value", "weight", "score", "low", "high", "trained_length", "needs_code",
     "found",
 )  # fmt: skip
+SAME, NOT_COMPARED = "same", "not compared"
 KEPT = 0.75  # of the units that the fullest method has; a method that leaves fewer is left out
 
 
@@ -334,3 +341,48 @@ def overall(tasks: Sequence[Family]) -> tuple[str, float] | None:
     names = [name for name in regrets if all(name not in of.code for of in tasks)]
     best = min(names or regrets, key=lambda name: (regrets[name], *plainness(name)), default=None)
     return None if best is None else (best, regrets[best][0])
+
+
+def against(
+    here: Family, baseline: str, p_all: Mapping[str, float | None] | None = None
+) -> dict[str, Row]:
+    """Return the difference of every method from the baseline, which has a score here.
+
+    ``p`` is of one comparison; ``p_all``, by which the ``verdict`` says better or worse, is
+    corrected for all methods. A method that failed on what the other could do is not called better.
+    """
+    other = here.first(baseline)
+    names = [name for name in here.shared if name != other] if other in here.shared else []
+    shared = [here.shared[name] for name in names]
+    results = differences(shared, here.shared[other], here.how) if names else []
+    compared = dict(zip(names, results, strict=False))  # none, where samples do not show scores
+    if p_all is None:
+        p_all = {}
+        if results:
+            less = values_of(shared) - values_of([here.shared[other]])
+            weights = weights_of(here.shared[other])
+            corrected = adjusted(less, weights, results, shares=here.how.share)
+            p_all = dict(zip(names, corrected, strict=True))
+    rows: dict[str, Row] = {}
+    for name in here.own.keys() - {baseline}:
+        first = here.first(name)
+        difference, p = compared.get(first), p_all.get(first)
+        better = difference is not None and (difference.value < 0) == here.how.lower
+        winner, loser = (first, other) if better else (other, first)
+        if first == other:
+            verdict = SAME
+        elif difference is None:
+            verdict = NOT_COMPARED
+        elif p is None or p >= ALPHA or here.lost[winner] - here.lost[loser]:
+            verdict = NO_DIFFERENCE  # also where the better one failed on what the other has
+        else:
+            verdict = "better" if better else "worse"
+        rows[name] = {
+            "baseline": baseline, "p_all": p, "verdict": verdict,
+            **difference_columns("difference", difference),
+            "p": difference.p if difference else None,
+            "paired": difference.n if difference else None,
+        }  # fmt: skip
+        if first == other:
+            rows[name]["difference"] = 0.0
+    return rows

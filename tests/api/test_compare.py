@@ -114,7 +114,7 @@ def test_the_command_says_what_is_only_in_one_and_what_else_differs(before, tmp_
     out = " ".join(done.out.split())
     assert done.status == 0
     assert "4 cells in both runs: " in out
-    assert "Only in before: perplexity:tail=16, pi at 256, 320 tokens;" in out
+    assert "perplexity:tail=16 pi not in after 256, 320" in out
     assert "have different models (fingerprint)" in out
     assert "Differs: transformers: 5.0 (was " in out
     assert "+2.0 %" in out

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 import pytest
 
-from ropewalk.harness.reports import cells, curves, differences, verdict
+from ropewalk.harness.reports import cells, curves, verdict
 from ropewalk.tasks._intervals import proportion, ratio
 from tests.frames import Row, asked
 
@@ -256,8 +256,10 @@ def test_differences_are_paired_and_corrected():
     assert table.loc["perplexity", "far", 256]["verdict"] == "worse"
     assert table.loc["passkey", "far", 1024]["difference"] == pytest.approx(0.45)
     listed = SWEEP.assign(scaling=SWEEP["scaling"].replace("far", "far:a=1,b=2"))
-    turned = differences.make(listed, baseline="far:a=1+b=2")
-    assert set(turned["baseline"]) == {"far:a=1,b=2"}
+    turned = cells.make(listed, baseline="far:a=1+b=2")
+    assert set(turned["baseline"].dropna()) == {"far:a=1,b=2"}
+    with pytest.raises(ValueError, match="nothing to compare with 'fare': the scores are of"):
+        cells.make(SWEEP, baseline="fare")
     back = turned.set_index(["task", "scaling", "length"]).loc["perplexity", "none", 1024]
     assert back["difference"] == pytest.approx(math.exp(2.2) - 1)
 
@@ -295,7 +297,7 @@ def test_the_winner_and_its_lead_are_of_the_documents_that_all_have():
     assert row[["above", "difference"]].tolist() == pytest.approx([math.exp(0.05) - 1] * 2)
     assert "(17 of 20)" in said(frame(*made))
     assert "failed on documents of 20: rerope 3" in said(frame(*made))
-    assert "(17 of 20)" in differences.display(cells.make(frame(*made))).popitem()[1].to_csv()
+    assert "(17 of 20)" in cells.differences(cells.make(frame(*made))).popitem()[1].to_csv()
 
 
 @pytest.mark.slow
@@ -308,7 +310,7 @@ def test_a_method_that_failed_on_documents_is_not_called_better(status, word):
     twice = [{**row, "unit": f"{row['unit']}b"} for rows in made for row in rows]
     table, failed = cells.make(frame(*made, twice)), status == "not_finite"
     assert table["verdict"].dropna().tolist() == [word]
-    assert ("†" in differences.display(table).popitem()[1].to_csv()) == failed
+    assert ("†" in cells.differences(table).popitem()[1].to_csv()) == failed
     assert table["winner"].any() != failed
 
 

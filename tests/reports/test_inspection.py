@@ -11,7 +11,7 @@ from ropewalk.harness.reports._inspection import (
     Inspection,
     channels,
     inspect,
-    score_frame,
+    scores,
 )
 from ropewalk.harness.sweep.spec import parse
 from ropewalk.scaling import jet_long, ntk, p_rope
@@ -33,32 +33,31 @@ class TestChannels:
     def test_turns_and_wavelengths(self):
         """A pair of frequency 1 turns every 2π tokens, one of 1/10 every 20π."""
         pairs = channels(SMALL, PLAIN, 32)
-        assert [pair.turns * 2 * math.pi for pair in pairs] == pytest.approx([32, 3.2])
-        assert [pair.wavelength / math.pi for pair in pairs] == pytest.approx([2, 20])
+        assert pairs["turns"] * 2 * math.pi == pytest.approx([32, 3.2])
+        assert pairs["wavelength"] / math.pi == pytest.approx([2, 20])
 
     def test_ntk_keeps_the_fastest_and_interpolates_the_slowest(self):
         """At stretch 4 the base is 100 * 4^2 and the slow frequency 1/40."""
-        fast, slow = channels(SMALL, ntk.frequencies(SMALL, 128), 128)
-        assert (fast.change, slow.change) == ("unchanged", "in full")
-        assert slow.wavelength == pytest.approx(80 * math.pi)
+        pairs = channels(SMALL, ntk.frequencies(SMALL, 128), 128)
+        assert pairs["change"].tolist() == ["unchanged", "in full"]
+        assert pairs["wavelength"][1] == pytest.approx(80 * math.pi)
 
     def test_slower_than_interpolated_and_faster_than_plain(self):
         changed = Frequencies(torch.tensor([2.0, 0.1 / 5]))
-        assert [c.change for c in channels(SMALL, changed, 128)] == ["faster", "beyond"]
-        assert channels(SMALL, Frequencies(torch.tensor([1.0, 0.3])), 16)[1].unseen
-        still = channels(SMALL, p_rope.frequencies(SMALL, 128, p=0.5), 128)[1]
-        assert (still.wavelength, still.ratio, still.change) == (None, 0.0, "beyond")
-        assert not still.unseen
+        assert channels(SMALL, changed, 128)["change"].tolist() == ["faster", "beyond"]
+        assert channels(SMALL, Frequencies(torch.tensor([1.0, 0.3])), 16)["unseen"][1]
+        pairs = channels(SMALL, p_rope.frequencies(SMALL, 128, p=0.5), 128)
+        assert (pairs["ratio"][1], pairs["change"][1], pairs["unseen"][1]) == (0, "beyond", False)
+        assert math.isnan(pairs["wavelength"][1])
 
     def test_moved_positions_count_by_their_angles(self):
         """LM-Infinite never rotates past the window; Jet-Long's far channels turn slower."""
-        (reading,) = inspected("lm_infinite").readings
-        assert not any(channel.unseen for channel in reading.channels)
+        assert not inspected("lm_infinite").channels["unseen"].any()
         found = jet_long.bands(ROPE, 2048, far="ramped")
         pairs = channels(ROPE, found, 2048)
-        assert not any(pair.unseen for pair in pairs)
+        assert not pairs["unseen"].any()
         slower = (2048 - 16) / (256 - 16)
-        assert pairs[-1].ratio == pytest.approx(1 / slower)
+        assert pairs["ratio"][-1] == pytest.approx(1 / slower)
         wanted = torch.tensor([16.0, 16 + (2047 - 16) / slower]).double()[:, None]
         angles = found.angles(torch.tensor([16, 2047]))[:, 13:]
         assert angles.allclose(wanted * ROPE.inv_freq()[13:])
@@ -66,7 +65,7 @@ class TestChannels:
 
 def test_the_score_of_equal_contents_is_a_sum_of_cosines():
     """In the mean over many contents 2 Σ cos(m θ) / sqrt(d); interpolated, that of m / s."""
-    table = score_frame(inspected("none", "pi", "yarn"))
+    table = scores(inspected("none", "pi", "yarn"))
     curves = {name: rows.set_index("distance") for name, rows in table.groupby("scaling")}
     plain = curves["none"]["mean"]
     turned = torch.outer(torch.tensor(plain.index), ROPE.inv_freq().double())
@@ -83,7 +82,7 @@ def test_the_score_of_equal_contents_is_a_sum_of_cosines():
 
 def test_moved_positions_have_the_scores_of_the_last_query():
     """Past its window LM-Infinite meets no key but the first; log-n multiplies queries."""
-    table = score_frame(inspected("lm_infinite", "rerope", "log_n:on=rerope", length=("4x",)))
+    table = scores(inspected("lm_infinite", "rerope", "log_n:on=rerope", length=("4x",)))
     curves = {name: rows.set_index("distance")["mean"] for name, rows in table.groupby("scaling")}
     far = curves["lm_infinite"]
     assert far[(far.index > 256) & (far.index < 1000)].isna().all()

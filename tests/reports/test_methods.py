@@ -47,7 +47,7 @@ def test_the_answer_has_every_mark_at_its_difference_from_the_best():
     """With its interval and its bound; what is far off is text at the edge."""
     frame = sweep()
     table = cells.make(frame).set_index(["task", "length", "scaling"])
-    read, keys = (part.axes[0] for part in answer.make(frame).subfigs)
+    read, keys = answer.make(frame).axes
     pi = table.loc[(PERPLEXITY, 2048, "pi")]
     assert marks(read)["pi"] == pytest.approx(pi["above"])
     bars = [segment for made in read.collections for segment in made.get_segments()]

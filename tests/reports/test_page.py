@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pandas as pd
 import pytest
 
-from ropewalk.harness.reports import differences
 from ropewalk.harness.reports._page import page
 from ropewalk.harness.reports._write import Written, write_reports
-from ropewalk.harness.reports.cells import cells, scores
+from ropewalk.harness.reports.cells import cells, differences, scores
 from ropewalk.harness.reports.verdict import summary
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.harness.runs.provenance import command
@@ -46,7 +45,7 @@ def test_a_page_has_the_answer_and_how_to_serve_it(html, table):
 
 
 def test_a_page_has_every_score_and_difference_with_its_interval(html, table):
-    for shown in (scores(table), differences.display(table)):
+    for shown in (scores(table), differences(table)):
         for text in (text for part in shown.values() for text in part.iloc[:, 1:].to_numpy().flat):
             assert f"<td>{text}</td>" in html
 

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 
 from ropewalk.harness.reports import _write as write
 from ropewalk.harness.reports import curves
-from ropewalk.harness.reports._style import COLUMN, Paper, drawing, methods
+from ropewalk.harness.reports._style import COLUMN, Paper, drawing
 from ropewalk.harness.reports._text import latex
-from tests.frames import PERPLEXITY, sweep
+from tests.frames import sweep
 
 FRAME = sweep(lengths=(256, 2048))
 pytestmark = pytest.mark.slow
@@ -44,18 +44,6 @@ def test_the_flags_reach_the_figures(ropewalk, many, tmp_path, rejected):
     assert ropewalk(*words).status == 0
     assert f'width="{72 * COLUMN:.1f}pt"' in (tmp_path / "answer.svg").read_text()
     assert "is no style of Matplotlib" in rejected(*words, "--style", "absent.mplstyle")
-
-
-def test_lines_are_named_at_their_ends_in_their_colours():
-    figure, look = made(), methods(FRAME).look
-    read = figure.axes[0]
-    named = {text.get_text().split("  ")[0]: text.get_color() for text in read.texts}
-    assert named["yarn"] == look["yarn"].color
-    assert named["none"] == "black"
-    assert {"truncation", "mine (to 256)"} <= named.keys()
-    scores = FRAME[(FRAME["task"] == PERPLEXITY) & (FRAME["length"] == 2048)]
-    yarn = scores.loc[scores["scaling"] == "yarn", "score"].iloc[0]
-    assert f"yarn  {yarn:.1f}" in {text.get_text() for text in read.texts}
 
 
 def test_a_table_of_latex_has_its_numbers_and_escapes_names():

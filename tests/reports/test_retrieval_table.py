@@ -1,4 +1,4 @@
-"""The table of retrieval: means and intervals by hand, effective lengths by RULER's rule."""
+"""The table of retrieval: means and intervals by hand, lengths by RULER's rule."""
 
 from random import Random
 from typing import Any
@@ -27,17 +27,17 @@ HITS = {
 }  # fmt: skip
 
 
-def test_means_average_and_effective_length_by_hand():
+def test_means_average_and_ruler_length_by_hand():
     """95, 90, 60 and 100 % on average: a length counts only with all shorter ones."""
     table = retrieval.make(frame(HITS))
     mean = table[table["part"] == "mean"].set_index("length")
     assert mean["score"].to_dict() == pytest.approx({1024: 0.95, 2048: 0.9, 4096: 0.6, 8192: 1.0})
     assert mean["average"].unique() == pytest.approx([(0.95 + 0.9 + 0.6 + 1.0) / 4])
-    assert set(mean["effective_length"]) == {2048}
+    assert set(mean["ruler_length"]) == {2048}
     strict = retrieval.make(frame(HITS), threshold=0.96)
-    assert strict["effective_length"][strict["part"] == "mean"].isna().all()
+    assert strict["ruler_length"][strict["part"] == "mean"].isna().all()
     first = next(iter(retrieval.display(strict).values()))
-    assert list(first["effective length"]) == ["< 1k"]
+    assert list(first["RULER length"]) == ["< 1k"]
 
 
 def test_the_interval_of_a_mean_is_that_of_all_trials():
