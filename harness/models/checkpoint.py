@@ -16,12 +16,12 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.engine import language_model
-from ropewalk.harness.errors import UserError, foreign, printable
+from ropewalk.harness.errors import UserError, foreign
 from ropewalk.harness.models import gguf
 from ropewalk.harness.models.adapter import Adapter, open_adapter
-from ropewalk.harness.models.config import label, open_config, packed
+from ropewalk.harness.models.config import label, open_config, quantization
 from ropewalk.harness.models.files import folder_hash, reading, tokenizer_hash
-from ropewalk.harness.models.gguf import gguf_tokenizer, is_gguf, quantization
+from ropewalk.harness.models.gguf import gguf_tokenizer, is_gguf
 from ropewalk.harness.models.structure import (
     own_frequencies,
     position_limit,
@@ -138,8 +138,8 @@ def open_checkpoint(
     where_to = elsewhere or _device(device)
     number = _dtype(dtype, where_to, config)
     with reading("weights", where):
-        shown, kind = label(name, where), packed(config)
-        shown += f"-{kind}" if kind else ""
+        quantized = quantization(where, config)
+        shown = label(name, quantized)
         if commit is not None:
             fingerprint = commit
         elif is_gguf(where):
@@ -171,7 +171,7 @@ def open_checkpoint(
         positions=None
         if is_rotary(config)
         else position_limit(without_weights(config, trust_remote_code=trust_remote_code)),
-        quantized=kind or quantization(where),
+        quantized=quantized,
         adapter=added,
         tokenizer_hash=None if commit or is_gguf(where) else tokenizer_hash(Path(where)),
     )
@@ -284,12 +284,11 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
     dtype = str(model.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise UserError(f"{kind} computes in {dtype}; one of {', '.join(DTYPES)} is measured.")
-    quantized = packed(model.config)
-    name = PurePath(str(model.config.name_or_path)).name or type(model).__name__
-    name += f"-{quantized}" if quantized else ""
+    quantized = quantization("", model.config)
+    name = label(PurePath(str(model.config.name_or_path)).name or kind, quantized)
     return Checkpoint(
         name=name,
-        label=printable(name),
+        label=name,
         revision=None,
         fingerprint=_fingerprint_in_memory(model),
         config=model.config,

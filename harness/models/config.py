@@ -14,7 +14,7 @@ from ropewalk.harness.encodings._config import EncodingConfig, check_code
 from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.files import expanded, is_path
 from ropewalk.harness.models.files import TOKENIZER_FILES, download, reading
-from ropewalk.harness.models.gguf import gguf_config, is_gguf, quantization
+from ropewalk.harness.models.gguf import GGUF, gguf_config, is_gguf, kind_of
 
 HUB_GGUF = re.compile(r"([^./~@][^/@]*/[^/@]+)/(.+\.gguf)", re.IGNORECASE)  # owner/name/file.gguf
 MOVED = "MovedForCausalLM"  # without its code it would be the plain model, and named as that
@@ -72,23 +72,21 @@ def read_raw(where: str, commit: str | None) -> dict[str, Any]:
     return raw
 
 
-def label(name: str, where: str) -> str:
-    """Return a model's name in tables and folders: its last part, and never ``..``.
-
-    The name of a GGUF file includes the kind of its weights, and so do tables and figures.
-    """
+def label(name: str, quantized: str | None) -> str:
+    """Return a model's name in tables and folders: its last part with the kind of its weights."""
     if name == "reference":
         return name
-    if is_gguf(where):
-        name = where.removesuffix(Path(where).suffix)
-    last = printable(os.path.normpath(expanded(name).absolute()).rpartition("/")[2])
-    quantized = quantization(where)
+    path = expanded(name)
+    path = path.with_suffix("") if path.suffix.lower() == GGUF else path
+    last = printable(Path(os.path.normpath(path.absolute())).name)
     named = quantized is None or quantized.lower() in last.lower()
     return last if named else f"{last}-{quantized}"
 
 
-def packed(config: Any) -> str | None:
-    """Return the kind of quantised weights that a config describes, such as bitsandbytes-8bit."""
+def quantization(where: str, config: Any) -> str | None:
+    """Return the kind of quantised weights, such as Q4_K_M or bitsandbytes-8bit."""
+    if is_gguf(where):
+        return kind_of(where)
     given = getattr(config, "quantization_config", None)
     if given is None:
         return None

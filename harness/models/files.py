@@ -23,11 +23,6 @@ TOKENIZER_FILES = ("*token*", "vocab*", "merges*", "*.model", "*.tiktoken", "*.j
 
 def check_exists(name: str) -> None:
     """Raise UserError for the path of a model that is not there; a hub name is not asked for."""
-    if name.startswith(("http://", "https://")):
-        raise UserError(
-            f"{name} is a server, which has no tokenizer: measure it by --model CHECKPOINT "
-            f"--server {name}, where CHECKPOINT is the folder or hub name of what it serves."
-        )
     path = expanded(name)
     on_hub = name[0] not in "./~" and (name.count("/") < 2 or name.lower().endswith(".gguf"))
     if not on_hub and not is_path(path):

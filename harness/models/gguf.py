@@ -165,10 +165,8 @@ def configure_tokenizer(where: str, tokenizer: Any) -> Any:
     return tokenizer
 
 
-def quantization(where: str) -> str | None:
-    """Return the kind of a GGUF file's weights, as Q4_K_M; None for another model."""
-    if not is_gguf(where):
-        return None
+def kind_of(where: str) -> str:
+    """Return the kind of a file's weights, as Q4_K_M."""
     from gguf import LlamaFileType
 
     kind = header(where)[0].get("general.file_type")

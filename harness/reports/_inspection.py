@@ -20,7 +20,7 @@ from tabulate import tabulate
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder
 from ropewalk.harness.models.checkpoint import check_rope
-from ropewalk.harness.models.config import label, open_config
+from ropewalk.harness.models.config import label, open_config, quantization
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
@@ -123,7 +123,7 @@ def inspect(spec: Spec, out: Path | None = None) -> Inspection:
     methods = distinct("scaling", [load("method", name) for name in spec.scaling])
     trusted = spec.trust_remote_code
     where, _, config = open_config(spec.model, spec.revision, trusted)
-    model = label(spec.model, where)
+    model = label(spec.model, quantization(where, config))
     rope = rope_of(config, spec.trained_length)
     check_rope(config, rope, trust_remote_code=trusted)
     lengths = spec.lengths(rope.trained_length)

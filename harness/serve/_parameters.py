@@ -68,19 +68,14 @@ class Target:
         The library's stateful types use the plain frequencies until an input is longer than the
         window.
         """
-        if not self.rotation.needs_code:
-            stateful = self.rotation.stateful
-            return Frequencies(self.rope.inv_freq()) if stateful else self.rotation.last
-        if self.rotation.per_layer:
-            does, method = "has one set of frequencies for all layers", "gives each layer its own"
-            other = "that treats all layers alike"
-        else:
-            does, other = "rotates every token to its own position", "of frequencies"
-            method = "moves positions or scales queries"
-        raise ValueError(
-            f"it {does}, and the method {method}. Use --to hf-code, which writes a modelling file "
-            f"for transformers, or a method {other}, such as yarn"
-        )
+        if self.rotation.needs_code:
+            raise ValueError(
+                "it has one set of frequencies for all layers and positions, and the method has "
+                "more. Use --to hf-code, which writes a modelling file for transformers, or a "
+                "method of frequencies, such as yarn"
+            )
+        stateful = self.rotation.stateful
+        return Frequencies(self.rope.inv_freq()) if stateful else self.rotation.last
 
     def distance(self, computed: Frequencies) -> Distance:
         """Return how far an engine's frequencies are from the measured ones."""
