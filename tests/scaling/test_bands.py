@@ -152,6 +152,11 @@ CASES: list[tuple[Any, dict[str, Any], Formula]] = [
         (mesa, {"chunk": chunk, "first": first, "push": push}, chunked(chunk, first, push))
         for chunk, first, push in ((16, 3, 4), (30, 10, 2))
     ),
+    (
+        jet_long,
+        {"window": 7},
+        lambda m, n, length: m - n if m - n <= 7 else m // -(-length // 48) - n // -(-length // 48),
+    ),
     *(
         (gali, {"window": window, "chunk": chunk}, blended(window, chunk))
         for window, chunk in ((0, 20), (5, 13))

@@ -70,13 +70,6 @@ def test_a_chat_has_the_template_s_spaces(reply):
     assert list(question.tokens) == whole
 
 
-def test_a_chat_and_raw_text_have_the_same_keys():
-    source = make_context(chatting(), list, 512)
-    raw, chat = asked(source), asked(source, chat=True)
-    assert [q.metadata["key"] for q in raw] == [q.metadata["key"] for q in chat]
-    assert not {q.digest for q in raw} & {q.digest for q in chat}
-
-
 @pytest.mark.parametrize(("template", "words"), [
     (None, "no chat template"),
     ("{{ raise_exception('system first') }}", "system first"),
@@ -148,12 +141,7 @@ def test_a_template_whose_reasoning_is_not_known_is_an_error():
         needles("think", QWEN.replace("think>", "seed:think>"))
     with pytest.raises(ValueError, match="use chat=direct, or a task that writes"):
         asked(make_context(chatting(QWEN), list, 512), chat="think")
-
-
-def test_a_mark_that_texts_do_not_keep_is_an_error():
-    """A special token is left out of a text: every answer would be counted as wrong."""
-    tokenizer = chatting(QWEN)
+    tokenizer = chatting(QWEN)  # a special token is left out of a text: no answer would be found
     tokenizer.add_special_tokens({"additional_special_tokens": ["</think>"]})
-    context = make_context(tokenizer, list, 2400)
     with pytest.raises(ValueError, match="reasoning does not end with </think>"):
-        list(niah.ask(context, [2400], trials=1, depths=1, new=64, chat="think"))
+        list(niah.ask(make_context(tokenizer, list, 2400), [2400], chat="think"))

@@ -17,23 +17,10 @@ from ropewalk.tasks.passkey import INTRODUCTION, NEEDLE, QUESTION, REPLY, prompt
 from ropewalk.tasks.types import (
     Loglikelihood,
     LoglikelihoodResponse,
-    Request,
-    Response,
 )
 from tests.asking import generated
 from tests.frames import asked as asked_of
-from tests.tiny import tiny_config, tiny_tokenizer
-
-
-def perfect(question: Request) -> Response:
-    """Answer as a model that knows every key and then ends the sentence."""
-    key = question.tokens[question.start :]
-    return LoglikelihoodResponse((0.01,) * len(key), (*key, tiny_tokenizer()(".")["input_ids"][0]))
-
-
-def blind(question: Request) -> Response:
-    n = len(question.tokens) - question.start
-    return LoglikelihoodResponse((5.0,) * n, (99,) * (n + 1))
+from tests.tiny import tiny_config
 
 
 @pytest.mark.slow
@@ -82,18 +69,6 @@ def test_a_prompt_that_cannot_fit_names_the_least_length(source):
     assert len(list(passkey.ask(source, [least], trials=1, depths=2))) == 2
     with pytest.raises(ValueError, match=f"at least {least} tokens"):
         list(passkey.ask(source, [least - 1]))
-
-
-def test_a_perfect_model_scores_one_and_a_blind_one_zero(source):
-    """The ends of the scale, with Wilson intervals worked by hand: z = 1.96, n = 6."""
-    asked = list(passkey.ask(source, [400], depths=3, trials=2))
-    best = passkey.score([passkey.grade(q, perfect(q), source) for q in asked])
-    worst = passkey.score([passkey.grade(q, blind(q), source) for q in asked])
-    # Wilson at p = 1: low = 1 / (1 + z^2 / n) = 1 / (1 + 3.8415 / 6) = 0.6097
-    assert (best.value, best.high, best.n) == (1.0, 1.0, 6)
-    assert best.low == pytest.approx(0.6097, abs=1e-4)
-    assert (worst.value, worst.low) == (0.0, 0.0)
-    assert worst.high == pytest.approx(1 - 0.6097, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,20 @@ from typing import Any, cast
 import pytest
 from transformers import AutoModelForCausalLM
 
+from ropewalk.harness.data.corpus import make_context
 from ropewalk.harness.engine import answers
 from ropewalk.harness.engine.memory import ROWS
+from ropewalk.harness.plugins import load
 from ropewalk.tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
 from ropewalk.tasks._intervals import proportion
 from ropewalk.tasks._prompt import FILLER, around, continued, inserted
 from ropewalk.tasks._tokens import kept
 from ropewalk.tasks.niah import PRESETS, Setting, framed, needles
 from ropewalk.tasks.types import Generate, Generated, GroupResponse, Sample
+from tests import ROOT
 from tests.asking import forwarded
 from tests.tasks.conftest import TALE
-from tests.tiny import BOS
+from tests.tiny import BOS, tiny_tokenizer
 
 RULER: dict[str, Any] = json.loads((Path(__file__).parent / "ruler_texts.json").read_text())
 LINE = "".join(FILLER)
@@ -231,25 +234,38 @@ def test_ruler_draws_where_a_needle_stands(source):
     places = [int(str(one.metadata["needle"])) / 3500 for one in drawn]
     assert min(places) < 0.25 < 0.75 < max(places)
     single = [one for one in ruler.ask(source, [3500], trials=3) if "single_1" in one.doc_id]
-    alone = niah.ask(source, [3500], depths=0, trials=3)
-    assert [one.tokens for one in single] == [one.tokens for one in alone]
+    assert [one.tokens for one in single] == [one.tokens for one in drawn[:3]]
 
 
 def test_ruler_asks_every_part_as_often_and_no_two_share_a_draw(source):
     """Prompts of one trial in several parts are as independent as those of several trials."""
     asked = list(ruler.ask(source, [3500], trials=2))
-    parts = [question.metadata["part"] for question in asked]
-    assert {part: parts.count(part) for part in parts} == dict.fromkeys(ruler.PARTS, 2)
+    parts = Counter(question.metadata["part"] for question in asked)
+    assert parts == dict.fromkeys(ruler.PARTS, 2)
     assert len({question.doc_id for question in asked}) == 22
     assert all(question.length == 3500 for question in asked)
     needles = [str(q.metadata["answer"]) for q in asked if "niah" in q.doc_id]
     answers = [value for answer in needles for value in answer.split(", ")]
     assert len(set(answers)) == len(answers) == 2 * (6 + 4 + 4)
-    again, other = (list(ruler.ask(source, [3500], trials=2, seed=seed)) for seed in (0, 1))
-    assert [q.digest for q in asked] == [q.digest for q in again]
-    assert not {q.digest for q in asked} & {q.digest for q in other}
+    other = {question.digest for question in ruler.ask(source, [3500], trials=2, seed=1)}
+    assert not {question.digest for question in asked} & other
     with pytest.raises(ValueError, match="niah_single_1: .* at least"):
         list(ruler.ask(source, [100]))
+
+
+@pytest.mark.parametrize("name", ["passkey", "ruler"])
+def test_a_truncated_prompt_is_the_end_of_the_whole_one(name):
+    """Of the study of SmolLM2: beyond the window the begin token and the last tokens that fit."""
+    context = make_context(tiny_tokenizer(), lambda: [("tale", TALE)], 2600)
+    file = ROOT / "results" / "smollm2" / "truncated" / f"truncated_{name}.py"
+    plugins = (load("task", f"{given}:trials=1,chat=false") for given in (name, file))
+    whole, cut = (list(p.module.ask(context, [2600, 3500], **p.arguments)) for p in plugins)
+    assert {one.cell or one.length for one in cut} == {2600, 3500}
+    for one, short in zip(whole, cut, strict=True):
+        assert (short.length, short.doc_id) == (2600, one.doc_id)
+        kept = len(short.tokens) - 1
+        assert list(short.tokens) == [one.tokens[0], *one.tokens[-kept:]]
+        assert one.length - one.start == short.length - short.start
 
 
 # RULER's template of one needle (scripts/data/synthetic/constants.py, niah.py), typed by hand.
