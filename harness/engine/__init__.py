@@ -18,7 +18,6 @@ import torch
 
 from ropewalk.harness.engine import sdpa
 from ropewalk.harness.engine.forward import Forward, ResultCollector
-from ropewalk.harness.engine.forward import compared as compared
 from ropewalk.harness.engine.forward import hidden_states as hidden_states
 from ropewalk.harness.engine.forward import shareable as shareable
 from ropewalk.harness.engine.generation import Decode as Decode

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -12,19 +14,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ropewalk.harness.engine import loss, sdpa
+from ropewalk.harness.engine import sdpa
+from ropewalk.harness.engine.loss import target_losses
 from ropewalk.harness.engine.memory import ROWS, Shape, Sizes, layer
 from ropewalk.harness.engine.packed_attention import PLAIN, KVCache, kernel_of
 from ropewalk.harness.engine.prefix_tree import NodePath, PrefixTree, build_tree, last_reads, packs
 from ropewalk.harness.engine.structure import NotShareableError, implementation, language_model
 from ropewalk.harness.engine.trunk import run_pack
 from ropewalk.tasks._tokens import kept
-from ropewalk.tasks.types import DivergenceResponse, Generate, LoglikelihoodResponse, ModelRequest
+from ropewalk.tasks.types import Generate, LoglikelihoodResponse, ModelRequest
 
 PROMPT = 48  # tokens of the longest prompt of the check
 EXACT, COARSE = 1e-4, 5e-2  # mean difference that rounding may make, in float32 and in 16 bits
 NOBODY = 0  # target of a row that needs the argmax only
-PARTS = 4  # of the rows that the head computes at once: float64, and two predictions
 _known: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 
 
@@ -106,10 +108,8 @@ class Forward:
         starts = np.cumsum([0, *(len(self.tree.nodes[node].tokens) for node in pack)])
         rows = np.concatenate([r + s for (r, _), s in zip(wanted, starts, strict=False)])
         targets = np.concatenate([t for _, t in wanted])
-        vocabulary = self.model.config.get_text_config().vocab_size
-        chunk = self.sizes.head_rows(vocabulary, gpu=sdpa.on_gpu(self.model.device))
         hidden = self.hidden(number, rows)
-        nll, argmax = loss.target_losses(self.model, hidden, rows, targets, chunk)
+        nll, argmax = target_losses(self.model, hidden, rows, targets, self.sizes)
         ends = np.cumsum([len(r) for r, _ in wanted])[:-1]
         results = zip(pack, np.split(nll, ends), np.split(argmax, ends), strict=True)
         return [index for result in results for index in collector.enter(*result)]
@@ -123,7 +123,7 @@ class Forward:
             trunk = language_model(self.model)
             whole: Tensor = trunk(input_ids=tokens, use_cache=False)[0]
             return whole
-        needed = np.zeros(sum(len(nodes[node].tokens) for node in pack), np.bool_)
+        needed = np.zeros(self.tree.rows(pack), np.bool_)
         needed[rows] = True
         kernel = kernel_of(self.model, max(nodes[node].end for node in pack))
         shape = Shape.of(self.model.config.get_text_config(), self.model.dtype.itemsize)
@@ -156,18 +156,16 @@ class ResultCollector:
         self.tree = tree
         self.requests = requests
         self.results: dict[int, _Results] = {}  # of nodes that unanswered requests wait for
-        self.waiting = [len(path) for path in tree.paths]
         self.needs: dict[int, list[tuple[int, int]]] = {}  # first and end row
         self.ends: dict[int, dict[int, None]] = {}  # targets after a node's last row, in order
-        self.through: dict[int, list[int]] = {}
+        self.complete: dict[int, list[int]] = {}  # requests by the node that is their last
         for index, (request, path) in enumerate(zip(requests, tree.paths, strict=True)):
             for node, first, end, after in self._parts(request, path):
                 self.needs.setdefault(node, []).append((first, end))
                 if after is not None:
                     self.ends.setdefault(node, {})[after] = None
-            for node in path:
-                self.through.setdefault(node, []).append(index)
-        self.unanswered = {node: len(indices) for node, indices in self.through.items()}
+            self.complete.setdefault(path[-1], []).append(index)
+        self.unanswered = Counter(chain.from_iterable(tree.paths))
 
     def _parts(
         self, request: ModelRequest, path: NodePath
@@ -196,17 +194,15 @@ class ResultCollector:
         return np.append(rows, more), np.append(targets, np.array(ends, np.int64))
 
     def enter(self, node: int, nll: NDArray[np.float32], argmax: NDArray[np.int64]) -> list[int]:
-        """Store a node's results, in the order of ``wanted``; return the requests now complete."""
+        """Store a node's results, in the order of ``wanted``; return the requests now complete.
+
+        Nodes come after those above them, so that a request's last node is its last to come.
+        """
         rows, ends = self.wanted(node)[0], self.ends.get(node, ())
         count = len(rows) - len(ends)
         last = dict(zip(ends, nll[count:].tolist(), strict=True))
         self.results[node] = _Results(rows[:count], nll[:count], argmax[:count], last)
-        whole = []
-        for index in self.through[node]:
-            self.waiting[index] -= 1
-            if not self.waiting[index]:
-                whole.append(index)
-        return whole
+        return self.complete.get(node, [])
 
     def response(self, index: int) -> LoglikelihoodResponse:
         """Assemble the response to a complete request, once; free rows that no other needs."""
@@ -242,11 +238,3 @@ def hidden_states(model: Any, request: ModelRequest, sizes: Sizes) -> Tensor:
     rows = np.arange(request.start - 1, request.length - 1)
     hidden = forward.hidden(0, rows)
     return hidden.index_select(1, torch.from_numpy(rows).to(hidden.device))
-
-
-@torch.inference_mode()
-def compared(model: Any, own: Tensor, other: Tensor, sizes: Sizes) -> DivergenceResponse:
-    """Return how far the predictions from ``other`` are from those of ``own``."""
-    vocabulary = model.config.get_text_config().vocab_size
-    chunk = sizes.head_rows(vocabulary, gpu=sdpa.on_gpu(model.device)) // PARTS
-    return DivergenceResponse(tuple(loss.divergences(model, own, other, chunk)))

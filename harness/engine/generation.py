@@ -26,9 +26,9 @@ class Generation:
 
     ``processors`` change the scores of the next token, as ``generate`` of transformers does, by the
     tokens in ``ids``, (1, length), which are on the model's device. ``path`` has the runs of the
-    prompt in the order of the positions, ``keys`` the keys and values of the text by layer, from
-    ``place`` on among those of other texts, and ``kept`` by layer what the kernel computed from
-    them.
+    prompt in the order of the positions, ``keys`` the keys and values of the text by layer, which
+    among those of other texts begin at ``start``, and ``kept`` by layer what the kernel computed
+    from them.
     """
 
     request: Generate
@@ -40,7 +40,7 @@ class Generation:
     tokens: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     done: bool = False
-    place: int = 0
+    start: int = 0
     keys: dict[int, Pair] = field(default_factory=dict)
     kept: dict[int, Kept] = field(default_factory=dict)
 

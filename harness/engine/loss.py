@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from ropewalk.harness.engine.memory import BLOCK
+from ropewalk.harness.engine import sdpa
+from ropewalk.harness.engine.memory import BLOCK, Sizes
 from ropewalk.harness.engine.sdpa import LEAST_ROWS, sent
 from ropewalk.harness.engine.structure import trunk_name
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+PARTS = 4  # of the rows that the head computes at once: float64, and two predictions
 
 
 class _Hidden(BaseModelOutput):  # type: ignore[misc]  # its type is Any here
@@ -68,12 +70,12 @@ def _head_only(model: nn.Module) -> Iterator[_Stub]:
 
 
 def target_losses(
-    model: Any, hidden: Tensor, rows: Ints, targets: Ints, chunk: int
+    model: Any, hidden: Tensor, rows: Ints, targets: Ints, sizes: Sizes
 ) -> tuple[Floats, Ints]:
     """Return the loss of each target in nats, float32, and the argmax there, both (n,).
 
     ``hidden`` is (1, rows of a pack, width); target i is predicted by row ``rows[i]``. Losses are
-    computed in float32, ``chunk`` rows at a time, in place of the logits; at least 16 rows, because
+    computed in float32, some rows at a time, in place of the logits; at least 16 rows, because
     fewer have other bits.
 
     Differs from ``log_softmax`` in float32 on a CPU, whose sum over the vocabulary is too low: by
@@ -84,6 +86,7 @@ def target_losses(
     # A device is sent everything at the beginning and read once at the end: it need not wait.
     filled = np.append(rows, np.full(LEAST_ROWS, rows[-1]))
     places, wanted = (sent(torch.from_numpy(x), hidden.device) for x in (filled, targets))
+    chunk = _chunk(model, sizes)
     losses: list[Tensor] = []
     likeliest: list[Tensor] = []
     buffer = torch.empty(0)
@@ -114,16 +117,22 @@ def logits_of(model: Any, hidden: Tensor) -> Tensor:
     return logits
 
 
-def divergences(model: Any, own: Tensor, other: Tensor, chunk: int) -> list[float]:
+def _chunk(model: Any, sizes: Sizes) -> int:
+    vocabulary = model.config.get_text_config().vocab_size
+    return sizes.head_rows(vocabulary, gpu=sdpa.on_gpu(model.device))
+
+
+@torch.inference_mode()
+def divergences(model: Any, own: Tensor, other: Tensor, sizes: Sizes) -> list[float]:
     """Return the Kullback-Leibler divergence of every row's prediction, in nats, in float64.
 
     ``own`` and ``other`` are hidden states of the same positions, (1, rows, width); the mean is
-    over the prediction of ``own``. Equal logits give exactly 0. ``chunk`` rows are computed at a
-    time, at least 16.
+    over the prediction of ``own``. Equal logits give exactly 0.
     """
     results: list[Tensor] = []
-    for first in range(0, own.shape[1], max(chunk, LEAST_ROWS)):
-        rows = slice(first, first + max(chunk, LEAST_ROWS))
+    chunk = max(_chunk(model, sizes) // PARTS, LEAST_ROWS)
+    for first in range(0, own.shape[1], chunk):
+        rows = slice(first, first + chunk)
         logs = [logits_of(model, x[:, rows]).double().log_softmax(-1) for x in (own, other)]
         difference = torch.where(logs[0].isneginf(), 0.0, logs[0] - logs[1])
         results.append((logs[0].exp() * difference).sum(-1).clamp_(min=0))

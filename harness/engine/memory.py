@@ -14,16 +14,83 @@ from ropewalk.harness.engine.prefix_tree import NodePath, PrefixTree, last_reads
 
 FLOAT32, INT64 = 4, 8
 BLOCK = 64  # logits whose maximum the head computes first
+HALVINGS, LEAST_CHUNK = 4, 256
+ROWS = 32  # a chunk is a multiple of this on a CPU: odd ends have other bits
+TEXTS = 16  # most texts that a GPU continues together
+OTHER, OTHER_GPU = 2048, 8192  # most rows of a chunk where attention is not plain
+LEAST_HEAD_ROWS = 64  # fewer rows read the whole head's weights for too little work
+MOST_HEAD_ROWS = 2048  # on a GPU more rows make no product faster
 Text = tuple[NodePath, int]  # the path of a prompt, and its length with the new tokens
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Tokens of one pack, rows of a layer at once, bytes of its temporaries and of float32 logits.
+
+    They change memory and speed, and leave float32 results on a CPU bit-identical. ``chunk`` is a
+    multiple of 32. The rows of a text's first chunk need no mask, with which attention takes 1.3 to
+    1.8 times as long: a chunk is as long as its temporaries (``layer``) allow. ``overlap`` lets
+    GPUs that share a model compute different chunks at the same time, with the keys of all layers
+    in memory. A GPU has ``texts`` bytes for the keys of texts that it continues together, or those
+    of the longest text.
+    """
+
+    pack: int = 8192
+    chunk: int = 32_768
+    layer: int = 512 * 2**20
+    logits: int = 16 * 2**20
+    overlap: bool = True
+    texts: int = 8 * 2**30
+
+    @property
+    def smaller(self) -> tuple[Sizes, ...]:
+        """Successively smaller settings: packs halve, row chunks quarter; the last: no overlap."""
+        least = min(self.chunk, LEAST_CHUNK)
+        return tuple(
+            Sizes(
+                self.pack >> n,
+                max(self.chunk >> 2 * n, least),
+                self.layer >> n,
+                self.logits >> n,
+                self.overlap and n < HALVINGS,
+                self.texts >> n,
+            )
+            for n in range(HALVINGS + 1)
+        )
+
+    @property
+    def least(self) -> Sizes:
+        """The smallest sizes, for a question that ran out of memory with these."""
+        return self.smaller[-1]
+
+    def layer_rows(self, each: int, *, causal: bool, gpu: bool) -> int:
+        """Return how many rows a layer computes at once if a row takes ``each`` bytes.
+
+        ``causal`` says that attention is plain: on a CPU, other kernels gain nothing from long
+        chunks. On a GPU, every chunk is one more launch of each kernel.
+        """
+        most = self.chunk if causal else min(self.chunk, OTHER_GPU if gpu else OTHER)
+        return min(most, max(LEAST_CHUNK, self.layer // each // ROWS * ROWS))
+
+    def head_rows(self, vocabulary: int, *, gpu: bool) -> int:
+        """Return how many rows the head computes at once.
+
+        A CPU is fastest where their float32 logits (``logits``) fit into its cache. A GPU needs
+        long products and few kernels: their logits may take what a layer's temporaries may.
+        """
+        if gpu:
+            rows = self.layer // (FLOAT32 * vocabulary) // LEAST_HEAD_ROWS * LEAST_HEAD_ROWS
+            return max(LEAST_HEAD_ROWS, min(rows, MOST_HEAD_ROWS))
+        return max(LEAST_HEAD_ROWS, self.logits // (FLOAT32 * vocabulary))
 
 
 @dataclass(frozen=True)
 class Shape:
     """The shapes of a model that decide its memory; ``itemsize`` in bytes, widths in channels.
 
-    ``gpu`` says that attention has CUDA's kernels: elsewhere it has a mask for a tile of rows.
-    ``gpus`` is the number of those that the layers are spread over, 0 where it is not known.
-    ``experts`` are those of one token in a mixture, each ``expert`` channels wide.
+    ``gpu`` says that attention has CUDA's kernels, which need no mask. ``gpus`` is the number of
+    those that the layers are spread over, 0 where it is not known. ``experts`` are those of one
+    token in a mixture, each ``expert`` channels wide.
     """
 
     width: int
@@ -106,15 +173,11 @@ def shared(
     if not shape.gpu:
         return peak + beside + logits
     # Its logits are as large as a layer's temporaries, which are freed before: not both count.
-    rows = max((_tokens(tree, pack) for pack in cut), default=0)
+    rows = max((tree.rows(pack) for pack in cut), default=0)
     # Hidden states; the place, target, most likely token and loss of each.
     states = rows * (shape.width * shape.itemsize + 3 * INT64 + FLOAT32)
     longest = max((node.end for node in tree.nodes), default=0)
     return max(peak, states + tables(shape, longest, moved) + logits) + beside
-
-
-def _tokens(tree: PrefixTree, pack: NodePath) -> int:
-    return sum(len(tree.nodes[node].tokens) for node in pack)
 
 
 def _pack(
@@ -124,7 +187,7 @@ def _pack(
 
     With ``overlap`` every layer has its keys until the end, and every GPU computes a chunk.
     """
-    size, item = _tokens(tree, pack), shape.itemsize
+    size, item = tree.rows(pack), shape.itemsize
     overlap = overlap and size > chunk
     layers, places = (shape.layers, max(shape.gpus, 1)) if overlap else (1, 1)
     longest = max(tree.nodes[node].end for node in pack)
@@ -220,72 +283,3 @@ def whole(shape: Shape, length: int, attention: int, targets: int, sizes: Sizes)
     """Return the peak of one plain forward, whose attention needs ``attention`` more bytes."""
     rows = length * (shape.width * shape.itemsize) + layer(shape, length)
     return rows + attention + head(shape, targets, sizes)
-
-
-HALVINGS, LEAST_CHUNK = 4, 256
-ROWS = 32  # a chunk is a multiple of this on a CPU: odd ends have other bits
-TEXTS = 16  # most texts that a GPU continues together
-OTHER, OTHER_GPU = 2048, 8192  # most rows of a chunk where attention is not plain
-LEAST_HEAD_ROWS = 64  # fewer rows read the whole head's weights for too little work
-MOST_HEAD_ROWS = 2048  # on a GPU more rows make no product faster
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Tokens of one pack, rows of a layer at once, bytes of its temporaries and of float32 logits.
-
-    They change memory and speed, and leave float32 results on a CPU bit-identical. ``chunk`` is a
-    multiple of 32. The rows of a text's first chunk need no mask, with which attention takes 1.3 to
-    1.8 times as long: a chunk is as long as its temporaries (``layer``) allow. ``overlap`` lets
-    GPUs that share a model compute different chunks at the same time, with the keys of all layers
-    in memory. A GPU has ``texts`` bytes for the keys of texts that it continues together, or those
-    of the longest text.
-    """
-
-    pack: int = 8192
-    chunk: int = 32_768
-    layer: int = 512 * 2**20
-    logits: int = 16 * 2**20
-    overlap: bool = True
-    texts: int = 8 * 2**30
-
-    @property
-    def smaller(self) -> tuple[Sizes, ...]:
-        """Successively smaller settings: packs halve, row chunks quarter; the last: no overlap."""
-        least = min(self.chunk, LEAST_CHUNK)
-        return tuple(
-            Sizes(
-                self.pack >> n,
-                max(self.chunk >> 2 * n, least),
-                self.layer >> n,
-                self.logits >> n,
-                self.overlap and n < HALVINGS,
-                self.texts >> n,
-            )
-            for n in range(HALVINGS + 1)
-        )
-
-    @property
-    def least(self) -> Sizes:
-        """The smallest sizes, for a question that ran out of memory with these."""
-        return self.smaller[-1]
-
-    def layer_rows(self, each: int, *, causal: bool, gpu: bool) -> int:
-        """Return how many rows a layer computes at once if a row takes ``each`` bytes.
-
-        ``causal`` says that attention is plain: on a CPU, other kernels gain nothing from long
-        chunks. On a GPU, every chunk is one more launch of each kernel.
-        """
-        most = self.chunk if causal else min(self.chunk, OTHER_GPU if gpu else OTHER)
-        return min(most, max(LEAST_CHUNK, self.layer // each // ROWS * ROWS))
-
-    def head_rows(self, vocabulary: int, *, gpu: bool) -> int:
-        """Return how many rows the head computes at once.
-
-        A CPU is fastest where their float32 logits (``logits``) fit into its cache. A GPU needs
-        long products and few kernels: their logits may take what a layer's temporaries may.
-        """
-        if gpu:
-            rows = self.layer // (FLOAT32 * vocabulary) // LEAST_HEAD_ROWS * LEAST_HEAD_ROWS
-            return max(LEAST_HEAD_ROWS, min(rows, MOST_HEAD_ROWS))
-        return max(LEAST_HEAD_ROWS, self.logits // (FLOAT32 * vocabulary))

@@ -42,6 +42,10 @@ class PrefixTree:
     nodes: tuple[Node, ...]
     paths: tuple[NodePath, ...]
 
+    def rows(self, nodes: NodePath) -> int:
+        """Return how many tokens some nodes have."""
+        return sum(len(self.nodes[node].tokens) for node in nodes)
+
 
 def build_tree(requested: Sequence[Sequence[int]], least: int = LEAST_SHARED) -> PrefixTree:
     """Share every common beginning of at least ``least`` tokens.

@@ -68,7 +68,9 @@ class Writer:
         kind = type(kernel_of(model))
         tokens = room(shape, lengths, sizes, plain=kind is Causal)
         alone = len(lengths) == 1 or sum(sorted(lengths)[:2]) > tokens
-        return cls(model, max(lengths), _mode(model, kind, shape, alone=alone), tokens)
+        same = alone and sdpa.blocked(model.device)  # a CPU computes as many rows anyway
+        mode = Mode(ROWS, 1) if same else _mode(model, kind, shape)
+        return cls(model, max(lengths), mode, tokens)
 
     def __post_init__(self) -> None:
         device, rows = self.model.device, self.mode.rows
@@ -92,20 +94,20 @@ class Writer:
         return len(self.live) < self.mode.texts and self._gap(request.length) is not None
 
     def _gap(self, length: int) -> int | None:
-        """Return the first place with room for so many tokens."""
-        place = 0
-        for text in sorted(self.live.values(), key=lambda text: text.place):
-            if text.place - place >= length:
+        """Return where there is room for so many tokens first."""
+        start = 0
+        for text in sorted(self.live.values(), key=lambda text: text.start):
+            if text.start - start >= length:
                 break
-            place = text.place + text.request.length
-        return place if place + length <= self.room else None
+            start = text.start + text.request.length
+        return start if start + length <= self.room else None
 
     def add(self, index: int, begin: Callable[[], Generation], held: KVCache) -> None:
         """Continue a text from now on that ``takes`` allows; ``held`` has its prompt's keys."""
         text = begin()
-        place, read = self._gap(text.request.length), len(text.request.prompt) - 1
-        assert place is not None
-        text.place = place
+        start, read = self._gap(text.request.length), len(text.request.prompt) - 1
+        assert start is not None
+        text.start = start
         spans = {node: (run.first, min(run.end, read)) for node, run in text.path}
         for (node, layer), pair in held.items():
             first, end = spans.get(node, (0, 0))
@@ -120,8 +122,8 @@ class Writer:
             length = text.request.length
             rows = padded_length(length, like[0].device)
             if self.mode.parts:
-                place = slice(text.place, text.place + length)
-                keys, values = (whole[:, :, place] for whole in self._all_keys(layer, like))
+                span = slice(text.start, text.start + length)
+                keys, values = (whole[:, :, span] for whole in self._all_keys(layer, like))
             else:
                 keys, values = (_zeros(part, rows) for part in like)
             text.keys[layer], text.kept[layer] = (keys, values), Kept(rows)
@@ -155,11 +157,16 @@ class Writer:
         return [(index, self.live.pop(index).response()) for index in done]
 
     def _place(self, texts: Sequence[Generation]) -> None:
-        """Send each row its token, position, the place of its text, and the keys of a part."""
-        least = max(self.mode.parts, 1)
+        """Send each row its token, position, the start of its text, and the keys of a part."""
+        parts = max(self.mode.parts, 1)
         rows = [
-            (one.newest, one.position, one.place, -(-one.request.length // least // PART) * PART)
-            for one in texts
+            (
+                text.newest,
+                text.position,
+                text.start,
+                -(-text.request.length // parts // PART) * PART,
+            )
+            for text in texts
         ]
         rows += [(rows[0][0], 0, self.room, PART)] * (self.mode.rows - len(rows))
         self.state.copy_(torch.tensor(rows).T)
@@ -202,12 +209,12 @@ class Writer:
 
     def _cut(self) -> None:
         """Compute where the keys of this step go, and what each row sees of each part."""
-        _, positions, places, size = self.state
-        self.at = places + positions
+        _, positions, starts, size = self.state
+        self.at = starts + positions
         before = size[:, None] * self.part
         left = (positions + 1)[:, None] - before
         self.unseen = left <= 0  # an empty part reads a key, which has no weight
-        first = places[:, None] + before.masked_fill(self.unseen, 0)
+        first = starts[:, None] + before.masked_fill(self.unseen, 0)
         self.first = pad(first.flatten(), (0, 1)).int()
         self.seen = torch.minimum(left, size[:, None]).clamp(min=1).flatten().int()
 
@@ -242,8 +249,8 @@ class Writer:
             seen = padded_length(place + 1, query.device)
             before, values = (whole[:, :, :seen] for whole in pair)
             rows, derived = query[:, :, row : row + 1], text.kept[layer]
-            one = self.kernel(module, rows, before, values, place, scale, derived)
-            out[:, row] = one[:, :, 0]
+            attended = self.kernel(module, rows, before, values, place, scale, derived)
+            out[:, row] = attended[:, :, 0]
         return out
 
 
@@ -251,36 +258,36 @@ def _zeros(like: Tensor, rows: int) -> Tensor:
     return like.new_zeros((1, like.shape[1], rows, like.shape[3]))
 
 
-def _mode(model: Any, kind: type, shape: Shape, *, alone: bool) -> Mode:
+def _mode(model: Any, kind: type, shape: Shape) -> Mode:
     """Return the fastest mode in which a text has the same bits together and alone.
 
     It is proved once per model and kind of attention. A mixture of experts computes no row
-    independently of the others, and has one text at a time. A CPU has the same rows for a text that
-    is ``alone`` anyway.
+    independently of the others, and has one text at a time.
     """
-    device, known = model.device, _known.setdefault(model, {})
-    if sdpa.blocked(device):
-        modes = [Mode(ROWS, 1)]
-        if alone:
-            return modes[0]
-        modes.insert(0, Mode(ROWS, ROWS))
-    else:
-        modes = [Mode(TEXTS, TEXTS), Mode(1, 1)]
-        one_device = len({weight.device for weight in model.parameters()}) == 1
-        of = {"dtype": model.dtype, "device": device}
-        query, key = (
-            torch.empty((1, heads, 1, shape.head_dim), **of)
-            for heads in (shape.heads, shape.groups)
-        )
-        if kind is Causal and one_device and sdpa.flash_takes(query, key, key):
-            parts = min(PARTS, max(1, BLOCKS // shape.groups))
-            fast = [Mode(TEXTS, TEXTS, parts, True), Mode(TEXTS, TEXTS, parts)]
-            modes = [*fast, Mode(1, 1, parts, True), *modes]
+    known = _known.setdefault(model, {})
     if kind not in known:
+        modes = _modes(model, kind, shape)
         known[kind] = next(
             mode for mode in modes if mode == modes[-1] or _proven(model, mode, shape)
         )
     return known[kind]
+
+
+def _modes(model: Any, kind: type, shape: Shape) -> list[Mode]:
+    """Return the modes of a device, the fastest first; the last needs no proof."""
+    if sdpa.blocked(model.device):
+        return [Mode(ROWS, ROWS), Mode(ROWS, 1)]
+    modes = [Mode(TEXTS, TEXTS), Mode(1, 1)]
+    query, key = (
+        torch.empty((1, heads, 1, shape.head_dim), dtype=model.dtype, device=model.device)
+        for heads in (shape.heads, shape.groups)
+    )
+    one_device = len({weight.device for weight in model.parameters()}) == 1
+    if kind is Causal and one_device and sdpa.flash_takes(query, key, key):
+        parts = min(PARTS, max(1, BLOCKS // shape.groups))
+        fast = [Mode(TEXTS, TEXTS, parts, True), Mode(TEXTS, TEXTS, parts)]
+        modes = [*fast, Mode(1, 1, parts, True), *modes]
+    return modes
 
 
 def _proven(model: Any, mode: Mode, shape: Shape) -> bool:

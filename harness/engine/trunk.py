@@ -51,14 +51,14 @@ def run_pack(
     in_parts = overlap and over_gpus(layers) and len(every) > 1
     parts = [(first, end) for first, end, _ in every] if in_parts else [(0, size)]
     carried: Carried = {}
-    hidden = torch.empty(0)
+    hidden: Any = None
     with ExitStack() as stack:
         stack.enter_context(installed(model, run.attend))
         for layer in layers:
-            own = _layer_by_rows(layer.forward, run, last if layer is layers[-1] else every)
-            stack.enter_context(
-                _replaced(layer, _carrying(own, layer, carried) if in_parts else own)
-            )
+            forward = _layer_by_rows(layer.forward, run, last if layer is layers[-1] else every)
+            if in_parts:
+                forward = _carrying(forward, layer, carried)
+            stack.enter_context(_replaced(layer, forward))
         if len(every) > 1 and not in_parts:
             for child in trunk.children():
                 if "Norm" in type(child).__name__:
@@ -66,13 +66,12 @@ def run_pack(
         for first, end in parts:
             run.part = first, end
             rows = slice(first, end)
-            inputs = {"input_ids": tokens[:, rows], "position_ids": positions[:, rows]}
-            out = trunk(**inputs, use_cache=False)[0]
-            if in_parts:
-                hidden = hidden if first else out.new_empty((1, size, out.shape[2]))
-                hidden[:, rows] = out
-            else:
-                hidden = out
+            out = trunk(input_ids=tokens[:, rows], position_ids=positions[:, rows], use_cache=False)
+            if not in_parts:
+                hidden = out[0]
+                break
+            hidden = out[0].new_empty((1, size, out[0].shape[2])) if hidden is None else hidden
+            hidden[:, rows] = out[0]
     if run.calls != len(layers):
         raise NotShareableError("a layer without attention")
     return hidden, run
@@ -85,22 +84,23 @@ def over_gpus(layers: Sequence[nn.Module]) -> bool:
 
 
 def _carrying(own: Callable[..., Any], layer: nn.Module, carried: Carried) -> Callable[..., Any]:
-    """Return a layer's forward that takes shared tensors from the GPU of the layer before.
+    """Return a layer's forward that takes shared tensors, as cos and sin, from the GPU before it.
 
-    Shared tensors, such as cos and sin, are computed on the first GPU. A copy between two GPUs
-    waits for the earlier work of both. Copies from the first GPU to all others would make it wait
-    for the last one, so only neighbours copy.
+    A copy between two GPUs waits for the earlier work of both. Copies from the first GPU to all
+    others would make it wait for the last one, so only neighbours copy.
     """
     device = next(layer.parameters()).device
 
-    def forward(hidden: Tensor, *given: Any, **named: Any) -> Any:
-        every: list[tuple[int | str, Any]] = [*enumerate(given), *named.items()]
-        for name, value in every:
-            source, nearest = carried.get(name, (None, None))
-            nearest = nearest if source is value else value
-            carried[name] = value, tree_map_only(Tensor, lambda t: t.to(device), nearest)
-        here = (carried[place][1] for place in range(len(given)))
-        return own(hidden.to(device), *here, **{name: carried[name][1] for name in named})
+    def here(name: int | str, value: Any) -> Any:
+        source, nearest = carried.get(name, (None, None))
+        nearest = nearest if source is value else value
+        carried[name] = value, tree_map_only(Tensor, lambda t: t.to(device), nearest)
+        return carried[name][1]
+
+    def forward(hidden: Tensor, *args: Any, **named: Any) -> Any:
+        positional = [here(index, value) for index, value in enumerate(args)]
+        keywords = {name: here(name, value) for name, value in named.items()}
+        return own(hidden.to(device), *positional, **keywords)
 
     return forward
 
@@ -134,25 +134,24 @@ def _replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
 def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callable[..., Any]:
     """Return a layer's forward that computes its rows range by range and overwrites its input.
 
-    So only one layer's keys and values grow with the length, beside the hidden states. For rows
-    that are not needed only keys and values are computed.
+    For rows that are not needed only keys and values are computed.
     """
 
-    def forward(hidden: Tensor, *given: Any, **named: Any) -> Any:
+    def forward(hidden: Tensor, *args: Any, **named: Any) -> Any:
         size, (origin, stop) = hidden.shape[1], run.part
         out: Any = hidden
-        here = [(max(a, origin), min(b, stop), wanted) for a, b, wanted in ranges]
-        here = [one for one in here if one[0] < one[1]]
-        for first, end, wanted in here:
+        inside = [(max(a, origin), min(b, stop), wanted) for a, b, wanted in ranges]
+        inside = [(first, end, wanted) for first, end, wanted in inside if first < end]
+        for first, end, wanted in inside:
             run.rows, run.keys_only = (first, end), not wanted
             rows = slice(first - origin, end - origin)
-            positional = [_rows(value, rows, size) for value in given]
+            positional = [_rows(value, rows, size) for value in args]
             keywords = {name: _rows(value, rows, size) for name, value in named.items()}
             try:
                 out = own(hidden[:, rows], *positional, **keywords)
             except SkipAttention:
                 continue
-            if len(here) > 1:
+            if len(inside) > 1:
                 hidden[:, rows] = out[0] if isinstance(out, tuple) else out
                 out = (hidden, *out[1:]) if isinstance(out, tuple) else hidden
         if size == run.size:  # the next layer computes its keys and values before it stores them
@@ -163,13 +162,10 @@ def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callabl
 
 
 def _norm_by_rows(own: Callable[[Tensor], Tensor], ranges: Ranges) -> Callable[..., Any]:
-    """Return a norm's forward that overwrites its input: its float32 copies stay small.
-
-    An embedding may be called a norm too; only hidden states are (1, rows, width) floats.
-    """
+    """Return a norm's forward that overwrites its input: its float32 copies stay small."""
 
     def forward(hidden: Tensor) -> Tensor:
-        if hidden.dim() != 3 or not hidden.is_floating_point():
+        if hidden.dim() != 3 or not hidden.is_floating_point():  # an embedding, also called a norm
             return own(hidden)
         for first, end, _ in ranges:
             hidden[:, first:end] = own(hidden[:, first:end])

@@ -18,12 +18,12 @@ from ropewalk.harness.engine import (
     Sizes,
     alone,
     answers,
-    compared,
     hidden_states,
     language_model,
     no_tokenizer,
     within_memory,
 )
+from ropewalk.harness.engine.loss import divergences
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.bands import banded, unrotated
 from ropewalk.harness.patching.config import is_rotary, rescaled, rope_of
@@ -36,7 +36,13 @@ from ropewalk.harness.patching.frequencies import (
 )
 from ropewalk.scaling import native
 from ropewalk.scaling.types import Bands, Frequencies, PerLayerFrequencies, Rotation, StatefulRope
-from ropewalk.tasks.types import Generate, LoglikelihoodResponse, ModelRequest, ModelResponse
+from ropewalk.tasks.types import (
+    DivergenceResponse,
+    Generate,
+    LoglikelihoodResponse,
+    ModelRequest,
+    ModelResponse,
+)
 
 
 @contextmanager
@@ -141,7 +147,7 @@ def comparing(
         own = hidden_states(model, question, sizes)
         with patched(model, rotation):
             other = hidden_states(model, question, sizes)
-        return compared(model, own, other, sizes)
+        return DivergenceResponse(tuple(divergences(model, own, other, sizes)))
 
     def answer(questions: Sequence[ModelRequest]) -> Answered:
         for index, question in enumerate(questions):
