@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -86,16 +87,7 @@ def model(tiny: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(tiny).eval()
 
 
-def measured(
-    model: Any, source: TaskContext, protocol: str, length: int = LENGTH, **options: Any
-) -> list[Sample]:
-    """Return the samples of a protocol, by the engine."""
-    questions = list(perplexity.ask(source, [length], protocol=protocol, **options))
-    samples = []
-    for index, answer in answers(model, questions):
-        assert answer is not None
-        samples.append(perplexity.grade(questions[index], answer, source))
-    return samples
+Windows = list[tuple[list[int], int]]  # the input of the model, and how many last tokens count
 
 
 @torch.inference_mode()
@@ -108,35 +100,32 @@ def loss(model: Any, tokens: Sequence[int], targets: int) -> tuple[float, int]:
     return float(model(inputs, labels=labels).loss) * scored, scored
 
 
-def perplexity_of(parts: list[tuple[float, int]]) -> float:
-    return math.exp(sum(nll for nll, _ in parts) / sum(n for _, n in parts))
+def mean(parts: list[tuple[float, int]]) -> float:
+    return math.exp(sum(nll for nll, _ in parts) / sum(count for _, count in parts))
 
 
-def slid(model: Any, source: TaskContext, stride: int) -> list[tuple[float, int]]:
+def first_windows(source: TaskContext) -> Windows:
+    """Return the begin token and the first L - 1 tokens of each document, all scored."""
+    texts = [list(passage.tokens) for passage in source.documents()]
+    return [([source.bos, *tokens[: LENGTH - 1]], LENGTH - 1) for tokens in texts]
+
+
+def slid(source: TaskContext, stride: int) -> Windows:
     """Slide a window as the published loops do, but leave the last one as long as the others."""
-    parts = []
+    windows = []
     for passage in source.documents():
         tokens, previous = list(passage.tokens), 0
         room = LENGTH - 1
         for begin in range(0, len(tokens), stride):
             end = min(begin + room, len(tokens))
-            window = [source.bos, *tokens[end - room : end]]
-            parts.append(loss(model, window, end - previous))
+            windows.append(([source.bos, *tokens[end - room : end]], end - previous))
             previous = end
             if end == len(tokens):
                 break
-    return parts
+    return windows
 
 
-@pytest.mark.parametrize(("protocol", "stride"), [("sliding", STRIDE), ("disjoint", LENGTH - 1)])
-def test_windows_are_those_of_the_sliding_loop(protocol, stride, model, source):
-    score = perplexity.score(measured(model, source, protocol, **OPTIONS.get(protocol, {})))
-    assert score.value == pytest.approx(perplexity_of(slid(model, source, stride)), rel=1e-5)
-    assert score.n == 2
-
-
-@pytest.mark.parametrize(("length", "stride"), [(LENGTH, STRIDE), (32, 32), (37, 37)])
-def test_overlap_is_the_loop_over_one_stream(model, source, length, stride):
+def streamed(source: TaskContext, length: int, stride: int) -> Windows:
     """As published, without the last of several overlapping windows; side by side, with it.
 
     The stream has 258 tokens: 8 windows of 32 leave 2, 6 windows of 37 leave 36.
@@ -145,11 +134,58 @@ def test_overlap_is_the_loop_over_one_stream(model, source, length, stride):
     starts = list(range(0, len(stream) - length, stride))
     if stride < length:
         starts.pop()
-    parts = [loss(model, stream[start : start + length], length - 1) for start in starts]
-    samples = measured(model, source, "overlapping", length, stride=stride)
+    return [(stream[start : start + length], length - 1) for start in starts]
+
+
+def cut(source: TaskContext, length: int, targets: int) -> Windows:
+    """Return the windows of a shorter length that score the targets, moved on by an eighth."""
+    windows = []
+    for passage in source.documents():
+        end, step = len(passage.tokens) * 3 // 4, length // 8
+        windows += [
+            ([source.bos, *passage.tokens[last - length + 1 : last]], step)
+            for last in range(end - targets + step, end + 1, step)
+        ]
+    return windows
+
+
+@pytest.mark.parametrize(
+    ("options", "length", "naive", "units"),
+    [
+        ({"protocol": "prefix"}, LENGTH, first_windows, 2),
+        ({"protocol": "sliding", "stride": STRIDE}, LENGTH, partial(slid, stride=STRIDE), 2),
+        ({"protocol": "disjoint"}, LENGTH, partial(slid, stride=LENGTH - 1), 2),
+        # Documents of fewer than four windows are one unit.
+        *(
+            (
+                {"protocol": "overlapping", "stride": stride},
+                length,
+                partial(streamed, length=length, stride=stride),
+                1,
+            )
+            for length, stride in ((LENGTH, STRIDE), (32, 32), (37, 37))
+        ),
+        ({"tail": 32, "slide": True}, 16, partial(cut, length=16, targets=32), 2),
+    ],
+)
+def test_windows_are_those_of_the_published_loops(model, source, options, length, naive, units):
+    lengths = [length, LENGTH] if "slide" in options else [length]
+    requests = list(perplexity.ask(source, lengths, **options))
+    samples = [
+        perplexity.grade(requests[index], answer, source)
+        for index, answer in answers(model, requests)
+        if answer is not None and requests[index].length == length
+    ]
+    parts = [loss(model, *window) for window in naive(source)]
+    score = perplexity.score(samples)
+    assert (score.value, score.n) == (pytest.approx(mean(parts), rel=1e-5), units)
     assert len(samples) == len(parts)
-    assert perplexity.score(samples).value == pytest.approx(perplexity_of(parts), rel=1e-5)
-    assert {sample.doc_id for sample in samples} == {"a"}  # of fewer than four windows
+
+
+def test_slide_leaves_the_longest_length_as_it_is(source):
+    found = list(perplexity.ask(source, [16, LENGTH], tail=32, slide=True))
+    plain = list(perplexity.ask(source, [LENGTH], tail=32))
+    assert [q.digest for q in found if q.length == LENGTH] == [q.digest for q in plain]
 
 
 @pytest.mark.parametrize(
@@ -179,38 +215,6 @@ def test_the_interval_of_overlapping_windows_holds_for_short_documents():
         low, high = per_weight(samples)[0].interval()
         held += low <= 0 <= high
     assert held / 400 >= 0.95
-
-
-def test_prefix_is_one_window_a_document(model, source):
-    """The begin token and the first L - 1 tokens of each document, all scored."""
-    parts = [
-        loss(model, [source.bos, *p.tokens[: LENGTH - 1]], LENGTH - 1) for p in source.documents()
-    ]
-    score = perplexity.score(measured(model, source, "prefix"))
-    assert score.value == pytest.approx(perplexity_of(parts), rel=1e-5)
-
-
-def test_slide_is_the_loop_over_windows_cut_to_the_shorter_length(model, source):
-    """The targets of the longest length, by windows of 16 tokens moved on by 2, as by the model."""
-    length, longest, targets = 16, LENGTH, 32
-    requests = list(perplexity.ask(source, [length, longest], tail=targets, slide=True))
-    samples = {
-        index: perplexity.grade(requests[index], answer, source)
-        for index, answer in answers(model, requests)
-        if answer is not None
-    }
-    assert len(samples) == 2 * (targets // (length // 8) + 1)
-    parts = []
-    for passage in source.documents():
-        end = len(passage.tokens) * 3 // 4
-        for last in range(end - targets + 2, end + 1, 2):
-            window = [source.bos, *passage.tokens[last - length + 1 : last]]
-            parts.append(loss(model, window, 2))
-    cut = [samples[place] for place, one in enumerate(requests) if one.length == length]
-    assert perplexity.score(cut).value == pytest.approx(perplexity_of(parts), rel=1e-5)
-    plain = perplexity.ask(source, [longest], tail=targets)
-    whole = [one for one in requests if one.length == longest]
-    assert [one.digest for one in plain] == [one.digest for one in whole]
 
 
 passages = st.lists(
@@ -262,32 +266,17 @@ def test_what_cannot_be_slid_is_refused(options, length, words, source):
         list(perplexity.ask(source, [length], **options))
 
 
-def run(model: Path, docs: Path, out: Path, task: str, *more: str) -> Path:
-    words = ["run", "--model", model, "--docs", docs, "--out", out, "--task", task]
-    assert status(*words, "--length", "48", "--scaling", "none", *more) == 0
-    return out
-
-
 @pytest.mark.slow
-def test_equal_windows_of_a_document_all_count(tiny, tmp_path):
+def test_equal_windows_of_a_document_all_count(model, tiny, tmp_path):
     """A refrain of 32 tokens under windows 32 apart: the score is that of the plain loop."""
     verse = "the rope is long and tar is old"
     text = f"{verse}\n" * 9 + "then the strand was cut, and none of it was ever seen again."
     (tmp_path / "song.txt").write_text(text)
-    out = run(
-        tiny, tmp_path / "song.txt", tmp_path / "run", "perplexity:protocol=sliding,stride=32"
-    )
-    model = AutoModelForCausalLM.from_pretrained(tiny).eval()
-    tokens = tiny_tokenizer()(text, add_special_tokens=False)["input_ids"]
-    nll, seen, windows = 0.0, 0, 0
-    for end in [47, *range(47 + 32, len(tokens), 32), len(tokens)]:
-        inputs = torch.tensor([[0, *tokens[end - 47 : end]]])
-        labels = inputs.clone()
-        labels[:, : -(end - seen)] = -100
-        with torch.inference_mode():
-            nll += float(model(inputs, labels=labels).loss) * (end - seen)
-        seen, windows = end, windows + 1
-    frame = make_frame([out])
-    assert len(frame) == windows
-    assert frame["weight"].sum() == len(tokens)
-    assert frame["score"].iloc[0] == pytest.approx(math.exp(nll / len(tokens)), rel=1e-5)
+    words = ["--model", tiny, "--docs", tmp_path / "song.txt", "--out", tmp_path / "run"]
+    task = ("--task", "perplexity:protocol=sliding,stride=32", "--length", LENGTH)
+    assert status("run", *words, *task, "--scaling", "none") == 0
+    song = make_context(tiny_tokenizer(), lambda: [("song", text)], 64)
+    parts = [loss(model, *window) for window in slid(song, 32)]
+    frame = make_frame([tmp_path / "run"])
+    assert (len(frame), frame["weight"].sum()) == (len(parts), len(song.documents()[0].tokens))
+    assert frame["score"].iloc[0] == pytest.approx(mean(parts), rel=1e-5)

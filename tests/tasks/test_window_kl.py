@@ -13,8 +13,7 @@ from ropewalk.harness.patching.patch import comparing
 from ropewalk.harness.reports.cells import cells
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.harness.stats.measure import measure
-from ropewalk.tasks import Divergence, Request
-from tests.command_line import lines_of
+from ropewalk.tasks import Divergence
 from tests.families import build
 from tests.tiny import FAMILIES, tiny_config
 
@@ -22,19 +21,13 @@ SIZE, START = 60, 20
 METHODS = {"none": {}, "yarn": {"factor": 4.0}, "rerope": {"window": 16}}
 
 
-def asked(start: int = START) -> Request:
-    draw = Random("kl")
-    tokens = tuple(draw.randrange(1, 257) for _ in range(SIZE))
-    return Divergence(tokens, start, doc_id="q")
+DRAW = Random("kl")
+TOKENS = [DRAW.randrange(1, 257) for _ in range(SIZE)]
 
 
-def model_of(family: str) -> Any:
-    return build(tiny_config(family))
-
-
+@torch.inference_mode()
 def logs(model: Any) -> torch.Tensor:
-    with torch.inference_mode():
-        logits = model(torch.tensor([list(asked().tokens)])).logits[0, START - 1 : -1]
+    logits = model(torch.tensor([TOKENS])).logits[0, START - 1 : -1]
     return logits.double().log_softmax(-1)
 
 
@@ -43,29 +36,25 @@ def logs(model: Any) -> torch.Tensor:
     ("family", "name"), [("llama", "none"), *product(FAMILIES, ("yarn", "rerope"))]
 )
 def test_it_is_the_naive_divergence(family, name):
-    """Of whole logits in float64, under frequencies and moved positions; none is exactly 0."""
-    model = model_of(family)
+    """Of whole logits in float64, under frequencies and moved positions; none is exactly 0.
+
+    The engine computes it from all logits at once, or from those of a few targets.
+    """
+    model = build(tiny_config(family))
     rotation = getattr(rw.methods, name)(rw.rope_of(model.config), SIZE, **METHODS[name])
     own = logs(model)
-    with comparing(model, rotation, Sizes()) as answer:
-        ((_, found),) = answer([asked()])
+    found = []
+    for sizes in (Sizes(), Sizes(logits=4 * 300 * 16)):
+        with comparing(model, rotation, sizes) as answer:
+            found += answer([Divergence(TOKENS, START, doc_id="q")])
     with rw.patched(model, rotation):
         other = logs(model)
     assert torch.equal(logs(model), own)  # the model is restored
     wanted = (own.exp() * (own - other)).sum(-1)
-    assert found.values == pytest.approx(wanted.tolist(), rel=1e-4, abs=1e-6)
-    assert (set(found.values) == {0.0}) == (name == "none")
-
-
-def test_chunks_change_nothing():
-    model = model_of("llama")
-    rotation = rw.methods.yarn(rw.rope_of(model.config), SIZE, factor=4.0)
-    found = []
-    for logits in (16 * 2**20, 4 * 300 * 64):
-        with comparing(model, rotation, Sizes(logits=logits)) as answer:
-            found += answer([asked(1)])
     assert found[0] == found[1]
-    assert len(found[0][1].values) == SIZE - 1
+    values = found[0][1].values
+    assert values == pytest.approx(wanted.tolist(), rel=1e-4, abs=1e-6)
+    assert (set(values) == {0.0}) == (name == "none")
 
 
 @pytest.mark.slow
@@ -86,9 +75,6 @@ def test_a_run_measures_it_inside_the_window(tiny, docs, tmp_path, ropewalk):
     assert (scores[["none", "yarn"]] == 0).all()
     assert (scores["yarn:factor=4"] > 0).all()
     assert set(rows["weight"]) == {16}
-    count = len(lines_of(tmp_path))
-    assert ropewalk(*words, "--out", tmp_path).status == 0
-    assert len(lines_of(tmp_path)) == count
     table = cells(frame)
     assert measure(rows).units == "documents"
     here = table[table["task"].str.startswith("window_kl") & (table["length"] == 64)]
