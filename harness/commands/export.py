@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from ropewalk.harness.commands.run import DEMO
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.plugins import check_name
 from ropewalk.harness.sweep.spec import (
@@ -22,7 +20,6 @@ from ropewalk.harness.sweep.spec import (
     takes_settings,
 )
 
-log = logging.getLogger("ropewalk")
 if TYPE_CHECKING:
     from ropewalk.harness.serve._export import Export
 
@@ -33,7 +30,7 @@ else:
 
 @takes_settings
 def export(
-    model: Model | None = None,
+    model: Model = "reference",
     *,
     scaling: Scaling,
     length: str,
@@ -45,7 +42,7 @@ def export(
     """Write a scaling as a serving engine reads it, and print its numerical error there.
 
     Args:
-        model: A folder, a hub name or a GGUF file. [default: reference, the embedded demo model]
+        model: A folder, a hub name or a GGUF file; reference is the embedded demo model.
         scaling: One method: NAME, NAME:option=value,… or a path to your own file.
         length: The longest input in tokens: 512, 4k (4096) or 2x (twice the trained window).
         to: The engine: transformers, vllm, sglang, gguf (llama.cpp), mlx or hf-code.
@@ -57,8 +54,6 @@ def export(
         raise UserError("--copy copies weights into the folder of --out; name one.")
     settings = {**settings_of(spec), "model": model, "scaling": [scaling], "length": [str(length)]}
     sweep = parse(None, settings)
-    if model is None:
-        log.info(DEMO)
     from ropewalk.harness.serve import _export
 
     result = _export.export(sweep, to)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,11 +66,7 @@ class PlanSummary:
 
 
 class Plans(list[PlanSummary]):
-    """The plan of each model; the exit status is 1 where a model is ``left_out``."""
-
-    def __init__(self, plans: Iterable[PlanSummary], left_out: int) -> None:
-        super().__init__(plans)
-        self.status = int(bool(left_out))
+    """The plan of each model."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self))

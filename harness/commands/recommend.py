@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from pydantic import Field
 
-from ropewalk.harness.commands.run import DEMO, open_loaded
+from ropewalk.harness.commands.run import open_loaded
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.plugins import check_name
 from ropewalk.harness.sweep.spec import (
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from ropewalk.harness.recommend.recommend import Recommendation
     from ropewalk.harness.recommend.tune import Tuned
 
-log = logging.getLogger("ropewalk")
 AGAINST = ("pi", "ntk", "critical_ntk", "ntk_by_parts", "yarn", "mr_rope")
 
 
@@ -119,7 +117,7 @@ class Searched(OneModel):
 
 @takes_settings
 def tune(
-    model: Model | None = None,
+    model: Model = "reference",
     *,
     against: tuple[str, ...] = AGAINST,
     trials: Whole = 60,
@@ -131,8 +129,8 @@ def tune(
     A search that was interrupted goes on when it is called again.
 
     Args:
-        model: A folder, a hub name (NAME@REVISION) or a GGUF file. [default: reference, the
-            embedded demo model]
+        model: A folder, a hub name (NAME@REVISION) or a GGUF file; reference is the embedded demo
+            model.
         against: Closed-form methods to compare.
         trials: How many points are tried.
         dry_run: Print what is searched and its cost; measure nothing.
@@ -146,8 +144,6 @@ def tune(
         raise UserError(f"--trials {trials} is invalid: tune tries 1 to {CELLS:,} points.")
     if find_spec("cmaes") is None:
         raise UserError("tune needs the package cmaes: pip install 'ropewalk[tune]'.")
-    if model is None:
-        log.info(DEMO)
     from ropewalk.harness.recommend.tune import Search
     from ropewalk.harness.serve._launch import backend_for
 

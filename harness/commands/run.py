@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from ropewalk.scaling.types import Rotation
 
 log = logging.getLogger("ropewalk")
-T = TypeVar("T")
-R = TypeVar("R")
 BY_NAME = (  # settings of a model that is opened by its name
     "workers", "cluster", "server", "engine", "adapter", "dtype", "revision", "device",
     "device_map", "trust_remote_code", "allow_pickle",
@@ -87,10 +85,7 @@ class Run:
 
         ``losses`` adds the loss of every token, or of every run of tokens, as a list.
         """
-        from ropewalk.harness.runs.frame import make_frame
-
-        table = make_frame(self.folders, self.tasks, mixed=len(self.folders) > 1)
-        return table if losses else table.drop(columns="losses", errors="ignore")
+        return frame(self.folders, self.tasks, losses=losses, mixed=len(self.folders) > 1)
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -199,20 +194,12 @@ def run_sweep(
             named = ("task", "scaling", "length")
             check(fail_if, {name: {getattr(cell, name) for cell in plan.cells} for name in named})
         if dry_run:
-            names = [plan.checkpoint.label for plan, _ in pairs]
-            plans = each_model(names, pairs, lambda pair: summarize(*pair))
-            return Plans(plans, len(specs) - len(plans))
+            return Plans(summarize(*pair) for pair in pairs)
         done = measured(pairs, backend)
-    folders = list(done.folders)
-    place = folders[0] if len(specs) == 1 else folders[0].parent
-    options: dict[str, Any] = {"task": specs[0].task, "mixed": len(folders) > 1}
-    try:
-        reports = report(tuple(folders), out=place / REPORTS, fail_if=fail_if, **options)
-    except UserError as error:  # a full disk, for instance
-        raise UserError(
-            f"{error} Everything measured is kept, and the same command writes the reports."
-        ) from error
-    return replace(done, reports=reports, left_out=len(specs) - len(folders))
+    place = done.folders[0] if len(specs) == 1 else done.folders[0].parent
+    options: dict[str, Any] = {"task": specs[0].task, "mixed": len(done.folders) > 1}
+    reports = report(done.folders, out=place / REPORTS, fail_if=fail_if, **options)
+    return replace(done, reports=reports)
 
 
 def run(model: Any = "reference", *, tokenizer: Any = None, **settings: Any) -> Run:
@@ -232,19 +219,23 @@ def run(model: Any = "reference", *, tokenizer: Any = None, **settings: Any) -> 
 
 
 def frame(
-    folders: str | Path | Iterable[str | Path], tasks: Iterable[str] = (), *, losses: bool = False
+    folders: str | Path | Iterable[str | Path],
+    tasks: Iterable[str] = (),
+    *,
+    losses: bool = False,
+    mixed: bool = False,
 ) -> pd.DataFrame:
     """Return the frame of runs, read from their files alone: folders, or what ``to_parquet`` wrote.
 
     ``losses`` adds the loss of every token, or of every run of tokens, as a list. ``tasks`` are
     your own task files that the runs were measured with. Raises UserError where runs are not
-    comparable.
+    comparable, unless they are ``mixed``.
     """
     from ropewalk.harness.runs.frame import make_frame
     from ropewalk.harness.runs.store import runs_in
 
     many = [folders] if isinstance(folders, str | Path) else folders
-    table = make_frame(runs_in([Path(folder) for folder in many]), tasks)
+    table = make_frame(runs_in([Path(folder) for folder in many]), tasks, mixed=mixed)
     return table if losses else table.drop(columns="losses", errors="ignore")
 
 
@@ -296,7 +287,7 @@ def planned(
 ) -> Iterator[tuple[list[tuple[Plan, Path]], Backend]]:
     """Yield the plan and the run folder of each model, and the backend that measures them.
 
-    ``loaded`` takes the place of names. Raises UserError where no model is left.
+    ``loaded`` takes the place of names. Raises UserError for a model that cannot be measured.
     """
     from ropewalk.harness.reports._trackers import check_trackers
     from ropewalk.harness.runs.store import run_folders
@@ -307,55 +298,44 @@ def planned(
     with backend_for(specs[0]) as backend:
         check_trackers(specs[0].track)
         make = partial(make_plan, opening=backend.open, checkpoint=loaded)
-        plans = each_model([spec.model for spec in specs], specs, make)
+        plans = [make(spec) for spec in specs]
         records = [describe(plan) for plan in plans]
         folders = run_folders(specs[0].out, records, several=len(specs) > 1)
-        usual = folders[0].with_name(f"run-{plans[0].checkpoint.label}")
-        if specs[0].out is None and folders[0] != usual:
-            log.info(f"{usual} holds another sweep; this one goes to {folders[0]}.")
         yield list(zip(plans, folders, strict=True)), backend
 
 
-def each_model(names: Sequence[str], items: Sequence[T], work: Callable[[T], R]) -> list[R]:
-    """Return the results of the models that raise no error, and note which do.
-
-    Raises UserError where every model does.
-    """
-    results, rejected = [], {}
-    for name, item in zip(names, items, strict=True):
-        try:
-            results.append(work(item))
-        except UserError as error:
-            rejected[name] = error
-    if not results:
-        raise next(iter(rejected.values()))
-    for name, why in rejected.items():
-        log.warning(f"{name} is left out: {why}")
-    return results
-
-
 def measured(pairs: Sequence[tuple[Plan, Path]], backend: Backend) -> Run:
-    """Measure what each folder lacks of its plan; raise UserError where every model does."""
+    """Measure what each folder lacks of its plan; a model that cannot be measured is left out.
+
+    Raises UserError where no model is left.
+    """
     from ropewalk.harness.plugins import names_code
     from ropewalk.harness.reports._trackers import tracking
     from ropewalk.harness.sweep.measure import Started, failures, measure
     from ropewalk.harness.sweep.notes import note_plan, unnamed_cells
     from ropewalk.harness.sweep.progress import follow
 
-    def work(pair: tuple[Plan, Path]) -> tuple[Path, list[Failure]]:
-        plan, folder = pair
-        if text := unnamed_cells(plan, folder):
-            log.info(text)
-        with tracking(plan, folder) as track:
-            for event in follow(measure(plan, folder, backend)):
-                if isinstance(event, Started) and event.items:
-                    note_plan(plan)
-                track(event)
-        return folder, list(failures(plan, folder))
-
-    results = each_model([plan.checkpoint.label for plan, _ in pairs], pairs, work)
+    done: list[tuple[Plan, Path]] = []
+    rejected: dict[str, UserError] = {}
+    for plan, folder in pairs:
+        try:
+            if text := unnamed_cells(plan, folder):
+                log.info(text)
+            with tracking(plan, folder) as track:
+                for event in follow(measure(plan, folder, backend)):
+                    if isinstance(event, Started) and event.items:
+                        note_plan(plan)
+                    track(event)
+            done.append((plan, folder))
+        except UserError as error:
+            rejected[plan.checkpoint.label] = error
+    if not done:
+        raise next(iter(rejected.values()))
+    for name, why in rejected.items():
+        log.warning(f"{name} is left out: {why}")
     return Run(
-        folders=tuple(folder for folder, _ in results),
+        folders=tuple(folder for _, folder in done),
         tasks=tuple(task for task in pairs[0][0].spec.task if names_code("task", task)),
-        missing=tuple(failure for _, failures in results for failure in failures),
+        missing=tuple(failure for pair in done for failure in failures(*pair)),
+        left_out=len(rejected),
     )

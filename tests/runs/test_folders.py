@@ -95,8 +95,7 @@ def test_reports_that_cannot_be_written_cost_no_number(small, tiny, docs, tmp_pa
     shutil.rmtree(run / "reports")
     (run / "reports").write_text("theirs")
     words = sweep(tiny, docs, run, scaling=["pi"], task=["perplexity:tail=16"], length=["2x"])
-    done = ropewalk(*words)
-    assert (done.status, "Everything measured is kept, and the same" in done.err) == (2, True)
+    assert ropewalk(*words).status == 2
     (run / "reports").unlink()
     assert ropewalk(*words).status == 0
 

@@ -9,6 +9,9 @@ import pandas as pd
 import pytest
 
 from ropewalk.harness.errors import UserError
+from ropewalk.harness.models.checkpoint import Checkpoint
+from ropewalk.harness.models.weights import load_weights
+from ropewalk.harness.sweep import this_process
 from ropewalk.harness.sweep.entries import expand
 from ropewalk.harness.sweep.spec import parse_all
 from tests.command_line import lines_of, status
@@ -75,19 +78,26 @@ def test_several_models_are_measured_and_reported_together(tiny, docs, tmp_path,
 
 
 @pytest.mark.slow
-def test_a_refused_model_costs_the_others_nothing(tiny, docs, tmp_path, ropewalk):
+def test_a_model_that_cannot_be_loaded_costs_the_others_nothing(
+    tiny, docs, tmp_path, ropewalk, monkeypatch
+):
+    """One whose config or files are wrong is an error before any is measured."""
     unlike, hollow = tmp_path / "unlike", save_tiny(tmp_path / "hollow")
     save_tiny(unlike, max_position_embeddings=-1)
-    (hollow / "model.safetensors").write_bytes(b"none")
+
+    def load(checkpoint: Checkpoint) -> Any:
+        if checkpoint.label == "hollow":
+            raise UserError("its weights cannot be read.")
+        return load_weights(checkpoint)
+
+    monkeypatch.setattr(this_process, "load_weights", load)
     words = ["--docs", docs, "--length", "1x", "--scaling", "none", "--task", "perplexity:tail=16"]
     out = tmp_path / "runs"
-    done = ropewalk("run", "--model", unlike, hollow, tiny, *words, "--out", out)
-    assert (done.status, done.err.count(" is left out: ")) == (1, 2)
-    done = ropewalk("run", "--model", unlike, tiny, *words, "--out", out, "--dry-run")
-    assert (done.status, f"{unlike} is left out: " in done.err) == (1, True)
+    done = ropewalk("run", "--model", hollow, tiny, *words, "--out", out)
+    assert (done.status, "hollow is left out: its weights" in done.err) == (1, True)
     assert (out / tiny.name / "samples.jsonl").stat().st_size
-    done = ropewalk("run", "--model", unlike, hollow, *words, "--out", tmp_path / "none")
-    assert done.status == 2
+    assert ropewalk("run", "--model", unlike, tiny, *words, "--out", tmp_path / "none").status == 2
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.slow
