@@ -1,8 +1,9 @@
 """Tiny models of every causal and image-text class, what the patch does to each, and their table.
 
-``python -m tests.families > results/families.md`` writes the table anew.
+``python -m tests.families > new.md`` writes results/families.md anew.
 """
 
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -34,6 +35,7 @@ from ropewalk.harness.plugins import call
 from ropewalk.scaling import native, none, ntk, pi, self_extend, yarn
 from ropewalk.scaling.types import Band, Bands, Frequencies, Rope, by_distance
 from ropewalk.tasks.types import Loglikelihood
+from tests import ROOT
 from tests.asking import own_losses
 from tests.tiny import SHAPE, WINDOW
 
@@ -345,66 +347,22 @@ def row(one: Findings) -> str:
 
 
 def table() -> str:
-    """Return the whole of results/families.md."""
+    """Return results/families.md with other counts and rows; its prose is written there."""
     families = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES}
     found = [find(family) for family in sorted(families)]
     refused = [one for one in found if one.refusal or one.wrong]
     taken = [one for one in found if one.rotary and one not in refused]
     plain = [one for one in found if not one.rotary and one not in refused]
-    return f"""# Families: what the patch was checked on
-
-Made by `python -m tests.families` with transformers {transformers.__version__}, from every class of its causal
-language models and image-text models. Do not edit it. Each family is a model of two layers and
-seeded random weights, read at three times its window. {len(taken)} families are supported, {len(plain)} more
-without a rotary embedding are measured unchanged, and {len(refused)} are not measured, each with the reason.
-*Not built* says that this script has no small shape of a family, not that its checkpoints do not run.
-
-The patch was checked on every supported family:
-
-- plain and native frequencies through the patch leave the logits bit-identical;
-- after the patch is removed, the model is bit-identical to what it was;
-- other frequencies change the logits;
-- the engine's mean loss is that of `model(labels=...)` to 2e-6.
-
-Of an image-text model the language model is measured, on text alone. Its weights may include an
-image encoder, which is not run.
-
-The columns mean:
-
-- *Rotated*: the rotated channels of a tiny head.
-- *Scaled layers*: whether a layer's attention depends on cos and sin, read from the tiny
-  model. *All, sliding ones too*: one rotary embedding serves all layers, so a method
-  also changes layers that never see past their window. *Sliding only* and *every one
-  slides*: no rotated layer sees farther than its window, so a method has little to
-  improve. *Not counted*: every layer chooses its keys by an index, or has a state space
-  beside its attention.
-- *linear* and *yarn*: the patched model's logits compared with those of transformers'
-  own type at factor 4, on the same weights.
-- *Positions*: whether methods that move positions (ReRoPE, Self-Extend, ...) run. The
-  model's own frequencies, cut into two bands, then give its own logits to 2e-3 of their
-  spread, also with sliding windows of 32 tokens. A model whose attention cannot be
-  replaced, that masks its scores itself, or that chooses among keys raises an error.
-
-`ropewalk inspect` and `ropewalk run` say how many layers a method scales in your model.
-
-| family | rotated | scaled layers | linear | yarn | positions |
-|---|---|---|---|---|---|
-{chr(10).join(map(row, taken))}
-
-The next families have no rotary embedding that could be replaced. The same engine
-measures them unchanged (`--scaling none`), and any other method raises an error. The
-engine's mean loss is that of the model's own logits to 2e-6. *Reads*: a longer cell has
-the status failed, with this number. *Beginnings*: whether a prefix that requests share
-is computed once; the model's check must allow it.
-
-| unchanged | reads | beginnings |
-|---|---|---|
-{chr(10).join(map(row, plain))}
-
-| not measured | reason |
-|---|---|
-{chr(10).join(map(row, refused))}
-"""  # noqa: E501
+    page = (ROOT / "results" / "families.md").read_text(encoding="utf-8")
+    tables, counts = iter((taken, plain, refused)), (len(taken), len(plain), len(refused))
+    bodies = re.compile(r"(?<=---\|\n)(\|.*\n)+")
+    page = bodies.sub(lambda _: "".join(f"{row(one)}\n" for one in next(tables)), page)
+    begin = (
+        "{} families are supported, {} more\nwithout a rotary embedding are measured unchanged, "
+    )
+    begin += "and {} are not measured"
+    page = re.sub(begin.replace("{}", r"\d+"), begin.format(*counts), page)
+    return re.sub(r"transformers [\d.]+,", f"transformers {transformers.__version__},", page)
 
 
 if __name__ == "__main__":
