@@ -1,34 +1,23 @@
 """What must hold for every scaling method in the folder."""
 
-import importlib
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ropewalk as rw
-import ropewalk.scaling
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.resolve import resolve
-from ropewalk.harness.plugins import load
-from ropewalk.scaling import longrope, mr_rope, native, none, ntk, ntk_by_parts, p_rope, pi, yarn
+from ropewalk.harness.plugins import load, names
+from ropewalk.scaling import none
 from ropewalk.scaling.types import Frequencies, Rope
 
-FOLDER = Path(ropewalk.scaling.__file__).parent
-MODULES = {
-    path.stem: importlib.import_module(f"ropewalk.scaling.{path.stem}")
-    for path in sorted(FOLDER.glob("*.py"))
-    if not path.stem.startswith("_")
-}
+MODULES = {name: vars(load("method", name).module) for name in names("method")}
 METHODS: dict[str, Callable[..., Frequencies]] = {
-    name: vars(module)["frequencies"]
-    for name, module in MODULES.items()
-    if "frequencies" in vars(module)
+    name: module["frequencies"] for name, module in MODULES.items() if "frequencies" in module
 }
 # What these differ in by definition, and why; every other method is held to it.
 NOT_PLAIN_INSIDE = {
@@ -113,32 +102,33 @@ def test_a_fixed_factor_ignores_the_length(name, rope, windows, length):
     assert _same(METHODS[name](rope, length, factor=1.0), none.frequencies(rope, length))
 
 
-LLAMA2 = Rope(128, 10000.0, 4096)
-
-
 @pytest.mark.parametrize(
-    ("method", "options", "words"),
+    ("method", "words"),
     [
-        (pi, {"factor": 0.5}, "factor must be 1 or more, got 0.5"),
-        (ntk, {"factor": 2.0, "base": 5e5}, "give factor or base, not both"),
-        (ntk_by_parts, {"alpha": 32.0}, "beta must be above alpha"),
-        (yarn, {"ramp": "paper", "truncate": False}, "truncate=False for code only"),
-        (yarn, {"mscale": 1.0}, "give attention_factor, or mscale and mscale_all_dim"),
-        (p_rope, {"p": 1.01}, "p must be from 0 to 1, got 1.01"),
-        (mr_rope, {"kind": "max"}, "kind is uni or pro, got max"),
-        (longrope, {}, "give factors=PATH, a JSON file with short_factor and long_factor"),
+        ("pi:factor=0.5", "factor must be 1 or more, got 0.5"),
+        ("ntk:factor=2,base=5e5", "give factor or base, not both"),
+        ("ntk_by_parts:alpha=32", "beta must be above alpha"),
+        ("yarn:ramp=paper,truncate=false", "truncate=False for code only"),
+        ("yarn:mscale=1", "give attention_factor, or mscale and mscale_all_dim"),
+        ("p_rope:p=1.01", "p must be from 0 to 1, got 1.01"),
+        ("longrope", "give factors=PATH, a JSON file with short_factor and long_factor"),
+        ("native", "the shipped low_freq_factor must be a number"),
+        ("rerope:window=0", "must be"),
+        ("leaky_rerope:window=5000", "set factor"),
+        ("self_extend:window=4000", "must be|set "),
+        ("dual_chunk:chunk=4000", "must be|set "),
+        ("string:shift=4,local=5", "must be"),
+        ("lm_infinite:sinks=-1", "must be"),
+        ("temperature:floor=0", "must be"),
+        ("dynamic_ntk:mode=per_query,block=0", "must be"),
+        ("rerope:on=self_extend", "moved positions"),
+        ("rerope:on=dynamic_ntk:mode=transformers", "follow the text"),
     ],
 )
-def test_bad_options_are_refused(method, options, words):
-    frequencies: Callable[..., Frequencies] = vars(method)["frequencies"]
-    with pytest.raises(ValueError, match=re.escape(words)):
-        frequencies(LLAMA2, 8192, **options)
-
-
-def test_native_refuses_what_it_cannot_read():
-    shipped = {"rope_type": "llama3", "factor": 8.0}
-    with pytest.raises(ValueError, match="the shipped low_freq_factor must be a number"):
-        native.frequencies(Rope(128, 10000.0, 4096, shipped), 8192)
+def test_bad_options_are_refused(method, words):
+    rope = Rope(128, 10000.0, 4096, {"rope_type": "llama3", "factor": 8.0})
+    with pytest.raises(UserError, match=words):
+        resolve(load("method", method), rope, 8192)
 
 
 SCALES = """
