@@ -55,18 +55,17 @@ def _shares(model: Any) -> bool:
     trunk = language_model(model)
     alone = [trunk(input_ids=_row(t, model), use_cache=False)[0][0] for t in prompts]
     tree = build_tree(prompts)
-    ends = np.cumsum([len(node.tokens) for node in tree.nodes])
+    spans = tree.spans(tuple(range(len(tree.nodes))))
     try:
         forward = Forward(model, tree, Sizes(chunk=ROWS), sharing=True)  # of one pack
-        hidden = forward.hidden(0, np.arange(ends[-1]))[0]
+        hidden = forward.hidden(0, np.arange(tree.rows((*spans,))))[0]
     except torch.OutOfMemoryError:
         raise
     except (NotShareableError, TypeError, AttributeError, RuntimeError):
         return False  # its code does not take a pack, as where it reads a mask, which is None here
     bound = EXACT if model.dtype == torch.float32 else COARSE
     for path, wanted in zip(tree.paths, alone, strict=True):
-        runs = [hidden[ends[node] - len(tree.nodes[node].tokens) : ends[node]] for node in path]
-        packed = torch.cat(runs).float()
+        packed = torch.cat([hidden[slice(*spans[node])] for node in path]).float()
         unlike = (packed - wanted.float()).abs().mean() / wanted.float().std()
         if not float(unlike) < bound:
             return False
@@ -105,8 +104,8 @@ class Forward:
         """Collect loss and argmax of every requested row of a pack; return complete requests."""
         pack = self.packs[number]
         wanted = [collector.wanted(node) for node in pack]
-        starts = np.cumsum([0, *(len(self.tree.nodes[node].tokens) for node in pack)])
-        rows = np.concatenate([r + s for (r, _), s in zip(wanted, starts, strict=False)])
+        spans = self.tree.spans(pack).values()
+        rows = np.concatenate([r + start for (r, _), (start, _) in zip(wanted, spans, strict=True)])
         targets = np.concatenate([t for _, t in wanted])
         hidden = self.hidden(number, rows)
         nll, argmax = target_losses(self.model, hidden, rows, targets, self.sizes)

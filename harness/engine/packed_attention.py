@@ -34,23 +34,15 @@ class SkipAttention(Exception):
 
 
 @dataclass
-class LayerKeys:
-    """The keys and values of all rows so far in one layer, and what was derived for one node."""
-
-    whole: list[Tensor]
-    derived: Kept | None = None
-    node: int = -1
-
-
-@dataclass
 class Run:
     """One pack during its forward through the layers.
 
     ``spans`` has the rows of each node in the pack; ``above`` has the keys and values of nodes
     computed in earlier packs, ``kept`` collects those of the nodes in ``keep``. ``part`` are the
     rows that the trunk is called with, and ``rows`` those that a layer computes now; ``layers`` has
-    the keys and values of the layers that are not done. ``joined`` has those of one path, of the
-    layer and the nodes in ``joined_of``; layers may be on several devices.
+    the keys and values of the layers that are not done, and ``derived`` what their kernels computed
+    from those of one node. ``joined`` has those of one path, of the layer and the nodes in
+    ``joined_of``; layers may be on several devices.
     """
 
     nodes: tuple[Node, ...]
@@ -64,7 +56,8 @@ class Run:
     keys_only: bool = False
     calls: int = 0
     kept: KVCache = field(default_factory=dict)
-    layers: dict[int, LayerKeys] = field(default_factory=dict)
+    layers: dict[int, list[Tensor]] = field(default_factory=dict)
+    derived: dict[int, tuple[int, Kept]] = field(default_factory=dict)
     joined: list[Tensor] = field(default_factory=list)
     joined_of: tuple[int, NodePath] = (-1, ())
 
@@ -75,19 +68,18 @@ class Run:
         self._store(module.layer_idx, key, value)
         if self.keys_only:
             raise SkipAttention
-        first, end = self.rows
-        layer, parts = self.layers[module.layer_idx], []
+        layer, (first, end), parts = module.layer_idx, self.rows, []
         for index, (start, stop) in self.spans.items():
             low, high = max(first, start), min(end, stop)
             if low >= high:
                 continue
             node = self.nodes[index]
             rows, position = query[:, :, low - first : high - first], node.first + low - start
-            pair = self._path(index, high, module.layer_idx)
-            if layer.node != index:
-                layer.node, layer.derived = index, Kept(padded_length(node.end, query.device))
+            pair = self._path(index, high, layer)
+            if self.derived.get(layer, (-1,))[0] != index:
+                self.derived[layer] = index, Kept(padded_length(node.end, query.device))
             # A node that is computed at once derives nothing that its later rows need.
-            derived = None if high - low == stop - start else layer.derived
+            derived = None if high - low == stop - start else self.derived[layer][1]
             out = self.kernel(module, rows, *pair, position, scale, derived)
             parts.append(out.transpose(1, 2))
         odd = end - first - sum(part.shape[1] for part in parts)
@@ -101,14 +93,14 @@ class Run:
             self.calls += 1
             more = padded_length(self.size, key.device) - key.shape[2]  # rows not written yet
             whole = [pad(rows, (0, 0, 0, more)) if more else rows for rows in (key, value)]
-            self.layers[layer] = LayerKeys(whole)
+            self.layers[layer] = whole
         else:
-            for whole_of, rows in zip(self.layers[layer].whole, (key, value), strict=True):
-                whole_of[:, :, first:end] = rows
+            for rows, new in zip(self.layers[layer], (key, value), strict=True):
+                rows[:, :, first:end] = new
         if end == self.size:
             for index in self.keep:
                 span = slice(*self.spans[index])
-                keys, values = (rows[:, :, span].clone() for rows in self.layers[layer].whole)
+                keys, values = (rows[:, :, span].clone() for rows in self.layers[layer])
                 self.kept[index, layer] = keys, values
 
     def _path(self, index: int, high: int, layer: int) -> Pair:
@@ -117,7 +109,7 @@ class Run:
         They are a view where the path is contiguous, and joined otherwise.
         """
         node, start = self.nodes[index], self.spans[index][0]
-        whole = self.layers[layer].whole
+        whole = self.layers[layer]
         held = padded_length(node.first + high - start, whole[0].device)
         origin = row = start - node.first
         for above in node.above:
@@ -135,7 +127,7 @@ class Run:
         The part in common with the previous path is reused. Rows after its end are not seen.
         """
         node, start = self.nodes[index], self.spans[index][0]
-        own = self.layers[layer].whole
+        own = self.layers[layer]
         length, device = node.first + high - start, own[0].device
         longest = padded_length(max(self.nodes[other].end for other in self.spans), device)
         needed = [((1, rows.shape[1], longest, rows.shape[3]), device) for rows in own]

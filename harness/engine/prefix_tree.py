@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from ropewalk.tasks._tokens import Tokens, kept
 
 NodePath = tuple[int, ...]
-LEAST_SHARED = (
-    32  # tokens; for a shorter common beginning a fork costs more than computing it twice
-)
+LEAST_SHARED = 32  # tokens; a fork costs more than computing a shorter common beginning twice
 
 
 @dataclass(frozen=True)
@@ -42,9 +40,14 @@ class PrefixTree:
     nodes: tuple[Node, ...]
     paths: tuple[NodePath, ...]
 
-    def rows(self, nodes: NodePath) -> int:
-        """Return how many tokens some nodes have."""
-        return sum(len(self.nodes[node].tokens) for node in nodes)
+    def rows(self, pack: NodePath) -> int:
+        """Return how many tokens the nodes of a pack have."""
+        return sum(len(self.nodes[node].tokens) for node in pack)
+
+    def spans(self, pack: NodePath) -> dict[int, tuple[int, int]]:
+        """Return the rows of each node in a pack."""
+        ends = [*accumulate(len(self.nodes[node].tokens) for node in pack)]
+        return dict(zip(pack, pairwise([0, *ends]), strict=True))
 
 
 def build_tree(requested: Sequence[Sequence[int]], least: int = LEAST_SHARED) -> PrefixTree:
@@ -73,36 +76,25 @@ def _grow(
     whole: Sequence[Tokens], turns: Sequence[int], least: int
 ) -> tuple[list[Node], list[NodePath]]:
     """Return nodes and paths; ``whole`` is sorted, and none is the beginning of another."""
-
-    def later_first(groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        return sorted(groups, key=lambda group: -min(turns[slice(*group)]))
-
     shared = [0, *(a.common(b) for a, b in pairwise(whole))]
     nodes: list[Node] = []
     paths: list[NodePath] = [()] * len(whole)
     waiting: list[tuple[int, int, int, NodePath]] = [(0, len(whole), 0, ())]
     while waiting:
-        low, high, first, above = waiting.pop()
-        groups = list(_groups(shared, low, high, first + least))
-        if len(groups) > 1:
-            waiting += [(a, b, first, above) for a, b in later_first(groups)]
-            continue
+        low, high, first, path = waiting.pop()
         alone = high - low == 1
         end = len(whole[low]) if alone else min(shared[low + 1 : high])
-        path = (*above, len(nodes))
-        nodes.append(Node(first, whole[low][first:end], above))
+        apart = first + least
+        if alone or end >= apart:
+            nodes.append(Node(first, whole[low][first:end], path))
+            first, apart, path = end, end + 1, (*path, len(nodes) - 1)
         if alone:
             paths[low] = path
-        else:
-            forks = list(_groups(shared, low, high, end + 1))
-            waiting += [(a, b, end, path) for a, b in later_first(forks)]
+            continue
+        cuts = [low, *(i for i in range(low + 1, high) if shared[i] < apart), high]
+        forks = sorted(pairwise(cuts), key=lambda fork: -min(turns[slice(*fork)]))
+        waiting += [(a, b, first, path) for a, b in forks]  # what is needed first is taken first
     return nodes, paths
-
-
-def _groups(shared: Sequence[int], low: int, high: int, least: int) -> Iterator[tuple[int, int]]:
-    """Cut low..high wherever two neighbours share fewer than ``least`` tokens."""
-    cuts = [low, *(i for i in range(low + 1, high) if shared[i] < least), high]
-    yield from pairwise(cuts)
 
 
 def in_order(tokens: Sequence[int]) -> tuple[tuple[int, ...], Tokens]:

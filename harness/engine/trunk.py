@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -42,9 +42,9 @@ def run_pack(
     layers: a GPU begins with a chunk while the next one still computes the chunk before.
     """
     trunk = language_model(model)
-    tokens, positions, spans = _laid_out(tree.nodes, pack, model.device)
+    tokens, positions = _laid_out([tree.nodes[node] for node in pack], model.device)
     size = tokens.shape[1]
-    run = Run(tree.nodes, spans, size, **more)
+    run = Run(tree.nodes, tree.spans(pack), size, **more)
     every = _ranges([True] * size, chunk)
     last = _ranges([*needed.tolist(), *[False] * (size - len(needed))], chunk)
     layers = decoder_layers(trunk)
@@ -156,6 +156,7 @@ def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callabl
                 out = (hidden, *out[1:]) if isinstance(out, tuple) else hidden
         if size == run.size:  # the next layer computes its keys and values before it stores them
             run.layers.clear()
+            run.derived.clear()
         return out
 
     return forward
@@ -182,25 +183,17 @@ def _rows(value: Any, rows: slice, size: int) -> Any:
     return value[:, rows] if by_row else value
 
 
-def _laid_out(
-    nodes: Sequence[Node], pack: NodePath, device: torch.device
-) -> tuple[Tensor, Tensor, dict[int, tuple[int, int]]]:
-    """Return tokens and positions of a pack, (1, rows), and the rows of each node.
+def _laid_out(nodes: Sequence[Node], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return tokens and positions of a pack, (1, rows).
 
     On a CPU up to 31 unused rows complete the last 32: the kernels of activations compute so
     many at a time, and the rest with other bits.
     """
-    tokens: list[int] = []
-    positions: list[int] = []
-    spans: dict[int, tuple[int, int]] = {}
-    for index in pack:
-        node = nodes[index]
-        spans[index] = len(tokens), len(tokens) + len(node.tokens)
-        tokens += node.tokens
-        positions += range(node.first, node.end)
+    tokens = [*chain.from_iterable(node.tokens for node in nodes)]
+    positions = [*chain.from_iterable(range(node.first, node.end) for node in nodes)]
     if sdpa.blocked(device):
         odd = -len(tokens) % ROWS
         tokens += tokens[:1] * odd
         positions += [0] * odd
     whole, places = (sdpa.sent(torch.tensor([part]), device) for part in (tokens, positions))
-    return whole, places, spans
+    return whole, places

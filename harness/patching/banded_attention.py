@@ -142,13 +142,14 @@ class BandedAttention:
         flash = softcap is None and sdpa.flash_windows(query)
         end = position + query.shape[2]  # of the keys that are there
         rows, parts = self._parts(position, query.shape[2], window, rotated, fused, flash)
+        padded = rows is not None and len(rows.kept) < len(rows.positions)
         if window is None and self.bands.scales(module.layer_idx, rotated=rotated):
             query = self._scaled(query, position)
         # Heads of keys are folded into the batch, so that queries sharing one share it as a view.
         groups, sharing = key.shape[1], query.shape[1] // key.shape[1]
         query = query.reshape(-1, sharing, *query.shape[2:])
         key, value = (x.flatten(0, 1)[:, None] for x in (key, value))
-        if rows is not None and rows.padded:
+        if rows is not None and padded:
             query = query.index_select(2, rows.positions - position)
         if fused:
             compute = in_tiles(scale)
@@ -165,7 +166,7 @@ class BandedAttention:
             if fused:
                 q, k, v = sdpa.widened(q, k, v, whole=1)
             attend(merged.of(part.rows), q, k, v, part.cut, compute)
-        return merged.of(rows.kept) if rows is not None and rows.padded else merged
+        return merged.of(rows.kept) if rows is not None and padded else merged
 
     def _parts(
         self, position: int, rows: int, window: int | None, rotated: bool, fused: bool, flash: bool
@@ -239,8 +240,7 @@ class BandedAttention:
     ) -> Tensor:
         """Return rotated queries ``(groups, sharing, rows, width)`` or keys ``(groups, 1, …)``.
 
-        The layer has so many ``groups`` of heads that share a key. Where positions differ between
-        heads, each head gets a key of its own.
+        Where positions differ between the heads of a group, each head gets a key of its own.
         """
         layout = self.layouts[module]
         assert layout is not None
@@ -292,10 +292,7 @@ class BandedAttention:
         device: torch.device,
         query: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Return cos and sin of some rows; few tables are kept for layers and calls.
-
-        They are ``(rows, head_dim)``, or ``(rows, columns, head_dim)`` where heads differ.
-        """
+        """Return cos and sin of some rows, ``(rows, head_dim)``; by column where heads differ."""
         exact = device if device.type == "cuda" else torch.device("cpu")
         there: Layout = self._there(layout, device)
 

@@ -208,11 +208,6 @@ class Rows:
     kept: Tensor
     tiles: tuple[tuple[int, int, int], ...]  # first and end position, and the first row's place
 
-    @property
-    def padded(self) -> bool:
-        """Whether rows were added."""
-        return len(self.kept) < len(self.positions)
-
     @classmethod
     def of(cls, position: int, rows: int) -> Rows:
         """Lay out so many rows from a position on."""
