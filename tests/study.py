@@ -15,12 +15,14 @@ from ropewalk.harness.stats.paired import Difference
 # Code, addresses of links, and numbers that belong to a name, such as float32 or NTK-aware.
 NO_NUMBER = re.compile(r"`[^`]*`|\]\([^)]*\)|[A-Za-z_]+-?\d[\w.]*|\d+[A-Za-z_]\w*")
 NUMBER = re.compile(r"\d(?:[\d,.]*\d)?")
+INTERVAL = re.compile(r"−?[\d.]+ (?:%|times|points) \[[^]]*\]")
 
 
 def faults(study: Path, claims: Iterable[str], given: Iterable[str]) -> list[str]:
     """Return the claims that a study's two pages lack, and each of their numbers without support.
 
-    Claims are computed sentences and tables; given are numbers that do not come from samples.
+    Claims are computed tables, values and sentences; given are numbers that do not come from
+    samples. The text may repeat any interval of a claim, with or without a plus sign.
     """
     pages = (study / name for name in ("README.md", "details.md"))
     page = "\n".join(path.read_text(encoding="utf-8") for path in pages)
@@ -29,9 +31,16 @@ def faults(study: Path, claims: Iterable[str], given: Iterable[str]) -> list[str
     lacking = [claim for claim in known if claim not in text]
     for claim in sorted(known, key=len, reverse=True):
         text = text.replace(claim, " § ")
+    text = unsigned(text)
+    for interval in INTERVAL.findall(unsigned(" ".join(known))):
+        text = text.replace(interval, " § ")
     text = NO_NUMBER.sub(" ", text)
     found = (match for match in NUMBER.finditer(text) if match.group() not in set(given))
     return lacking + [text[max(0, one.start() - 50) : one.end() + 20] for one in found]
+
+
+def unsigned(text: str) -> str:
+    return text.replace("+", "")
 
 
 def flat(text: str) -> str:
