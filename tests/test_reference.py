@@ -1,81 +1,39 @@
-"""The embedded model and its committed run: what they must be, and a slice measured again."""
+"""The embedded model and its committed run: what they must be, and cells measured again."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
-from ropewalk.harness.engine import answers
+import ropewalk as rw
 from ropewalk.harness.models.config import REFERENCE
-from ropewalk.harness.models.weights import load_weights
-from ropewalk.harness.patching.patch import patched
 from ropewalk.harness.reports._write import write_reports
-from ropewalk.harness.runs.frame import make_frame
-from ropewalk.harness.runs.store import read_run, read_samples
-from ropewalk.harness.sweep.plan import Plan, make_plan
-from ropewalk.harness.sweep.spec import Spec
 
 RUN = Path(__file__).resolve().parent.parent / "results" / "reference"
-GOLDEN = [("none", 256), ("none", 512), ("yarn", 1024)]
-PER_CELL = 2
-
-
-@pytest.fixture(scope="module")
-def plan() -> Plan:
-    run = read_run(RUN)
-    there = {"dtype": run["model"]["dtype"], "device": "cpu"}
-    return make_plan(Spec.model_validate({**run["asked"], **there}))
-
-
-@pytest.fixture(scope="module")
-def model(plan: Plan) -> Any:
-    return load_weights(plan.checkpoint)
 
 
 @pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
-    return make_frame([RUN])
+    return rw.frame(RUN)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scaling", "length"), GOLDEN)
-@pytest.mark.parametrize("task", ["perplexity", "passkey"])
-def test_a_golden_slice_agrees_with_the_committed_run(plan, model, task, scaling, length):
-    """Measured again on any machine: losses to 1e-4, log-probabilities to 0.01 nats, equal hits.
+def test_cells_measured_again_agree_with_the_committed_run(frame, tmp_path):
+    """On any machine: losses to 1e-4, log-probabilities to 0.01 nats, equal hits.
 
-    Documents whose text differs in this Python are other questions and are passed over; pass key
-    prompts are the same everywhere.
+    Documents whose text differs in this Python are other questions; passkeys are the same.
     """
-    kept = {(r["question"], r["frequencies"]): r for r in read_samples(RUN).values()}
-    cells = read_run(RUN)["cells"]
-    (stored,) = (
-        cell
-        for cell in cells
-        if (cell["scaling"], cell["length"]) == (scaling, length) and cell["task"] == task
+    tasks = ["perplexity", "passkey:trials=1"]
+    run = rw.run(
+        "reference", scaling=["none", "yarn"], task=tasks, length=["1x", "4x"], out=tmp_path
     )
-    cell = next(
-        cell
-        for cell in plan.cells
-        if (cell.scaling, cell.task, cell.length) == (scaling, stored["task"], length)
-    )
-    known = [q for q in cell.questions if (q.digest, stored["frequencies"]) in kept]
-    if task == "passkey":
-        assert known
-    elif not known:
-        pytest.skip("no embedded document has the same text in this Python")
-    grade = next(t.module.grade for t in plan.tasks if t.label == cell.task)
-    asked = known[:: max(1, len(known) // PER_CELL)][:PER_CELL]
-    with patched(model, cell.rotation):
-        for index, answer in answers(model, asked):
-            question = asked[index]
-            record = kept[question.digest, stored["frequencies"]]
-            sample = grade(question, answer, plan.sources[cell.task])
-            assert sample.value == pytest.approx(record["value"], rel=1e-4)
-            if task == "passkey":
-                logprob = record["facts"]["logprob"]
-                assert sample.metadata["logprob"] == pytest.approx(logprob, rel=1e-3, abs=0.01)
+    both = run.frame().merge(frame, on=["question", "frequencies"], suffixes=("", "_stored"))
+    assert both["found"].equals(both["found_stored"])
+    assert both["value"].to_list() == pytest.approx(both["value_stored"].to_list(), rel=1e-4)
+    passkeys = both[both["metric"] == "accuracy"]
+    assert len(passkeys) >= 15
+    assert (passkeys["logprob"] - passkeys["logprob_stored"]).abs().max() < 0.01
 
 
 def score(frame: pd.DataFrame, task: str, scaling: str, stretch: int) -> float:
