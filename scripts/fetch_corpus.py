@@ -1,6 +1,6 @@
 """Download the documents that results/smollm2/corpus.csv lists; their texts are not committed.
 
-    python scripts/fetch_corpus.py --out corpus
+    python -m scripts.fetch_corpus --out corpus
 
 Each document becomes one file, in UTF-8 with Unix line ends. Documents that were measured before
 the list was made keep the names that they have in those runs, so that their samples can be used.
@@ -25,11 +25,11 @@ from pathlib import Path
 from urllib.parse import urldefrag, urljoin
 from urllib.request import urlopen
 
-from _training import start
 from cyclopts import App
 
 from ropewalk.harness.errors import UserError, foreign
 from ropewalk.harness.files import make_folder, replacing
+from scripts._training import start
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "results/smollm2/corpus.csv"

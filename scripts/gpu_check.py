@@ -1,6 +1,6 @@
 """Check on one GPU what no CPU can show: results, host waits, memory and speed.
 
-``python scripts/gpu_check.py --out FOLDER`` runs its sections for at most seven minutes and writes
+``python -m scripts.gpu_check --out FOLDER`` runs its sections for at most seven minutes and writes
 ``gpu_check.jsonl``, a line after each measurement. Each section has a time limit, and one that
 fails is recorded. ``--device cpu --answers`` writes the answers of a CPU to compare to.
 """
@@ -31,7 +31,6 @@ from unittest.mock import patch
 
 import torch
 import transformers
-from bench import RESULTS, ROOT, operations
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -49,6 +48,7 @@ from ropewalk.harness.plugins import load
 from ropewalk.harness.sweep.record import named
 from ropewalk.scaling.types import Bands, Rope, Rotation
 from ropewalk.tasks.types import Generate, Loglikelihood, ModelRequest
+from scripts.bench import RESULTS, ROOT, operations
 
 ANSWERS = RESULTS / "answers.json"
 BOOK = ROOT / "results" / "smollm2" / "books" / "en-moby-dick.txt.gz"

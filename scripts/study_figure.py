@@ -1,6 +1,6 @@
 """Draw the README's figure from the samples of results/smollm2: scores at 1, 2 and 4 windows.
 
-    python scripts/study_figure.py
+    python -m scripts.study_figure
 
 The left panel has the methods measured at all three lengths, on the documents that all of them
 read; the right one RULER's needle tasks that were measured whole.

