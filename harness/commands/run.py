@@ -293,14 +293,13 @@ def planned(
     from ropewalk.harness.runs.store import run_folders
     from ropewalk.harness.serve._launch import backend_for
     from ropewalk.harness.sweep.plan import make_plan
-    from ropewalk.harness.sweep.record import describe
 
     with backend_for(specs[0]) as backend:
         check_trackers(specs[0].track)
         make = partial(make_plan, opening=backend.open, checkpoint=loaded)
         plans = [make(spec) for spec in specs]
-        records = [describe(plan) for plan in plans]
-        folders = run_folders(specs[0].out, records, several=len(specs) > 1)
+        models = [plan.checkpoint.label for plan in plans]
+        folders = run_folders(specs[0].out, models, several=len(specs) > 1)
         yield list(zip(plans, folders, strict=True)), backend
 
 

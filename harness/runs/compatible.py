@@ -56,20 +56,16 @@ def check_same_sweep(folder: Path, old: Run, new: Run) -> None:
 
     The same sweep may have more cells than before, or fewer.
     """
-    if setting := changed_setting(old, new):
-        raise UserError(f"{folder} has another sweep, with {setting}; choose another --out.")
-
-
-def changed_setting(old: Run, new: Run) -> str | None:
-    """Return a setting that makes a sweep another one, not the same with more or fewer cells."""
     was, now = (dict[str, Any](run["model"]) for run in (old, new))
-    for field in _fields(old, new):
-        return f"another model ({field}: {was.get(field)}, now {now.get(field)})"
-    for aspect in differing(old, new):
-        if aspect in (SEEDS, NAMES, PROTOCOLS):
-            return f"other {aspect}"
     texts, others = ({d["sha256"] for d in r["documents"]["read"]} for r in (old, new))
-    return None if texts <= others or others <= texts else "other documents"
+    kept = texts <= others or others <= texts
+    changes = [
+        *(f"another model ({f}: {was.get(f)}, now {now.get(f)})" for f in _fields(old, new)),
+        *(f"other {what}" for what in differing(old, new) if what in (SEEDS, NAMES, PROTOCOLS)),
+        *(["other documents"] if not kept else []),
+    ]
+    if changes:
+        raise UserError(f"{folder} has another sweep, with {changes[0]}; choose another --out.")
 
 
 def check_same_server(folder: Path, sessions: Sequence[Mapping[str, Any]], now: Any) -> None:

@@ -11,7 +11,6 @@ import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -20,7 +19,6 @@ from pydantic_core import from_json
 from ropewalk.harness.errors import UserError, foreign, reason
 from ropewalk.harness.files import make_folder, replacing, sync_names
 from ropewalk.harness.runs import parquet
-from ropewalk.harness.runs.compatible import changed_setting
 from ropewalk.harness.runs.record import RUN_RECORD, SAMPLE_RECORD, SCHEMA, Run, SampleRecord
 
 RUN, SAMPLES, REPORTS = "run.json", "samples.jsonl", "reports"
@@ -172,16 +170,15 @@ def record_in(folder: Path) -> Run | None:
     return None
 
 
-def run_folders(out: Path | None, records: Sequence[Run], *, several: bool) -> list[Path]:
-    """Return the run folder of each model's record; for several models, inside ``out``.
+def run_folders(out: Path | None, models: Sequence[str], *, several: bool) -> list[Path]:
+    """Return the run folder of each model: ``out``, or for several models one inside it.
 
     Raises UserError where several models have no ``out``, or would share a folder.
     """
     if not several:
-        return [out or default_folder(records[0])]
+        return [out or Path("results") / f"run-{models[0]}"]
     if out is None:
         raise UserError("several models are measured: name the folder of their runs with --out.")
-    models = [record["model"]["name"] for record in records]
     for model in models:
         if models.count(model) > 1 or model == REPORTS:
             raise UserError(
@@ -189,31 +186,6 @@ def run_folders(out: Path | None, records: Sequence[Run], *, several: bool) -> l
                 " sweep it separately."
             )
     return [out / model for model in models]
-
-
-def default_folder(record: Run) -> Path:
-    """Return results/run-MODEL; where that is another sweep's, the next free number of it.
-
-    The same sweep, or one that contains it, uses the same folder.
-    """
-    for number in count(1):
-        name = f"run-{record['model']['name']}" + (f"-{number}" if number > 1 else "")
-        folder = Path("results") / name
-        before = record_in(folder)
-        if before is None or (
-            requests_of(before) <= requests_of(record) and not changed_setting(before, record)
-        ):
-            break
-    return folder
-
-
-def requests_of(record: Run) -> set[tuple[str, str, str]]:
-    """Return every question of every cell of a record, with its method."""
-    return {
-        (cell["scaling"], cell["key"], question)
-        for cell in record["cells"]
-        for question in record["tasks"][cell["task"]]["questions"][str(cell["length"])]
-    }
 
 
 def runs_in(places: Sequence[Path]) -> list[Path]:

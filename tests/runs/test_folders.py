@@ -10,7 +10,7 @@ import pytest
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.runs.compatible import check_same_sweep
-from ropewalk.harness.runs.store import RUN, SAMPLES, default_folder, requests_of
+from ropewalk.harness.runs.store import RUN, SAMPLES
 from tests import ROOT
 from tests.command_line import sweep
 
@@ -25,27 +25,6 @@ def record() -> Record:
 
 def less(record: Record, **changes: Any) -> Record:
     return {**record, "cells": record["cells"][::2], **changes}
-
-
-def put(folder: Path, record: Record) -> None:
-    folder.mkdir(parents=True)
-    (folder / RUN).write_text(json.dumps(record))
-
-
-def test_another_sweep_of_a_model_gets_a_folder_of_its_own(record, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    other = {**record, "cells": record["cells"][1::2]}
-    first, second = Path("results/run-reference"), Path("results/run-reference-2")
-    assert default_folder(less(record)) == first
-    put(first, less(record))
-    assert default_folder(record) == default_folder(less(record)) == first
-    assert default_folder(other) == second
-    put(second, other)
-    assert default_folder(other) == second
-    assert default_folder(less(record)) == first
-    read = [{**text, "name": f"of {text['name']}"} for text in record["documents"]["read"]]
-    renamed = {**record, "documents": {"read": read}}
-    assert default_folder(renamed) == Path("results/run-reference-3")
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt"])
@@ -71,7 +50,6 @@ def test_a_folder_that_is_named_keeps_its_question(record, tmp_path):
     ):
         with pytest.raises(UserError, match=f"another sweep, with other {told}; choose another"):
             check_same_sweep(tmp_path, record, {**record, **changes})
-    assert requests_of(less(record)) < requests_of(record)
 
 
 @pytest.mark.parametrize("record", [None, "their own", '{"schema": 1}'])
