@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,14 +47,6 @@ def test_a_damaged_record_is_one_sentence(change, run, rejected, tmp_path):
     assert f"{run / RUN} cannot be read: " in rejected("report", run, "--out", tmp_path / "out")
 
 
-def test_a_report_that_fails_ends_no_other(run, tmp_path, ropewalk):
-    mine = tmp_path / "mine.py"
-    mine.write_text('"""Fails."""\ndef make(frame): return frame["absent"]\n')
-    done = ropewalk("report", run, "--report", mine, "cells", "--out", tmp_path / "out")
-    assert (done.status, "No mine: report mine failed: KeyError" in done.out) == (1, True)
-    assert (tmp_path / "out" / "cells.csv").exists()
-
-
 def test_a_run_beside_itself_counts_its_samples_once(run, tmp_path):
     lines = (run / SAMPLES).read_text().splitlines(keepends=True)
     other = Path(shutil.copytree(run, tmp_path / "other"))
@@ -91,17 +82,10 @@ def test_samples_of_another_task_version_are_not_scored(run, tmp_path):
 
 def test_lengths_measured_on_more_documents_are_not_one_curve(run, tiny, docs, tmp_path):
     long = sweep(tiny, docs, tmp_path / "long", "--length", "40x")
-    with pytest.raises(UserError, match="are not the same documents or windows"):
-        make_frame([run, long])
     same = Path(shutil.copytree(long, tmp_path / "other" / run.name))
-    with pytest.raises(UserError, match="are not the same documents or windows"):
-        make_frame([run, same])  # two folders of one name are two runs
-    with pytest.raises(UserError, match="report them separately"):
-        make_frame([changed(run, tmp_path / "cut", drop_one_question), run])
-
-
-def drop_one_question(record: dict[str, Any]) -> None:
-    record["tasks"]["perplexity:tail=16"]["questions"]["128"].pop()
+    for other in (long, same):  # two folders of one name are two runs
+        with pytest.raises(UserError, match="are not the same documents or windows"):
+            make_frame([run, other])
 
 
 def test_a_measured_sample_stands_before_a_failed_one(run, tmp_path):

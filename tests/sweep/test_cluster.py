@@ -102,32 +102,16 @@ def test_a_lost_worker_costs_nothing(many, tiny, docs, tmp_path, ropewalk, monke
     assert len(json.loads((tmp_path / RUN).read_text())["sessions"]) == 1
 
 
-class TestRefused:
-    """What Ray cannot do is one sentence and exit status 2."""
-
-    @pytest.mark.parametrize(
-        ("words", "told"),
-        [
-            (["--cluster", "nonsense"], "no cluster answers at nonsense (HOST:PORT): "),
-            (
-                ["--cluster", "127.0.0.1:1"],
-                "127.0.0.1:1 (HOST:PORT): Connection refused. Start one",
-            ),
-            (["--cluster", "auto"], "Ray cannot be reached: Could not find any running Ray"),
-        ],
-    )
-    def test_an_address_where_nothing_is(self, words, told, bare, ropewalk):
-        done = ropewalk(*bare, *words)
-        assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
-        assert told in done.err
-        assert not Path("run").exists()
-
-    @pytest.fixture
-    def bare(
-        self, tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> list[str]:
-        monkeypatch.chdir(tmp_path)
-        return sweep(tiny, docs, Path("run"))
+@pytest.mark.parametrize(("address", "told"), [
+    ("nonsense", "no cluster answers at nonsense (HOST:PORT): "),
+    ("127.0.0.1:1", "127.0.0.1:1 (HOST:PORT): Connection refused. Start one"),
+    ("auto", "Ray cannot be reached: Could not find any running Ray"),
+])  # fmt: skip
+def test_an_address_where_nothing_is(address, told, tiny, docs, tmp_path, ropewalk):
+    done = ropewalk(*sweep(tiny, docs, tmp_path / "run"), "--cluster", address)
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+    assert told in done.err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture(scope="module")

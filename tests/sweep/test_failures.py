@@ -1,7 +1,5 @@
 """What a user's code, or a model, that fails costs: its own cells, and a sentence."""
 
-import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +13,11 @@ from ropewalk.harness.engine import DEFAULT
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import open_checkpoint
 from ropewalk.harness.patching import patch as machine
-from ropewalk.harness.runs.store import RUN, SAMPLES
 from ropewalk.harness.sweep.backend import Failed
 from ropewalk.harness.sweep.this_process import ready, replies
 from ropewalk.scaling import native
 from ropewalk.tasks.types import Loglikelihood, LoglikelihoodResponse
-from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
+from tests.command_line import MINE, Ropewalk, lines_of, samples, sweep, write_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("scored")]
 
@@ -56,18 +53,14 @@ def test_a_method_that_fails_at_one_length_fails_there_alone(run):
     )
     done = run(**changes)
     assert done.status == 1
-    assert f"\n  mine:factor=2, perplexity:tail=16, 320 tokens: {told}\n" in done.out
+    assert f"\n  mine:factor=2, perplexity:tail=16, 320 tokens: failed: {told}\n" in done.out
     assert statuses() == {
         ("none", 256): "ok", ("none", 320): "ok",
         ("mine:factor=2", 256): "ok", ("mine:factor=2", 320): "failed",
     }  # fmt: skip
-    cells = json.loads((Path("run") / RUN).read_text())["cells"]
-    assert [cell["failed"] for cell in cells] == [None, None, None, told]
-    assert len(samples(Path("run"))) == 9
     Path("mine.py").write_text(MINE)
     assert run(**changes).status == 0
     assert set(statuses().values()) == {"ok"}
-    assert len(samples(Path("run"))) == 12
 
 
 def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run):
@@ -76,20 +69,18 @@ def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run):
             "    each =", '    1 / (request.doc_id != "document-1.txt")\n    each ='
         )
     )
-    done = run(task=names)
-    assert done.status == 1
-    told = "task mine:tail=16 failed: ZeroDivisionError: division by zero at "
-    assert f"  none, mine:tail=16, 320 tokens: {told}" in done.out
-    lines = [json.loads(line) for line in (Path("run") / SAMPLES).read_text().splitlines()]
-    lost = [line for line in lines if line["status"] != "ok"]
-    assert [(line["unit"], line["status"], line["value"]) for line in lost] == [
-        ("document-1.txt", "failed", None)
-    ] * 2
-    assert all(line["reason"].startswith(told) for line in lost)
+    for attempt in (1, 2):  # it is measured again each time, and nothing else is
+        done = run(task=names)
+        told = "task mine:tail=16 failed: ZeroDivisionError: division by zero at "
+        assert (done.status, f"  none, mine:tail=16, 320 tokens: failed: {told}" in done.out) == (
+            1,
+            True,
+        )
+        lines = [line for line in lines_of(Path("run")) if line["status"] != "ok"]
+        assert {(line["unit"], line["value"]) for line in lines} == {("document-1.txt", None)}
+        assert len(lines) == 2 * attempt
     table = pd.read_csv(Path("run") / "reports" / "cells.csv")
     assert table["status"].tolist() == ["2 of 3 ok, 1 failed"] * 2 + ["ok"] * 2
-    assert run(task=names).status == 1
-    assert len((Path("run") / SAMPLES).read_text().splitlines()) == len(lines) + 2
 
 
 def test_a_task_that_cannot_score_fails_its_cells_alone(run, ropewalk):
@@ -97,8 +88,7 @@ def test_a_task_that_cannot_score_fails_its_cells_alone(run, ropewalk):
     names = write_task(lambda text: text.replace(before, f"    1 / 0\n{before}"))
     for done in (run(task=names), ropewalk("report", "run", "--task", "./mine.py")):
         assert done.status == 1
-        told = r"No score: task mine(:tail=16)? failed: ZeroDivisionError: division by "
-        assert re.search(told, done.out)
+        assert "failed: ZeroDivisionError: division by " in done.out
         table = pd.read_csv(Path("run") / "reports" / "cells.csv")
         assert table["status"].tolist() == ["failed"] * 2 + ["ok"] * 2
     assert {record["status"] for record in samples(Path("run")).values()} == {"ok"}
@@ -117,7 +107,9 @@ def test_a_model_that_fails_on_one_input_fails_there_alone(run, monkeypatch):
         patch.setattr(machine, "answers", fails)
         done = run()
     assert done.status == 1
-    assert "none, perplexity:tail=16, 320 tokens: RuntimeError: index out of range" in done.out
+    assert (
+        "none, perplexity:tail=16, 320 tokens: failed: RuntimeError: index out of range" in done.out
+    )
     counts = [record["status"] for record in samples(Path("run")).values()]
     assert (counts.count("ok"), counts.count("failed")) == (4, 2)
     assert run().status == 0
@@ -135,12 +127,9 @@ def test_an_error_after_which_the_gpu_is_unusable_ends_the_run(usable, monkeypat
         if (given[0] == 9).any():
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    for name, does in {
-        "synchronize": synchronize,
-        "reset_peak_memory_stats": lambda _: None,
-        "max_memory_allocated": lambda _: 0,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, does)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 0)
     opened = open_checkpoint("reference", device="cpu")
     model = ready(opened)
     model.get_input_embeddings().register_forward_pre_hook(fail)

@@ -18,11 +18,6 @@ def refused(file: Path | None, flags: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-@pytest.fixture
-def sweep(tmp_path: Path) -> Path:
-    return tmp_path / "sweep.yaml"
-
-
 @pytest.mark.parametrize(
     ("given", "tokens"),
     [
@@ -39,15 +34,6 @@ def test_lengths_are_tokens_ascending_each_once(given, tokens):
     assert Spec(length=given).lengths(trained_length=256) == tokens
 
 
-def test_a_sweep_file_has_the_flags_names(sweep):
-    sweep.write_text("scaling: [none, 'yarn:factor=8']\nlength: [512, 2x]\nseed: 7\nout: here\n")
-    spec = parse(sweep, {})
-    assert spec.scaling == ("none", "yarn:factor=8")
-    assert spec.length == ("512", "2x")
-    assert (spec.seed, spec.out) == (7, Path("here"))
-    assert spec.task == TASKS
-
-
 @pytest.mark.parametrize(
     "text", ["512k1", "k", "0", "0k", "0.0x", "-1", "1.5", ".5x", "", " 5", "1e3"]
 )
@@ -55,14 +41,12 @@ def test_what_is_no_length_is_refused(text):
     assert refused(None, {"length": (text,)}).startswith(f"length: {text!r} is not a length;")
 
 
-def test_one_thing_stands_for_a_list_of_one(tmp_path):
-    """`scaling: yarn` and `seed: 010`, which is 8 in YAML, mean what they look like."""
+def test_a_sweep_file_has_the_flags_names_and_means_what_it_looks_like(tmp_path):
+    """`scaling: yarn` is a list of one, and `seed: 010`, which is 8 in YAML, is ten."""
     file = tmp_path / "sweep.yaml"
-    file.write_text(
-        "scaling: yarn\nlength: 512\ntask: passkey\nseed: 010\nout: null\noffline: yes\n"
-    )
+    file.write_text("scaling: yarn\nlength: [512, 2x]\nseed: 010\nout: null\noffline: yes\n")
     spec = parse(file, {})
-    assert (spec.scaling, spec.length, spec.task) == (("yarn",), ("512",), ("passkey",))
+    assert (spec.scaling, spec.length, spec.task) == (("yarn",), ("512", "2x"), TASKS)
     assert (spec.seed, spec.out, spec.offline) == (10, None, True)
 
 

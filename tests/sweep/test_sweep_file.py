@@ -115,11 +115,8 @@ def test_a_task_may_have_documents_of_its_own(tiny, docs, tmp_path, sheet):
         *((docs.name, f"document-{index}.txt") for index in range(3)),
         ("filler.txt", "filler.txt"),
     }
-    assert record["documents"]["given"]["passkey"] == "filler.txt"
-    lines = lines_of(tmp_path / "run" / "samples.jsonl")
-    assert {line["unit"] for line in lines if line["task"].startswith("perplexity")} == {
-        f"document-{index}.txt" for index in range(3)
-    }
+    units = {line["unit"] for line in lines_of(tmp_path / "run") if "perp" in line["task"]}
+    assert units == {f"document-{index}.txt" for index in range(3)}
 
 
 def test_the_mistakes_of_a_stage_are_told_together(tiny, sheet, capsys):
@@ -138,54 +135,22 @@ def test_the_mistakes_of_a_stage_are_told_together(tiny, sheet, capsys):
             assert begin in line
 
 
-YARN = {
-    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0,
-    "original_max_position_embeddings": 4096,
-}  # fmt: skip
-PAPERS = {
-    "pi_paper": ("llama-7b", {"max_position_embeddings": 2048}, 2048, "none", 7.2),
-    "yarn_table1": (
-        "Yarn-Llama-2-7b-8k",
-        {"max_position_embeddings": 8192, "rope_parameters": YARN},
-        4096,
-        "yarn",
-        3.5,
-    ),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("sweep", PAPERS)
-def test_a_papers_curve_is_measured_and_stands_beside_the_published_one(sweep, tmp_path, capsys):
-    """Two commands, by a tiny model under the name of the paper's."""
-    name, shape, length, scaling, published = PAPERS[sweep]
-    model, text = save_tiny(tmp_path / name, **shape), tmp_path / "book.txt"
-    text.write_text("the cat sat on a mat and ran to sea by night. " * 100)
-    words = [sweep, "--model", model, "--docs", text, "--length", str(length)]
+def test_a_papers_curve_is_measured_and_stands_beside_the_published_one(tmp_path, capsys):
+    """Two commands, by a tiny model under the name of the paper's; flags win over the sweep."""
+    model = save_tiny(tmp_path / "llama-7b", max_position_embeddings=2048)
+    (tmp_path / "book.txt").write_text("the cat sat on a mat and ran to sea by night. " * 100)
+    words = ["pi_paper", "--model", model, "--docs", tmp_path / "book.txt", "--length", "2048"]
     assert status("run", *words, "--out", tmp_path / "run") == 0
+    asked = json.loads((tmp_path / "run" / "run.json").read_text())["asked"]
+    assert (asked["scaling"], asked["length"]) == (["none", "pi:factor=4", "pi:factor=8"], ["2048"])
+    assert asked["task"] == ["perplexity:protocol=sliding,stride=256"]
     cells = pd.read_csv(tmp_path / "run" / "reports" / "cells.csv")
     capsys.readouterr()
     assert status("compare", tmp_path / "run", "--out", tmp_path) == 1  # a tiny model is no Llama
     (table,) = tmp_path.glob("compare-*.csv")
-    rows = pd.read_csv(table)
-    row = rows[(rows["scaling"] == scaling) & (rows["length"] == length)].iloc[0]
-    own = cells[cells["length"] == length].iloc[0]
-    assert float(row["published"]) == published
+    row = pd.read_csv(table).query("scaling == 'none' and length == 2048").iloc[0]
+    own = cells.query("scaling == 'none'").iloc[0]
+    assert float(row["published"]) == 7.2
     assert row["measured"] == pytest.approx(own["score"])
-    assert row["difference"] == pytest.approx(own["score"] / published - 1)
-
-
-@pytest.mark.slow
-def test_a_carried_sweep_is_run_by_its_name_and_flags_win(tiny, docs, tmp_path, capsys):
-    text = docs / "document-0.txt"
-    words = ["pi_paper", "--model", tiny, "--docs", text, "--length", "300", "600"]
-    assert status("run", *words, "--out", tmp_path / "run") == 0
-    asked = json.loads((tmp_path / "run" / "run.json").read_text())["asked"]
-    assert asked["scaling"] == ["none", "pi:factor=4", "pi:factor=8"]
-    assert asked["task"] == ["perplexity:protocol=sliding,stride=256"]
-    assert asked["published"] == "pi-pg19"
-    capsys.readouterr()
-    status("compare", tmp_path / "run", "--mixed")  # its lengths are none of the table's
-    assert "pi:factor=4, pi:factor=8 at a length of 2048" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert row["difference"] == pytest.approx(own["score"] / 7.2 - 1)
