@@ -135,7 +135,7 @@ def report(
     from ropewalk.harness.reports._page import write_card, write_page
     from ropewalk.harness.reports._style import COLUMN, PAGE, Paper, drawing
     from ropewalk.harness.reports._write import ALL, FORMATS, write_reports
-    from ropewalk.harness.runs.compatible import raw_text, reasons
+    from ropewalk.harness.runs.compatible import reasons
     from ropewalk.harness.runs.frame import make_frame
     from ropewalk.harness.runs.parquet import runs_at
     from ropewalk.harness.runs.store import REPORTS, read_run, runs_in
@@ -172,7 +172,7 @@ def report(
     records = {run: read_run(run) for run in folders}
     why = reasons(records)
     notes = [f"Not comparable: {'; '.join(why)}."] if why else []
-    note = " ".join([*notes, *raw_text(records.values())])
+    note = " ".join([*notes])
     whole = chosen is None or ALL in chosen
     file = Path(page) if page else folder / INDEX if folder and whole else None
     card_file = folder / "card.md" if card and folder else None

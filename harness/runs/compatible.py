@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -106,14 +106,3 @@ def deciding(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
     samples.
     """
     return sorted((k, value) for k, value in options.items() if value is not False and value != "")
-
-
-def raw_text(runs: Iterable[Run]) -> list[str]:
-    """Return a sentence on the models with a chat template, and the tasks that do not use it."""
-    named: dict[str, None] = {}
-    for run in runs:
-        raw = [label for label, task in run["tasks"].items() if not task["options"].get("chat")]
-        if run.get("chat_template") and raw:
-            some = f" ({', '.join(raw)})" if len(raw) < len(run["tasks"]) else ""
-            named[run["model"]["name"] + some] = None
-    return [f"Raw text, without the model's chat template: {', '.join(named)}."] if named else []

@@ -96,9 +96,8 @@ def make_frame(
                     first.samples[question] = sample
     _check_same_units(cells)
     rows = [row for place, cell in cells.items() for row in _rows(place, cell)]
-    frame = pd.DataFrame(rows)[
-        list(dict.fromkeys([*FIRST, *(name for row in rows for name in row)]))
-    ]
+    columns = dict.fromkeys([*FIRST, *(name for row in rows for name in row)])
+    frame = pd.DataFrame(rows, columns=list(columns))
     # A column of None alone, such as intervals of one document, would have dtype object.
     return frame.astype(dict.fromkeys(NUMBERS, float))
 
@@ -190,13 +189,10 @@ def _check_same_units(cells: Mapping[Key, Cell]) -> None:
     Overlapping windows read all documents at any length, and their units depend on it.
     """
     known: dict[tuple[str, str], tuple[int, Cell, set[tuple[str, str]]]] = {}
-    if len({cell.run for cell in cells.values()}) < 2:
-        return
     for (model, task, _, length), cell in cells.items():
         samples = [sample for sample in cell.samples.values() if sample is not None]
-        if len(samples) < len(cell.samples):
-            continue  # partly measured, and shown so
-        if any(sample["facts"].get("protocol") == "overlapping" for sample in samples):
+        partly = len(samples) < len(cell.samples)  # and shown so
+        if partly or any(sample["facts"].get("protocol") == "overlapping" for sample in samples):
             continue
         units = {(s["unit"], str(s["facts"].get("window", 0))) for s in samples}
         first, other, before = known.setdefault((model, task), (length, cell, units))

@@ -69,7 +69,7 @@ def _facts(facts: dict[str, Any]) -> dict[str, Any]:
 def runs_at(path: Path) -> list[Path]:
     """Return the runs that a path into a Parquet file names; none if it is no such path."""
     file = _file(path)
-    runs = () if file is None else map(file.joinpath, _runs(file, file.stat().st_mtime_ns))
+    runs = [file / name for name in _runs(file, file.stat().st_mtime_ns)] if file else []
     return [run for run in runs if run == path or path in run.parents]
 
 

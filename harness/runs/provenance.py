@@ -29,7 +29,10 @@ def facts(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
 
 def _lines(run: Run) -> Iterator[tuple[str, str]]:
     model, documents = run["model"], run["documents"]
-    about = {name: model.get(name) or None for name in MODEL} | {"window": model["trained_length"]}
+    about = {name: model.get(name) or None for name in MODEL} | {
+        "window": model["trained_length"],
+        "chat template": run.get("chat_template"),
+    }
     yield "model", f"{model['name']}: {_options(about)}"
     yield "weights", f"{model['name']}: {model['fingerprint']}"
     if read := documents["read"]:  # none by tasks that make their own text

@@ -44,10 +44,9 @@ def identify(
     rotations = {label: rotation}
     for name in ("none", "native") if rope.rotary_dim else ():
         rotations.setdefault(name, resolve(load("method", name), rope, rope.trained_length))
-    known = dict[str, Losses]()
-    for name, one in rotations.items():
-        same = [other for other in known if rotations[other].fingerprint == one.fingerprint]
-        known[name] = known[same[0]] if same else losses_of(model, one, tokens)
+    unlike = {one.fingerprint: one for one in rotations.values()}
+    losses = {name: losses_of(model, one, tokens) for name, one in unlike.items()}
+    known = {name: losses[one.fingerprint] for name, one in rotations.items()}
     return verdict(label, known, asked(tokens), str(model.dtype).removeprefix("torch."))
 
 

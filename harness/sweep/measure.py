@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from ropewalk.harness.engine import OutOfMemory
 from ropewalk.harness.errors import UserError, printable
@@ -104,11 +104,9 @@ def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generat
             write_run(folder, record)
             for item in left:
                 if (question := item.question).too_long:
-                    needs, has = question.length, question.cell
-                    text = f"it needs {needs:,} tokens, the cell has {has:,}"
-                    sample = _sample(item, _lost(question, "too_long", text, needs=needs))
-                    append(samples, sample)
-                    yield Stored(item, sample)
+                    text = f"it needs {question.length:,} tokens, the cell has {question.cell:,}"
+                    lost = _lost(question, "too_long", text, needs=question.length)
+                    yield _stored(samples, item, lost)
             groups = {
                 Item(item.cell, part).key: item
                 for item in left
@@ -132,9 +130,7 @@ def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generat
                     "shared": reply.shared,
                     "session": len(record["sessions"]) - 1,
                 }
-                sample = _sample(item, _graded(plan, item, reply) | measured_by)
-                append(samples, sample)
-                yield Stored(item, sample)
+                yield _stored(samples, item, _graded(plan, item, reply) | measured_by)
     except KeyboardInterrupt as error:
         error.add_note("everything measured is kept. The same command continues")
         raise
@@ -170,11 +166,13 @@ def _joined(group: Item, replies: dict[Key, Reply]) -> Reply:
     )
 
 
-def _sample(item: Item, outcome: Record) -> SampleRecord:
+def _stored(samples: BinaryIO, item: Item, outcome: Record) -> Stored:
     cell, (key, question) = item.cell, item.key
     named = {"cell": key, "question": question, "task": cell.task, "length": cell.length}
     of = {"frequencies": cell.frequencies, "unit": item.question.doc_id}
-    return cast(SampleRecord, named | of | outcome)
+    sample = cast(SampleRecord, named | of | outcome)
+    append(samples, sample)
+    return Stored(item, sample)
 
 
 def _graded(plan: Plan, item: Item, reply: Reply) -> Record:

@@ -61,11 +61,6 @@ class Cell:
         """The fingerprint of the rotation, which names it in the records."""
         return None if self.rotation is None else self.rotation.fingerprint
 
-    @cached_property
-    def batch(self) -> str | None:
-        """The fingerprint of the rotation that its questions are answered under."""
-        return self.frequencies if self.superset is None else self.superset.fingerprint
-
 
 class Item(NamedTuple):
     """One question of a cell: what a sample is measured of."""
@@ -126,16 +121,14 @@ class Plan:
 
     def work(self, done: set[Key]) -> tuple[Batch, ...]:
         """Return what is left to ask the model by the rotation it runs under."""
-        rotations: dict[str, Rotation] = {}
-        batches: dict[str, list[Item]] = {}
+        batches: dict[str | None, tuple[Rotation, list[Item]]] = {}
         for cell, question in self.left(done):
-            rotation, name = cell.superset or cell.rotation, cell.batch
-            if rotation is not None and name is not None and not question.too_long:
-                rotations.setdefault(name, rotation)
-                batches.setdefault(name, []).extend(
-                    Item(cell, part) for part in question.model_requests
-                )
-        return tuple(Batch(rotations[name], tuple(items)) for name, items in batches.items())
+            rotation = cell.superset or cell.rotation
+            if rotation is not None and not question.too_long:
+                name = cell.superset.fingerprint if cell.superset else cell.frequencies
+                _, items = batches.setdefault(name, (rotation, []))
+                items += [Item(cell, part) for part in question.model_requests]
+        return tuple(Batch(rotation, tuple(items)) for rotation, items in batches.values())
 
 
 def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:

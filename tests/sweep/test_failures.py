@@ -53,7 +53,7 @@ def test_a_method_that_fails_at_one_length_fails_there_alone(run):
     )
     done = run(**changes)
     assert done.status == 1
-    assert f"\n  mine:factor=2, perplexity:tail=16, 320 tokens: failed: {told}\n" in done.out
+    assert f"\n  mine:factor=2, perplexity:tail=16, 320 tokens: {told}\n" in done.out
     assert statuses() == {
         ("none", 256): "ok", ("none", 320): "ok",
         ("mine:factor=2", 256): "ok", ("mine:factor=2", 320): "failed",
@@ -72,7 +72,7 @@ def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run):
     for attempt in (1, 2):  # it is measured again each time, and nothing else is
         done = run(task=names)
         told = "task mine:tail=16 failed: ZeroDivisionError: division by zero at "
-        assert (done.status, f"  none, mine:tail=16, 320 tokens: failed: {told}" in done.out) == (
+        assert (done.status, f"  none, mine:tail=16, 320 tokens: {told}" in done.out) == (
             1,
             True,
         )
@@ -107,9 +107,7 @@ def test_a_model_that_fails_on_one_input_fails_there_alone(run, monkeypatch):
         patch.setattr(machine, "answers", fails)
         done = run()
     assert done.status == 1
-    assert (
-        "none, perplexity:tail=16, 320 tokens: failed: RuntimeError: index out of range" in done.out
-    )
+    assert "none, perplexity:tail=16, 320 tokens: RuntimeError: index out of range" in done.out
     counts = [record["status"] for record in samples(Path("run")).values()]
     assert (counts.count("ok"), counts.count("failed")) == (4, 2)
     assert run().status == 0
