@@ -79,7 +79,9 @@ def _call(
 def main(words: Sequence[str] | None = None) -> Any:
     """Run the command line; a user's error is one sentence on stderr and exit status 2."""
     words = sys.argv[1:] if words is None else words
-    _open_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a character that a terminal lacks becomes ?
     for name in (signal.SIGTERM, signal.SIGHUP):  # a batch system's end; a terminal that closes
         if name == signal.SIGTERM or signal.getsignal(name) == signal.SIG_DFL:  # nohup goes on
             signal.signal(name, signal.default_int_handler)
@@ -103,22 +105,6 @@ def main(words: Sequence[str] | None = None) -> Any:
     except KeyboardInterrupt as error:
         status = show.failed(UserError(f"Interrupted{_kept(error)}"), INTERRUPTED)
     sys.exit(status)
-
-
-def _open_streams() -> None:
-    """Open /dev/null where stdin, stdout or stderr is closed, before a file takes its number.
-
-    A character that a terminal lacks becomes ?.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 def _kept(error: BaseException) -> str:

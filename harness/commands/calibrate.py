@@ -16,7 +16,6 @@ from ropewalk.harness.sweep.spec import (
     OUT,
     Model,
     Reading,
-    Spec,
     Whole,
     parse,
     settings_of,
@@ -24,7 +23,6 @@ from ropewalk.harness.sweep.spec import (
 )
 
 if TYPE_CHECKING:
-    from ropewalk.harness.models.checkpoint import Checkpoint
     from ropewalk.harness.patching.heads import HeadTables
 
 log = logging.getLogger("ropewalk")
@@ -77,55 +75,46 @@ def calibrate(
     file = Path(out)
     if file.is_dir():
         raise UserError(f"--out {file} is a folder; name a file, as in --out {file / FILE}.")
+    from ropewalk.harness.data.corpus import Corpus
+    from ropewalk.harness.data.documents import open_documents
     from ropewalk.harness.files import make_folder, replacing
     from ropewalk.harness.models.weights import load_weights
     from ropewalk.harness.patching.heads import measure_heads
     from ropewalk.harness.reports._text import counted
     from ropewalk.harness.sweep.plan import open_model
 
-    checkpoint = open_model(sweep)
-    texts, entries, length_ = _texts(sweep, checkpoint, documents)
+    if not isinstance(sweep.docs, str):
+        raise UserError("calibrate reads one --docs.")
+    checkpoint, given = open_model(sweep), open_documents(sweep.docs)
+    rope, bos = checkpoint.rope, checkpoint.tokenizer.bos_token_id
+    if not rope.rotary_dim:
+        raise UserError(f"{sweep.model} has no rotary embedding: no method ranks its heads.")
+    (tokens,) = sweep.lengths(rope.trained_length)
+    if not 2 <= tokens <= rope.trained_length:
+        raise UserError(
+            f"--length {tokens} is invalid: heads are measured inside the trained window, on 2 to"
+            f" {rope.trained_length:,} tokens."
+        )
+    begin = [] if bos is None else [bos]
+    own = tokens - len(begin)
+    least = max(own, given.min_tokens)
+    read = replace(given, count=given.count or documents, min_tokens=least)
+    corpus = Corpus(read, checkpoint.tokenizer, rope.trained_length)
+    texts = [[*begin, *one.tokens[:own]] for one in corpus.context.documents()]
     make_folder(file.absolute().parent, "--out")  # before hours of measuring
     log.info(
         f"Measuring {checkpoint.config.model_type} heads on {counted(len(texts), 'documents')} of"
-        f" {length_:,} tokens."
+        f" {tokens:,} tokens."
     )
     tables = measure_heads(load_weights(checkpoint), texts)
-    result = Calibration(sweep.model, length_, tuple(entries), tables, file)
+    entries = tuple({name: one[name] for name in ("name", "sha256")} for one in corpus.entries)
     about = {
         "model": checkpoint.label,
         "fingerprint": checkpoint.fingerprint,
-        "length": result.length,
-        "documents": result.documents,
+        "length": tokens,
+        "documents": entries,
+        **{name: table.tolist() for name, table in asdict(tables).items()},
     }
-    about |= {name: table.tolist() for name, table in asdict(tables).items()}
     with replacing(file) as new:
         new.write(f"{json.dumps(about, ensure_ascii=False)}\n".encode())
-    return result
-
-
-def _texts(
-    spec: Spec, checkpoint: Checkpoint, count: int
-) -> tuple[list[list[int]], list[dict[str, Any]], int]:
-    from ropewalk.harness.data.corpus import Corpus
-    from ropewalk.harness.data.documents import open_documents
-
-    rope = checkpoint.rope
-    if not rope.rotary_dim:
-        raise UserError(f"{spec.model} has no rotary embedding: no method ranks its heads.")
-    (length,) = spec.lengths(rope.trained_length)
-    if not 2 <= length <= rope.trained_length:
-        raise UserError(
-            f"--length {length} is invalid: heads are measured inside the trained window, on 2 to"
-            f" {rope.trained_length:,} tokens."
-        )
-    if not isinstance(spec.docs, str):
-        raise UserError("calibrate reads one --docs.")
-    bos, given = checkpoint.tokenizer.bos_token_id, open_documents(spec.docs)
-    begin = [] if bos is None else [bos]
-    own = length - len(begin)
-    documents = replace(given, count=given.count or count, min_tokens=max(own, given.min_tokens))
-    corpus = Corpus(documents, checkpoint.tokenizer, rope.trained_length)
-    texts = [[*begin, *one.tokens[:own]] for one in corpus.context.documents()]
-    entries = [{"name": one["name"], "sha256": one["sha256"]} for one in corpus.entries]
-    return texts, entries, length
+    return Calibration(sweep.model, tokens, entries, tables, file)

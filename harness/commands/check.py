@@ -30,14 +30,10 @@ from ropewalk.harness.sweep.spec import (
 if TYPE_CHECKING:
     from ropewalk.harness.reports._inspection import Inspection
     from ropewalk.harness.serve._doctor import Finding
-
-    Base = list[Finding]
-else:
-    Base = list
 MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
 
 
-class Findings(Base):
+class Findings(list["Finding"]):
     """What was found, one line each; the exit status is 1 where something failed."""
 
     @property

@@ -145,23 +145,13 @@ def report(
     folders, chosen, formats = runs_in(places), _several(report), _several(format)
     folder = Path(out) if out else None
     if len(places) > 1 or runs_at(places[0]):
-        if folder is None and page is None:
-            raise UserError(
-                "several runs are joined: say with --out where their tables and figures go, or "
-                "with --page where a page of them goes."
-            )
-        if folder is None and card:
-            raise UserError("--card: say with --out where the card of several runs goes.")
+        if folder is None and (card or page is None):
+            raise UserError("several runs are joined: say with --out where their reports go.")
     else:
         folder = folder or places[0] / REPORTS
-    if page is not None and Path(page).suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--page {page}: name a file that ends in .html.")
     if unknown := {*formats} - {*FORMATS}:
         raise UserError(f"--format {min(unknown)}: write some of {', '.join(FORMATS)}.")
-    widths = {"page": PAGE, "column": COLUMN}
-    if width not in widths:
-        raise UserError(f"--width {width}: figures are as wide as a page or a column.")
-    paper = Paper(widths[width], style)
+    paper = Paper({"page": PAGE, "column": COLUMN}[width], style)
     try:
         with drawing(paper):
             pass

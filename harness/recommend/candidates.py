@@ -9,7 +9,7 @@ from typing import Any
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.patching.resolve import as_served, depends_on_length
-from ropewalk.harness.plugins import load, module_of, names, parameters
+from ropewalk.harness.plugins import module_of, names, parameters
 from ropewalk.harness.recommend.decision import PERPLEXITY, shares
 from ropewalk.harness.reports._text import are, counted
 from ropewalk.harness.serve._export import export
@@ -66,8 +66,6 @@ def plan_race(
     At the target all tokens beyond the window are scored, inside it half of them. Raises UserError
     as ``make_plan`` does, and for a target inside the window.
     """
-    if to is not None:
-        load("engine", to.replace("-", "_"))
     checkpoint = checkpoint or opening(spec)
     trained = checkpoint.rope.trained_length
     target, *more = spec.lengths(trained)
@@ -94,8 +92,6 @@ def plan_race(
         "length": (str(trained), str(target)),
         "task": tuple(one for name in tasks for one in (ends if name == TEXT else (name,))),
     }
-    if tasks != (TEXT,):
-        log.info(f"Every task is measured at {target:,} tokens and in the window, {trained:,}.")
     return make_plan(spec.model_copy(update=changes), checkpoint=checkpoint)
 
 

@@ -22,8 +22,6 @@ from ropewalk.harness.recommend.decision import MARKS, PERPLEXITY, decision, sco
 from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Losses, read_budget
 from ropewalk.harness.recommend.race import BUDGET, WINNER, Race, Standing
 from ropewalk.harness.reports._text import (
-    at_most,
-    bound,
     counted,
     csv,
     folded,
@@ -139,8 +137,8 @@ def recommend(
         if not standing.recommended:
             log.info(
                 f"After {counted(standing.documents, data.units)}: `{standing.leader}`"
-                f"{_worse(race, standing)}; {len(standing.possible)} of "
-                f"{counted(len(race.entered), 'candidates')} may be the best."
+                f" leads; {len(standing.possible)} of {counted(len(race.entered), 'candidates')} "
+                "may be the best."
             )
     table = make_table(race, standing, candidates)
     lines, following = answer(race, standing, table), ""
@@ -185,7 +183,6 @@ def make_table(race: Race, standing: Standing, candidates: Mapping[str, list[str
             row |= dict.fromkeys(("cost", "cost_low", "cost_high", "cost_n"))
             row |= {"verdict": BEST if truncate and name == use else _verdict(race, standing, name)}
             row |= {"same": ", ".join(candidates.get(name, [])[1:])}
-            row |= {"reason": race.failed.get(name)}
             count = 0 if name in race.failed else min(race.seen.get(name, 0), end)
             if count:
                 far = FAR, name
@@ -248,18 +245,6 @@ def _verdict(race: Race, standing: Standing, name: str) -> str:
     if standing.regret(name) <= race.margin:
         return "as good"
     return OPEN if name in standing.possible else WORSE
-
-
-def _worse(race: Race, standing: Standing) -> str:
-    """Return how much worse than the best the leader is at most, "" where that is unknown."""
-    regret, how = standing.regret(standing.leader), next(iter(race.tasks.values()))
-    if math.isinf(regret):
-        return ""
-    if len(race.tasks) > 1:
-        return f", at most {at_most(regret)} worse than the best on each task"
-    return (
-        f", at most {bound(regret, relative=how.relative, metric=how.metric)} worse than the best"
-    )
 
 
 def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:

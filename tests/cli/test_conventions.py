@@ -12,15 +12,8 @@ from ropewalk.harness.sweep.entries import expand
 from ropewalk.harness.sweep.spec import TASKS, Spec, parse, settings_of
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "run -m llama -t passkey -L 10 -o out",
-        "run --model llama --tasks passkey --limit 10 --output_path out",
-        "run --model llama --task passkey --limit 10 --out out",
-    ],
-)
-def test_flags_have_the_names_that_lm_eval_gives_them(line):
+def test_flags_have_the_names_that_lm_eval_gives_them():
+    line = "run -m llama -t passkey -L 10 --output_path out"
     _, bound, _ = app.parse_args(shlex.split(line), exit_on_error=False, print_error=False)
     spec = parse(None, {"model": bound.kwargs["model"], **settings_of(bound.kwargs["spec"])})
     named = Spec(

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ropewalk.harness.cli import COMMANDS
-from ropewalk.harness.plugins import names
 from ropewalk.harness.runs.store import RUN, SAMPLES
 from tests import ROOT
-from tests.command_line import CELLS, MINE, QUESTIONS, Ropewalk, lines_of, samples, status, sweep
+from tests.command_line import CELLS, MINE, QUESTIONS, lines_of, samples, status, sweep
 from tests.tiny import save_tiny, tiny_tokenizer
-
-METHODS = f"{', '.join(names('method'))}, or a path to a .py file."
 
 
 @pytest.fixture(scope="module")
@@ -148,40 +144,6 @@ class TestRefused:
     def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
 
-    @pytest.fixture
-    def refused(self, bare: Path, docs: Path, ropewalk: Ropewalk) -> Callable[..., str]:
-
-        def sentence(model: Path = bare, docs: Path | str = docs, **changes: str) -> str:
-            values = {flag: value.split() for flag, value in changes.items()}
-            done = ropewalk(*sweep(model, docs, Path("run"), **values))
-            assert (done.status, done.out) == (2, "")
-            assert done.err.startswith("ropewalk: ")
-            assert done.err.count("\n") == 1
-            return done.err.removeprefix("ropewalk: ").removesuffix("\n")
-
-        return sentence
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            (
-                {"scaling": "yran"},
-                f"no method is called 'yran'; did you mean 'yarn'? known: {METHODS}",
-            ),
-            ({"scaling": "[red]"}, f"no method is called '[red]'; known: {METHODS}"),
-            ({"scaling": "pi pi"}, "--scaling names 'pi' twice; leave one out, or rename a file."),
-            (
-                {"task": "perplexity", "length": "99k"},
-                "task perplexity: no document holds a window of 101376 tokens; the longest "
-                "that fits is {longest}: ask for shorter lengths or give longer documents.",
-            ),
-        ],
-    )
-    def test_a_mistake_is_answered_word_for_word(self, changes, message, refused, docs):
-        longest = 1 + max(len(path.read_text()) for path in docs.iterdir()) * 3 // 4
-        assert refused(**changes) == message.format(longest=longest)
-        assert not Path("run").exists()
-
     def test_the_folder_of_another_model_is_refused(self, whole, docs, ropewalk):
         """A run folder holds one model; other weights of the same name are another model."""
         shutil.copytree(whole, "run")
@@ -202,6 +164,7 @@ class TestRefused:
             (("recommend", "x", "--adapter", ""), "adapter: String should have at least 1"),
             (("inspect", "--out", ""), "name a folder; for the working folder, write its path"),
             (("rnu",), 'Unknown command "rnu". Did you mean "run"?'),
+            (("run", "--scaling", "pi", "pi"), "--scaling names 'pi' twice"),
             (("report",), 'Command "report" parameter RUNS requires an argument.'),
             (("list", "paskey"), "did you mean 'passkey'?"),
             (("recommend", "reference", "books"), "Unused Tokens: ['books']"),
@@ -231,25 +194,7 @@ def test_pickled_weights_need_leave(tiny, bare, whole, docs, tmp_path, ropewalk)
         assert record["value"] == values[record["question"], record["frequencies"]]
 
 
-class TestReport:
-    @pytest.mark.slow
-    def test_one_report_of_two_runs(self, whole, tmp_path, ropewalk):
-        first, second = (shutil.copytree(whole, tmp_path / name) for name in ("a", "b"))
-        shutil.rmtree(first / "reports")
-        run = json.loads((second / RUN).read_text())
-        run["model"]["name"] = "other"
-        (second / RUN).write_text(json.dumps(run))
-        alone = ropewalk("report", first, second, "--report", "cells")
-        assert "several runs are joined: say with --out" in alone.err
-        words = ("report", first, second, "--report", "cells", "--out", first / "reports")
-        assert ropewalk(*words).status == 0
-        files = sorted(path.suffix for path in (first / "reports").glob("cells.*"))
-        assert files == [".csv", ".md"]
-        assert len((first / "reports" / "cells.csv").read_text().splitlines()) == 1 + 2 * CELLS
-
-
-class TestProcess:
-    LOADED = """
+LOADED = """
 import sys
 from ropewalk.harness.cli import main
 for line in sys.argv[1:]:
@@ -261,16 +206,17 @@ heavy = {"torch", "transformers", "datasets", "scipy", "pandas", "matplotlib", "
 print("loaded:", *sorted(heavy & set(sys.modules)))
 """
 
-    @pytest.mark.slow
-    def test_help_lists_and_wrong_names_load_nothing_heavy(self):
-        helps = [f"{command}|--help" for command in COMMANDS]
-        wrong = ["run|--length|4q", "run|absent"]
-        code = f"WRONG = {wrong}{self.LOADED}"
-        done = subprocess.run(
-            [sys.executable, "-c", code, "list", *helps, *wrong],
-            cwd=ROOT, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert done.stdout.splitlines()[-1] == "loaded:"
+
+@pytest.mark.slow
+def test_help_lists_and_wrong_names_load_nothing_heavy():
+    helps = [f"{command}|--help" for command in COMMANDS]
+    wrong = ["run|--length|4q", "run|absent"]
+    code = f"WRONG = {wrong}{LOADED}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "list", *helps, *wrong],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "loaded:"
 
 
 @pytest.mark.usefixtures("scored")

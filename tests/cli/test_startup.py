@@ -83,11 +83,7 @@ def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("after", "status"),
-    [(">&-", 0), ("<&- >&- 2>&-", 0), ("| (exec <&-); exit ${PIPESTATUS[0]}", 141)],
-)
-def test_a_closed_stream_is_as_dev_null_and_a_reader_may_go_away(after, status):
-    line = f"{COMMAND} list {after}"
+def test_a_reader_may_go_away():
+    line = f"{COMMAND} list | (exec <&-); exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (status, b"")
+    assert (done.returncode, done.stderr) == (141, b"")
