@@ -2,12 +2,10 @@
 
     python -m scripts.fetch_corpus --out corpus
 
-Each document becomes one file, in UTF-8 with Unix line ends. Documents that were measured before
-the list was made keep the names that they have in those runs, so that their samples can be used.
-In a URL, what follows ``#`` is the path of a file in a Debian package. A URL without a scheme is a
-file of this repository. A book that is listed with the whole text of Project Gutenberg is cut: it
-begins after a tenth of the book, has at most 200,000 characters, and consists of complete
-paragraphs. All other documents are whole.
+Each document becomes one file, in UTF-8 with Unix line ends. In a URL, what follows ``#`` is the
+path of a file in a Debian package; a URL without a scheme is a file of this repository. A book that
+is listed with the whole text of Project Gutenberg is cut: it begins after a tenth of the book, has
+at most 200,000 characters, and consists of complete paragraphs.
 
 A text whose SHA-256 is not the listed one is an error. A file that exists is not downloaded again.
 """
@@ -43,7 +41,10 @@ def text_of(url: str) -> str:
     address, member = urldefrag(url)
     with foreign(f"{url} cannot be read"):
         content = download(urljoin(f"{ROOT.as_uri()}/", address))
-        content = unpacked(in_package(content, member) if member else content, url)
+        if member:
+            content = in_package(content, member)
+        if url.endswith(".gz"):
+            content = gzip.decompress(content)
     # What is not UTF-8 has another SHA-256 than the list's, which is the error to report.
     text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     return cut(text) if MARK.search(text) else text
@@ -67,11 +68,6 @@ def in_package(package: bytes, member: str) -> bytes:
         file = data.extractfile(f"./{member}")
         assert file is not None
         return file.read()
-
-
-def unpacked(content: bytes, name: str) -> bytes:
-    """Return the content of a file, decompressed if its name ends in ``.gz``."""
-    return gzip.decompress(content) if name.endswith(".gz") else content
 
 
 def cut(book: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,14 +40,7 @@ LOOKS = {
 }  # fmt: skip
 
 
-class Score(NamedTuple):
-    """A score and its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
+Score = tuple[float, float, float]  # with the ends of its 95 % interval
 Curves = Mapping[str, list[Score]]
 
 
@@ -72,7 +65,7 @@ def perplexities() -> tuple[Curves, int]:
     cut, curves = losses.loc[("none", LENGTHS[0])], dict[str, list[Score]]()
     for (name, _), row in losses.iterrows():
         gap: Any = of_means((row - cut).to_numpy()[:, None], counts, relative=True)[0]
-        curves.setdefault(NAMES[str(name)], []).append(Score(gap.value, gap.low, gap.high))
+        curves.setdefault(NAMES[str(name)], []).append((gap.value, gap.low, gap.high))
     return curves, losses.shape[1]
 
 
@@ -88,7 +81,7 @@ def recalls() -> tuple[Curves, int]:
         for length in LENGTHS:
             found = frame.loc[frame["length"] == length, "value"]
             assert len(found) == 20 * len(NEEDLES)
-            score = Score(found.mean(), *proportion(int(found.sum()), len(found)))
+            score = (found.mean(), *proportion(int(found.sum()), len(found)))
             curves.setdefault(name, []).append(score)
     return curves, 20 * len(NEEDLES)
 
@@ -98,11 +91,11 @@ def draw(axes: Axes, curves: Curves, apart: float) -> None:
     for place, (name, scores) in enumerate(curves.items()):
         colour, marker, line = LOOKS[name]
         shift = 1 + apart * (place - len(curves) / 2)
-        x, y = np.array(LENGTHS) * shift, np.array([score.value for score in scores])
-        ends = np.array([(s.value - s.low, s.high - s.value) for s in scores]).T
+        y, low, high = np.array(scores).T
         axes.errorbar(
-            x, y, ends, color=colour, marker=marker, linestyle=line, markersize=4, elinewidth=0.7,
-            markeredgecolor="white", markeredgewidth=0.5, label=name,
+            np.array(LENGTHS) * shift, y, (y - low, high - y), color=colour, marker=marker,
+            linestyle=line, markersize=4, elinewidth=0.7, markeredgecolor="white",
+            markeredgewidth=0.5, label=name,
         )  # fmt: skip
     axes.set(xscale="log", xlim=(6800, 40_000), xlabel="context length (tokens)")
     axes.set_xticks(LENGTHS, [style.tick_label(length, LENGTHS[0]) for length in LENGTHS])
@@ -119,9 +112,9 @@ def figure() -> Figure:
         title = f"Perplexity relative to truncation, {documents} documents"
         left.set(ylim=(-0.15, HIGHEST), title=title)
         left.axhline(0, color=style.GREY, linestyle="-.", linewidth=1)
-        for length, score in zip(LENGTHS[1:], perplexity["none"][1:], strict=True):
+        for length, (value, _, _) in zip(LENGTHS[1:], perplexity["none"][1:], strict=True):
             left.annotate(
-                f"none: {1 + score.value:,.0f} times", (length, HIGHEST), (0, -9), ha="center",
+                f"none: {1 + value:,.0f} times", (length, HIGHEST), (0, -9), ha="center",
                 textcoords="offset points", fontsize=style.SIZE - 1,
             )  # fmt: skip
         recall, prompts = recalls()
