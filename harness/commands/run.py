@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
     from ropewalk.harness.commands.report import Reports
     from ropewalk.harness.models.checkpoint import Checkpoint
-    from ropewalk.harness.sweep.backend import Backend
     from ropewalk.harness.sweep.measure import Failure
-    from ropewalk.harness.sweep.plan import Plan
+    from ropewalk.harness.sweep.plan import Backend, Plan
     from ropewalk.scaling.types import Rotation
 
 log = logging.getLogger("ropewalk")

@@ -23,10 +23,9 @@ from ropewalk.harness.recommend.decision import difference
 from ropewalk.harness.runs.store import measured, read_samples
 from ropewalk.harness.stats.measure import Measure
 from ropewalk.harness.stats.paired import Array, Difference
-from ropewalk.harness.sweep.backend import Backend
 from ropewalk.harness.sweep.measure import Stored, measure
 from ropewalk.harness.sweep.memory import costs
-from ropewalk.harness.sweep.plan import Batch, Cell, Item, Key, Plan
+from ropewalk.harness.sweep.plan import Backend, Batch, Cell, Item, Key, Plan
 from ropewalk.harness.sweep.progress import follow
 
 FAR, NEAR, CUT = "far", "near", "cut"  # at the target; inside the window; truncated to the window

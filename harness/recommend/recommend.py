@@ -36,8 +36,8 @@ from ropewalk.harness.serve._export import how_to_serve
 from ropewalk.harness.stats.cells import records as rows_of
 from ropewalk.harness.stats.measure import SHARES
 from ropewalk.harness.stats.paired import difference_columns
-from ropewalk.harness.sweep.backend import Backend
 from ropewalk.harness.sweep.notes import note_plan
+from ropewalk.harness.sweep.plan import Backend
 from ropewalk.harness.sweep.record import records
 from ropewalk.harness.sweep.spec import Spec
 

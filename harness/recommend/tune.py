@@ -27,10 +27,9 @@ from ropewalk.harness.serve._export import how_to_serve
 from ropewalk.harness.stats.cells import records as rows_of
 from ropewalk.harness.stats.paired import Array, difference_columns, share
 from ropewalk.harness.stats.selection import select_means
-from ropewalk.harness.sweep.backend import Backend
 from ropewalk.harness.sweep.memory import estimate
 from ropewalk.harness.sweep.notes import note_plan
-from ropewalk.harness.sweep.plan import Item, Plan, make_plan, with_methods
+from ropewalk.harness.sweep.plan import Backend, Item, Plan, make_plan, with_methods
 from ropewalk.harness.sweep.record import records
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.tasks.types import Generate

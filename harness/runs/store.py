@@ -173,18 +173,12 @@ def record_in(folder: Path) -> Run | None:
 def run_folders(out: Path | None, models: Sequence[str], *, several: bool) -> list[Path]:
     """Return the run folder of each model: ``out``, or for several models one inside it.
 
-    Raises UserError where several models have no ``out``, or would share a folder.
+    Raises UserError where several models have no ``out``.
     """
     if not several:
         return [out or Path("results") / f"run-{models[0]}"]
     if out is None:
         raise UserError("several models are measured: name the folder of their runs with --out.")
-    for model in models:
-        if models.count(model) > 1 or model == REPORTS:
-            raise UserError(
-                f"{out} has room for one folder called {model!r}: rename the folder of a model, or"
-                " sweep it separately."
-            )
     return [out / model for model in models]
 
 

@@ -23,10 +23,9 @@ from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.plugins import load
 from ropewalk.harness.serve._export import Export, choose, write
 from ropewalk.harness.serve._parameters import Target
-from ropewalk.harness.sweep.backend import Backend, Reply
 from ropewalk.harness.sweep.identity import Identification
 from ropewalk.harness.sweep.measure import local_backend
-from ropewalk.harness.sweep.plan import Batch, Item, Plan
+from ropewalk.harness.sweep.plan import Backend, Batch, Item, Plan, Reply
 from ropewalk.harness.sweep.progress import describe
 from ropewalk.harness.sweep.server import (
     CONCURRENCY,

@@ -17,9 +17,8 @@ from ropewalk.harness.plugins import call
 from ropewalk.harness.runs.compatible import check_same_server
 from ropewalk.harness.runs.record import SampleRecord
 from ropewalk.harness.runs.store import append, each_sample, measured, write_run, writing
-from ropewalk.harness.sweep.backend import Backend, Failed, Reply
 from ropewalk.harness.sweep.memory import needed
-from ropewalk.harness.sweep.plan import Item, Key, Plan, check_facts
+from ropewalk.harness.sweep.plan import Backend, Failed, Item, Key, Plan, Reply, check_facts
 from ropewalk.harness.sweep.record import records
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.harness.sweep.this_process import ThisProcess

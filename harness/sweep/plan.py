@@ -1,4 +1,4 @@
-"""The plan of a sweep: cells, and the requests in them, before any weight is read."""
+"""The plan of a sweep before any weight is read: cells, requests, and the backend they go to."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ropewalk.harness.data.corpus import Corpus, entries_of, open_all
 from ropewalk.harness.data.documents import Documents
+from ropewalk.harness.engine import OutOfMemory
 from ropewalk.harness.errors import Collector, UserError, printable
 from ropewalk.harness.models.checkpoint import (
     Checkpoint,
@@ -30,7 +31,7 @@ from ropewalk.harness.sweep.spec import CELLS, Spec
 from ropewalk.scaling._files import read_table
 from ropewalk.scaling.types import Rotation
 from ropewalk.tasks._tokens import kept
-from ropewalk.tasks.types import Generate, ModelRequest, Request, TaskContext
+from ropewalk.tasks.types import Generate, ModelRequest, Request, Response, TaskContext
 
 QUESTIONS = 300_000
 Requests = Mapping[str, Mapping[int, Sequence[Request]]]  # by task label and length
@@ -129,6 +130,51 @@ class Plan:
                 _, items = batches.setdefault(name, (rotation, []))
                 items += [Item(cell, part) for part in question.model_requests]
         return tuple(Batch(rotation, tuple(items)) for rotation, items in batches.values())
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A request that has no response, and why in one sentence."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of one request of a batch.
+
+    ``seconds`` is wall time; ``shared`` says whether it was computed together with others.
+    """
+
+    outcome: Response | Failed | OutOfMemory
+    seconds: float
+    peak_mib: float
+    shared: bool = False
+
+
+class Backend(Protocol):
+    """Answers requests under the rotations of a plan.
+
+    Attributes:
+        workers: how many requests it answers at the same time.
+        machines: what a session records of its machines, once weights are loaded; it changes where
+            a worker joins later.
+    """
+
+    @property
+    def workers(self) -> int: ...  # noqa: D102
+    @property
+    def machines(self) -> dict[str, Any]: ...  # noqa: D102
+
+    def open(self, spec: Spec) -> Checkpoint:
+        """Return the model of a spec, before its weights are read."""
+
+    def answers(self, plan: Plan, work: Sequence[Batch]) -> Iterator[tuple[Item, Reply]]:
+        """Load the weights, and yield the replies to all requests, each once, in any order.
+
+        Weights stay loaded for plans of the same checkpoint that follow. No item is a group.
+        Raises UserError where nothing can be answered; the failure of one request is its reply.
+        """
 
 
 def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:

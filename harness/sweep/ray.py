@@ -27,9 +27,8 @@ from ropewalk.harness.errors import UserError, reason
 from ropewalk.harness.files import expanded
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.models.files import go_offline
-from ropewalk.harness.sweep.backend import Failed, Reply
 from ropewalk.harness.sweep.memory import fitted
-from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan, open_model
+from ropewalk.harness.sweep.plan import Batch, Failed, Item, Key, Plan, Reply, open_model
 from ropewalk.harness.sweep.record import version
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.harness.sweep.this_process import here, ready, replies

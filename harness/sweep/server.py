@@ -27,9 +27,8 @@ from ropewalk.harness.engine.generation import cut, end_tokens, text_of
 from ropewalk.harness.errors import UserError, foreign, reason
 from ropewalk.harness.files import recorded
 from ropewalk.harness.models.checkpoint import Checkpoint
-from ropewalk.harness.sweep.backend import Failed, Reply
 from ropewalk.harness.sweep.identity import Identification
-from ropewalk.harness.sweep.plan import Batch, Item, Plan, open_model
+from ropewalk.harness.sweep.plan import Batch, Failed, Item, Plan, Reply, open_model
 from ropewalk.harness.sweep.record import machine
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.tasks.types import (

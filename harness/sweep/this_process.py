@@ -19,9 +19,8 @@ from ropewalk.harness.errors import UserError, reason
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.patching.patch import answering, comparing, patched
-from ropewalk.harness.sweep.backend import Failed, Reply
 from ropewalk.harness.sweep.memory import fitted
-from ropewalk.harness.sweep.plan import Batch, Item, Key, Plan, open_model
+from ropewalk.harness.sweep.plan import Batch, Failed, Item, Key, Plan, Reply, open_model
 from ropewalk.harness.sweep.record import machine
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling import native

@@ -13,7 +13,7 @@ from ropewalk.harness.engine import DEFAULT
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import open_checkpoint
 from ropewalk.harness.patching import patch as machine
-from ropewalk.harness.sweep.backend import Failed
+from ropewalk.harness.sweep.plan import Failed
 from ropewalk.harness.sweep.this_process import ready, replies
 from ropewalk.scaling import native
 from ropewalk.tasks.types import Loglikelihood, LoglikelihoodResponse
