@@ -535,9 +535,11 @@ class Bands(Rotation):
 
     def scales(self, layer: int, *, rotated: bool) -> bool:
         """Return whether the queries of a full-attention layer are scaled."""
-        if self.query_scale is None or not self.scaled_in.isdecimal():
-            return self.query_scale is not None and not (rotated and self.scaled_in == "unrotated")
-        return layer >= int(self.scaled_in)
+        if self.query_scale is None:
+            return False
+        if self.scaled_in == "unrotated":
+            return not rotated
+        return self.scaled_in == "all" or layer >= int(self.scaled_in)
 
     def upto(self, length: int) -> Bands | Frequencies:
         scale = None if self.query_scale is None else self.query_scale[:length]

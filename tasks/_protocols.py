@@ -113,9 +113,8 @@ def tail_end(document: Document) -> int:
 
 def prefix(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
     """Yield the first tokens of each document."""
-    end = length - len(layout.opening)
     for document in documents:
-        yield Window(document, 0, 0, end, layout.opening, document.name)
+        yield from _slid(document, 0, length - len(layout.opening), length, length, layout)
 
 
 def sliding(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
@@ -125,10 +124,8 @@ def sliding(documents: Sequence[Document], length: int, layout: Layout) -> Itera
     published loops: the last window is moved back to the length of the others. Its new tokens,
     fewer than the stride, then have up to a stride more of context.
     """
-    text = length - len(layout.opening)
     for document in documents:
-        yield Window(document, 0, 0, text, layout.opening, document.name)
-        yield from _slid(document, text, len(document.tokens), length, layout.stride, layout)
+        yield from _slid(document, 0, len(document.tokens), length, layout.stride, layout)
 
 
 def disjoint(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
