@@ -144,28 +144,6 @@ class Rotation(ABC):
         """Return the same rotary embedding, with nothing scaled outside it."""
         return self
 
-    def angles(self, distances: torch.Tensor) -> torch.Tensor:
-        """Return the angle of every channel pair between the last query and keys, in radians.
-
-        float64 ``(distances, pairs)``, by the true distance in tokens; NaN where the query does not
-        attend to the key.
-        """
-        return torch.outer(distances.double(), self.last.inv_freq.double())
-
-    def largest_angles(self, length: int) -> torch.Tensor:
-        """Return the largest angle of every channel pair in a context, float64 ``(pairs,)``."""
-        return length * self.last.inv_freq.double()
-
-    @property
-    def farthest(self) -> Frequencies:
-        """The frequencies between the last query and its farthest key."""
-        return self.last
-
-    @property
-    def strength(self) -> float:
-        """What multiplies the last query's scores: its scale, and the attention factor squared."""
-        return self.last.attention_factor**2
-
 
 @dataclass(frozen=True, eq=False)
 class Frequencies(Rotation):
@@ -224,10 +202,6 @@ class Frequencies(Rotation):
 
     def frequency_sets(self) -> tuple[Frequencies, ...]:
         return (self,)
-
-    @property
-    def strength(self) -> float:
-        return super().strength * self.logit_scale
 
     def to_record(self) -> dict[str, Any]:
         return {
@@ -482,6 +456,7 @@ class Bands(Rotation):
 
     @property
     def farthest(self) -> Frequencies:
+        """The frequencies between the last query and its farthest key."""
         return self._of_last_query()[0][0].frequencies
 
     @property
@@ -496,14 +471,20 @@ class Bands(Rotation):
 
     @property
     def strength(self) -> float:
+        """What multiplies the last query's scores: its scale, and the attention factor squared."""
         scale = 1.0 if self.query_scale is None else float(self.query_scale[-1])
-        return super().strength * scale
+        return self.last.attention_factor**2 * scale
 
     def to_record(self) -> dict[str, Any]:
         counts = {"bands": len(self.bands), "pairs": self.pairs, "reach": self.reach}
         return super().to_record() | counts
 
     def angles(self, distances: torch.Tensor) -> torch.Tensor:
+        """Return the angle of every channel pair between the last query and keys, in radians.
+
+        float64 ``(distances, pairs)``, by the true distance in tokens; NaN where the query does not
+        attend to the key.
+        """
         angles = torch.full((len(distances), len(self.last.inv_freq)), torch.nan).double()
         keys = self.length - 1 - distances.long()
         for band, first, end in self._of_last_query():
@@ -511,7 +492,8 @@ class Bands(Rotation):
             angles[met] = band.angles(band.relative(-1, keys[met]))
         return angles
 
-    def largest_angles(self, length: int) -> torch.Tensor:
+    def largest_angles(self) -> torch.Tensor:
+        """Return the largest angle of every channel pair, float64 ``(pairs,)``."""
         return torch.stack([band.angles(band.reaches) for band in self.bands]).amax(0)
 
     def as_bands(self, length: int) -> Bands:

@@ -180,7 +180,8 @@ def channels(rope: Rope, rotation: Rotation, length: int) -> dict[str, Any]:
       training saw every angle. One that did not has unseen angles where its largest, over all
       bands, exceeds that of the trained window.
     """
-    frequencies = rope.inv_freq(), rotation.farthest.inv_freq, rotation.largest_angles(length)
+    bands = rotation.as_bands(length)
+    frequencies = rope.inv_freq(), bands.farthest.inv_freq, bands.largest_angles()
     plain, new, largest = (part.double().numpy() for part in frequencies)
     trained, ratio = rope.trained_length * plain, new / plain  # radians
     turns, slowed = trained / (2 * math.pi), ratio * rope.stretch(length)
@@ -212,12 +213,12 @@ def scores(inspection: Inspection) -> pd.DataFrame:
 
     def curve(rotation: Rotation, length: int) -> dict[str, Any]:
         even = np.geomspace(1, length, DISTANCES).astype(int) - 1
-        distance = torch.from_numpy(np.unique(even))
-        angles = rotation.angles(distance)
+        distance, bands = torch.from_numpy(np.unique(even)), rotation.as_bands(length)
+        angles = bands.angles(distance)
         pairs = angles.shape[1]
         draw = torch.Generator().manual_seed(0)
         normal = torch.randn(CONTENTS, pairs, 2, dtype=torch.float64, generator=draw)
-        factor = rotation.strength / (2 * pairs) ** 0.5
+        factor = bands.strength / (2 * pairs) ** 0.5
         every = factor * normal.square().sum(-1) @ angles.cos().mT
         low, high = (every.quantile(share, 0).numpy() for share in (0.05, 0.95))
         return {"distance": distance, "mean": every.mean(0).numpy(), "low": low, "high": high}

@@ -187,8 +187,12 @@ def test_relative_positions_are_the_papers(method, options, formula, length):
 def test_scores_are_scaled_as_the_papers_say(length):
     """The last query's factor: Qwen's and LaMPE's of all queries, Mesa's of each."""
     rope = replace(ROPE, shipped={"dual_chunk_attention_config": QWEN})
-    assert native.bands(rope, length).strength == pytest.approx(naive.qwen_heat(length, 48), 1e-12)
-    assert lampe.bands(ROPE, length).strength == pytest.approx(naive.lampe_heat(), rel=1e-12)
+    assert native.bands(rope, length).as_bands(length).strength == pytest.approx(
+        naive.qwen_heat(length, 48), 1e-12
+    )
+    assert lampe.bands(ROPE, length).as_bands(length).strength == pytest.approx(
+        naive.lampe_heat(), rel=1e-12
+    )
     if length > 48:
         found = mesa.bands(ROPE, length, chunk=16, first=3, push=4)
         wanted = [naive.mesa_log_n(m, length, 16, 3, 48) for m in range(length)]
