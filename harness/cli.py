@@ -18,11 +18,10 @@ from pydantic import ValidationError
 from ropewalk.harness import show
 from ropewalk.harness.commands.calibrate import calibrate
 from ropewalk.harness.commands.check import check, doctor, inspect
-from ropewalk.harness.commands.compare import compare
 from ropewalk.harness.commands.export import export
 from ropewalk.harness.commands.list import list_
 from ropewalk.harness.commands.recommend import recommend, tune
-from ropewalk.harness.commands.report import report
+from ropewalk.harness.commands.report import compare, report
 from ropewalk.harness.commands.run import run_sweep
 from ropewalk.harness.errors import Problems, UserError, reason
 from ropewalk.harness.sweep.spec import mistakes

@@ -4,10 +4,10 @@ from .harness.commands.calibrate import calibrate as calibrate
 from .harness.commands.check import check as check
 from .harness.commands.check import doctor as doctor
 from .harness.commands.check import inspect as inspect
-from .harness.commands.compare import compare as compare
 from .harness.commands.export import export as export
 from .harness.commands.recommend import recommend as recommend
 from .harness.commands.recommend import tune as tune
+from .harness.commands.report import compare as compare
 from .harness.commands.report import report as report
 from .harness.commands.run import Run as Run
 from .harness.commands.run import frame as frame

@@ -97,7 +97,6 @@ def python() -> str:
         "# Python",
         "::: ropewalk\n    options:\n      members: []\n      show_root_heading: false",
         "::: ropewalk.harness.commands.contracts.check_method",
-        "::: ropewalk.harness.commands.contracts.check_encoding",
     ]
     for name in dir(ropewalk):
         value = getattr(ropewalk, name)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from ropewalk.harness.commands.list import kinds_of
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.sweep.spec import (
     LENGTHS,
@@ -56,50 +55,41 @@ class Checked(Opening):
 
 @takes_settings
 def check(
-    plugin: str,
+    method: str,
     /,
     *,
     model: Model = "reference",
     spec: Annotated[Checked, Parameter(name="*")] = Checked(),
 ) -> Findings:
-    """Test the code of a method or an encoding against its contract.
+    """Test the code of a method against its contract.
 
     Args:
-        plugin: Your own .py file, or the NAME of a method or an encoding, with its options.
-        model: Check a method at the geometry in this model's config. reference is the embedded demo
+        method: Your own .py file, or the NAME of a method, with its options.
+        model: Check it at the geometry in this model's config. reference is the embedded demo
             model.
     """
     sweep = parse(None, {**settings_of(spec), "length": spec.length, "model": model})
-    name = plugin.partition(":")[0]
-    kinds = ["method"] if name.endswith(".json") else kinds_of(name, ("method", "encoding"))
-    from ropewalk.harness.commands.contracts import check_encoding, check_method
+    from ropewalk.harness.commands.contracts import check_method
     from ropewalk.harness.models.config import open_config
     from ropewalk.harness.patching.config import rope_of
     from ropewalk.harness.plugins import entry, load
     from ropewalk.harness.serve._doctor import Finding
 
-    findings = Findings()
-    for kind in kinds:
-        loaded = load(kind, plugin)
-        about, where = f"{kind} {loaded.label}", ""
-        test: Callable[..., None] = partial(check_encoding, plugin)
-        if kind == "method":
-            config = open_config(sweep.model, sweep.revision, sweep.trust_remote_code)[2]
-            rope = rope_of(config, sweep.trained_length)
-            lengths = sweep.lengths(rope.trained_length)
-            test = partial(
-                check_method, partial(entry(loaded.module, kind), **loaded.arguments), rope, lengths
-            )
-            where = (
-                f" at rotary_dim {rope.rotary_dim}, base {rope.base:g}, window "
-                f"{rope.trained_length}, lengths {', '.join(map(str, lengths))}"
-            )
-        wrong = _broken(test)
-        text = wrong or f"keeps the contract{where}"
-        findings.append(Finding(about, "failed" if wrong else "passed", text))
-        if kind == "method" and not wrong and (note := _broken(partial(test, plain_inside=True))):
-            findings.append(Finding(about, "note", note))
-    return findings
+    loaded = load("method", method)
+    config = open_config(sweep.model, sweep.revision, sweep.trust_remote_code)[2]
+    rope = rope_of(config, sweep.trained_length)
+    lengths = sweep.lengths(rope.trained_length)
+    function = partial(entry(loaded.module, "method"), **loaded.arguments)
+    test, about = partial(check_method, function, rope, lengths), f"method {loaded.label}"
+    if wrong := _broken(test):
+        return Findings([Finding(about, "failed", wrong)])
+    text = (
+        f"keeps the contract at rotary_dim {rope.rotary_dim}, base {rope.base:g}, window "
+        f"{rope.trained_length}, lengths {', '.join(map(str, lengths))}"
+    )
+    note = _broken(partial(test, plain_inside=True))
+    notes = [Finding(about, "note", note)] if note else []
+    return Findings([Finding(about, "passed", text), *notes])
 
 
 def _broken(test: Callable[[], Any]) -> str:

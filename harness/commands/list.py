@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
@@ -15,6 +14,7 @@ from ropewalk.harness.plugins import (
     CONTRACTS,
     FOLDERS,
     METHOD,
+    PACKAGED,
     all_names,
     catalogue,
     entry,
@@ -108,27 +108,25 @@ def describe(plugin: str) -> list[Description]:
     return [_describe(kind, name) for kind in kinds_of(name)]
 
 
-def kinds_of(name: str, kinds: Collection[str] = FOLDERS) -> list[str]:
+def kinds_of(name: str) -> list[str]:
     """Return the kinds of plug-ins that have a name; a user's kind is that of its contract.
 
-    Raises UserError for a name or a file that is none of ``kinds``.
+    Raises UserError for a name or a file that is no plug-in.
     """
     if "." not in name:
-        if named := [kind for kind in kinds if name in all_names(kind)]:
+        if named := [kind for kind in FOLDERS if name in all_names(kind)]:
             return named
-        allowed = {plugin for kind in kinds for plugin in all_names(kind)}
-        allowed |= set(bundled()) if kinds is FOLDERS else set()
+        allowed = {*bundled(), *(plugin for kind in FOLDERS for plugin in all_names(kind))}
         raise UserError(
             f"nothing is called {name!r}; {nearest(name, allowed)}, or a path to a .py file."
         )
     module, needed = module_of("plug-in", name)[0], []
-    for kind in (kind for kind in kinds if kind != "engine"):
+    for kind in PACKAGED:
         parts = METHOD if kind == "method" else CONTRACTS[kind]
         if (any if kind == "method" else all)(hasattr(module, part) for part in parts):
             return [kind]
-        needed.append(
-            f"{article(kind)} defines {(' or ' if kind == 'method' else ', ').join(parts)}"
-        )
+        listed = (" or " if kind == "method" else ", ").join(parts)
+        needed.append(f"{article(kind)} defines {listed}")
     raise UserError(f"{name} is no plug-in: {'; '.join(needed)}.")
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from ropewalk.harness.commands.plan import Plans
-from ropewalk.harness.errors import UserError, nearest
+from ropewalk.harness.errors import UserError
 from ropewalk.harness.sweep.spec import (
     MODEL,
     DryRun,
@@ -69,11 +69,6 @@ class Run:
     JSON = ("folders", "scores", "missing", "reports")
 
     @property
-    def failures(self) -> tuple[str, ...]:
-        """Say why samples have no number, one sentence per reason."""
-        return tuple(dict.fromkeys(failure.reason for failure in self.missing))
-
-    @property
     def status(self) -> int:
         """The exit status of the command."""
         status = self.reports.status if self.reports else 0
@@ -96,20 +91,15 @@ class Run:
     def report(self, name: str, *, figure: bool = False, **options: Any) -> pd.DataFrame | Figure:
         """Return a report by name (``"curves"``, ``"cells"``, …) or by path to a file of your own.
 
-        Raises UserError for a name or an option that is unknown, and ValueError for a report that
-        does not apply to what was measured. ``figure``: that of a report that has a table too.
+        Raises UserError for an unknown name, and ValueError for a report that does not apply to
+        what was measured. ``figure``: that of a report that has a table too.
         """
         from matplotlib.figure import Figure
 
-        from ropewalk.harness.plugins import load, parameters
+        from ropewalk.harness.plugins import load
         from ropewalk.harness.reports._style import drawing
 
         report = load("report", name)
-        known = parameters(report.module, "report")
-        for option in options.keys() - known.keys():
-            raise UserError(
-                f"the report {name} has no option {option!r}; {nearest(option, known)}."
-            )
         frame = self.frame(losses=True)
         with drawing():
             result: pd.DataFrame | Figure = report.module.make(

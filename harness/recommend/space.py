@@ -95,7 +95,6 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
     options = split_options(f"method {name}", listed)
     ranges = {key: match for key, text in options.items() if (match := RANGE.fullmatch(text))}
     fixed = {key: text for key, text in options.items() if key not in ranges}
-    load("method", closed_form(given))  # which checks names and values
     module, _ = module_of("method", name)
     known = parameters(module, "method")
     hints = hints_of(entry(module, "method"))
