@@ -8,13 +8,11 @@ from collections import Counter
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.files import expanded, recorded
 from ropewalk.harness.models.files import ONLY_SAFE, download, file_hash, reading, tensors
-from ropewalk.harness.models.gguf import is_gguf
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 OTHER_BASE = ("corda", "loftq", "lora_ga", "olora", "pissa")  # initial values that change the base
@@ -40,11 +38,8 @@ class Adapter:
         return {"fingerprint": self.fingerprint, "kind": self.kind, "base": base}
 
 
-def open_adapter(name: str, where: str, *, allow_pickle: bool, merge: bool) -> Adapter:
-    """Read an adapter's config; raise UserError for one of another model than ``where``.
-
-    The last part of the base's name must be the model's.
-    """
+def open_adapter(name: str, *, allow_pickle: bool, merge: bool) -> Adapter:
+    """Read an adapter's config; raise UserError for one that changes more than weights."""
     if find_spec("peft") is None:
         raise UserError("--adapter needs the package peft: pip install 'ropewalk[peft]'.")
     from peft import PeftConfig
@@ -71,17 +66,6 @@ def open_adapter(name: str, where: str, *, allow_pickle: bool, merge: bool) -> A
             raise UserError(
                 f"the adapter {name} belongs to changed weights of its base ({start}); save it "
                 "converted (PEFT: path_initial_model_for_weight_conversion)."
-            )
-        base, model = config.base_model_name_or_path or "", Path(where).absolute()
-        wanted = base.rstrip("/").rpartition("/")[2].lower()
-        same = model.name.lower() == wanted
-        if is_gguf(where):
-            same = model.stem.lower().startswith(wanted)
-        if base and not same:
-            raise UserError(
-                f"the adapter {name} was trained on {base}, not on {where}; give that --model, or, "
-                f"where {model.name} is a copy of it, its name as base_model_name_or_path in "
-                f"{CONFIG}."
             )
         hashes = (file_hash(file) for file in (folder / CONFIG, *files))
         return Adapter(

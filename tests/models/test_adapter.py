@@ -110,7 +110,6 @@ def _tensor(name: str, *shape: int) -> Callable[[Path], None]:
 
 @pytest.mark.parametrize(("kind", "hurt", "words"), [
     ("lora", _no_weights, "no adapter_model.safetensors; .*--allow-pickle"),
-    ("lora", _config(base_model_name_or_path="nobody/other"), "trained on nobody/other, not"),
     ("lora", _config(new_strength=2), "new_strength"),
     ("lora", _config(init_lora_weights="pissa"), r"changed weights of its base \(pissa\)"),
     ("lora", _config(target_modules=["absent"]), "absent"),
