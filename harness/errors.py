@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-LONGEST = 240  # characters of a library's own words
+LONGEST = 320  # characters of a library's own words
 
 
 class UserError(Exception):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import re
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape, glob, has_magic
 from hashlib import sha256
@@ -28,9 +26,10 @@ from ropewalk.harness.files import expanded, is_path
 
 logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # an error says it
 TEXT = (".html", ".md", ".py", ".rst", ".tex", ".txt")
-JSON = (".json", ".jsonl", ".ndjson")
-TABLES = {".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}  # and their names in datasets
-ROWS = {*JSON, *TABLES}
+ROWS = {  # and their names in datasets
+    ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet",
+    ".arrow": "arrow",
+}  # fmt: skip
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 BUFFER = 100  # rows in memory from which a stream is drawn; its shards have any order
 
@@ -166,45 +165,16 @@ def _read_files(files: list[Path], selection: Selection) -> Iterator[RawDocument
             if suffix in ROWS:
                 import datasets
 
-                if suffix in JSON:
-                    rows: Any = datasets.IterableDataset.from_generator(
-                        _json_rows, gen_kwargs={"path": path}
-                    )
-                else:
-                    rows = datasets.load_dataset(
-                        TABLES[suffix], data_files=escape(str(path)), split="train", streaming=True
-                    )
+                rows = datasets.load_dataset(
+                    ROWS[suffix], data_files=escape(str(path)), split="train", streaming=True
+                )
                 yield from read_rows(rows, selection.field, name, selection.seed)
             else:
-                with _opened(path) as file:
+                # Without its byte order mark and with the line ends of Unix.
+                packed = "infer" if path.suffix.lower() in COMPRESSED else None
+                whole = str(path.absolute())
+                with open_file(whole, "rt", encoding="utf-8-sig", compression=packed) as file:
                     yield name, file.read(selection.max_chars)
-
-
-def _opened(path: Path) -> Any:
-    """Open a text, without its byte order mark and with the line ends of Unix."""
-    packed = "infer" if path.suffix.lower() in COMPRESSED else None
-    return open_file(str(path.absolute()), "rt", encoding="utf-8-sig", compression=packed)
-
-
-def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a JSON file: an object per line, or one list of objects or texts.
-
-    Arrow's threads, by which datasets reads JSON, may end the process where a line is broken.
-    """
-    with _opened(path) as file:
-        if kind(path) == ".json":
-            whole = file.read()
-            with suppress(ValueError):  # it may have an object per line
-                parsed = json.loads(whole)
-                rows = parsed if isinstance(parsed, list) else [parsed]
-                yield from (row if isinstance(row, dict) else {"text": row} for row in rows)
-                return
-            file = io.StringIO(whole)
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                with foreign(f"{path}: line {number} is not JSON"):
-                    row = json.loads(line)
-                yield row if isinstance(row, dict) else {"text": row}
 
 
 def read_rows(

@@ -207,7 +207,7 @@ def test_documents_are_the_rows_of_a_split(tmp_path):
     }.items():
         assert words in refused(tmp_path / name)
     (tmp_path / "line.jsonl").write_text('{"text": "a"}\n{"text": \n')
-    assert "line.jsonl: line 2 is not JSON" in refused(tmp_path / "line.jsonl")
+    assert "line.jsonl cannot be read: JSON parse error" in refused(tmp_path / "line.jsonl")
 
 
 def test_a_folder_is_its_text_files(tmp_path):
