@@ -6,13 +6,12 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from transformers import AutoModelForCausalLM
 
 from ropewalk.harness.data.corpus import make_context
-from ropewalk.harness.engine import answers
 from ropewalk.harness.engine.memory import ROWS
 from ropewalk.harness.plugins import load
 from ropewalk.tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
@@ -20,11 +19,11 @@ from ropewalk.tasks._intervals import proportion
 from ropewalk.tasks._prompt import FILLER, around, continued, inserted
 from ropewalk.tasks._tokens import kept
 from ropewalk.tasks.niah import PRESETS, Setting, framed, needles
-from ropewalk.tasks.types import Generate, Generated, GroupResponse, Sample
+from ropewalk.tasks.types import Generate, Generated, Group, GroupResponse, Sample
 from tests import ROOT
 from tests.asking import forwarded
 from tests.tasks.conftest import TALE
-from tests.tiny import BOS, tiny_tokenizer
+from tests.tiny import tiny_tokenizer
 
 RULER: dict[str, Any] = json.loads((Path(__file__).parent / "ruler_texts.json").read_text())
 LINE = "".join(FILLER)
@@ -268,58 +267,29 @@ def test_a_truncated_prompt_is_the_end_of_the_whole_one(name):
         assert one.length - one.start == short.length - short.start
 
 
-# RULER's template of one needle (scripts/data/synthetic/constants.py, niah.py), typed by hand.
-HEAD = (
-    "A special magic {v} is hidden within the following text. Make sure to memorize it."
-    " I will quiz you about the {v} afterwards.\n"
-)
-TAIL = (
-    "What is the special magic {v} for {k} mentioned in the provided text?"
-    " The special magic {v} for {k} mentioned in the provided text is"
-)
-NEEDLE = re.compile(r"One of the special magic \w+ for (\S+) is: ([\w-]+)\.")
-VALUES = {"multikey_1": "number", "multikey_2": "number", "multikey_3": "uuid"}
-
-
 @pytest.fixture(scope="module")
 def model(tiny: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(tiny).eval()
 
 
 @pytest.mark.parametrize("form", ["text", "argmax"])
-@pytest.mark.parametrize("preset", VALUES)
-def test_each_prompt_is_rulers_for_its_key_after_one_haystack(source, preset, form):
-    given: dict[str, Any] = {"preset": preset, "form": form, "in_turn": 4, "new": 50}
-    for asked in niah.ask(source, [1800, 2503], depths=2, trials=2, **given):
-        wanted = str(asked.metadata["answer"]).split(", ")
-        assert [part.metadata["answer"] for part in asked.parts] == wanted
-        assert len(set(wanted)) == 4
-        haystacks = []
-        for number, part in enumerate(asked.parts):
-            assert part.length == asked.length == len(part.tokens) + (50 if form == "text" else 0)
-            text = source.decode(part.tokens[: part.start]).removeprefix(BOS)
-            keys = {value: key for key, value in NEEDLE.findall(text)}
-            newline = "\n" if preset == "multikey_1" else ""  # before the question, of documents
-            told = {"v": VALUES[preset], "k": keys[wanted[number]]}
-            head, tail = HEAD.format(**told), newline + TAIL.format(**told)
-            assert text.startswith(head)
-            assert text.endswith(tail)
-            haystacks.append(text[len(head) : len(text) - len(tail)])
+@pytest.mark.parametrize("preset", ["multikey_1", "multikey_2", "multikey_3"])
+def test_each_prompt_in_turn_asks_for_its_key_after_one_haystack(source, preset, form):
+    options: dict[str, Any] = {"preset": preset, "form": form, "in_turn": 4, "new": 50}
+    for asked in niah.ask(source, [1800, 2503], depths=2, trials=2, **options):
+        wanted, places = str(asked.metadata["answer"]).split(", "), asked.metadata["needles"]
+        texts = [source.decode(part.tokens[: part.start]) for part in asked.parts]
+        for part, text, answer, place in zip(asked.parts, texts, wanted, places, strict=True):
+            assert part.length == asked.length == len(part.tokens) + 50 * (form == "text")
+            (key,) = re.findall(r"What is the special magic \w+ for (\S+) mentioned in", text)
+            assert text.count(f" for {key} is: {answer}.") == 1
+            needle = source.decode(part.tokens[int(place) :]).lstrip()
+            assert re.match(rf"One of the special magic \w+ for {key} is: {answer}\.", needle)
             if form == "argmax":
-                assert source.decode(part.tokens[part.start :]) == f" {wanted[number]}"
-            place = int(cast(list[float], asked.metadata["needles"])[number])
-            needle = source.decode(part.tokens[place:]).lstrip()
-            assert needle.startswith("One of") == needle.partition(": ")[2].startswith(
-                wanted[number]
-            )
-        shortest = min(map(len, haystacks))
-        for one, other in pairwise(haystacks):  # a cut sentence of needles still ends its line
-            assert one[: shortest - 1] == other[: shortest - 1]
-        for filler in (NEEDLE.sub("#", haystack) for haystack in haystacks):
-            if preset == "multikey_1":
-                assert f" {' '.join(TALE.split())}".startswith(filler.replace(" #", ""))
-            else:
-                assert set(filler.split("\n")[:-2]) == {"#"}
+                assert source.decode(part.tokens[part.start :]) == f" {answer}"
+        end = min(text.rindex("What is the special") for text in texts) - 2
+        assert len({text[:end] for text in texts}) == 1  # a cut sentence still ends its line
+        assert len(set(wanted)) == 4
 
 
 @pytest.mark.parametrize("preset", ["multikey_1", "multikey_2"])
@@ -332,17 +302,17 @@ def test_one_prefill_answers_all_keys_of_a_haystack(source, model, preset):
     each = {p.tokens[:end] for p in parts for end in range(haystack + 1, p.length + 1)}
     least = haystack + len(each)  # two of the keys may begin alike
     assert least <= forwarded(model, parts) < least + ROWS  # rows of a pack are whole blocks
-    (text,) = niah.ask(source, [1500], new=6, **given)
-    for question in (asked, text):
-        every = dict(answers(model, question.parts, decode=source.decode))
-        alone = [next(answers(model, [p], decode=source.decode))[1] for p in question.parts]
-        assert [every[index] for index in range(4)] == alone
-        whole = niah.grade(question, GroupResponse(tuple(alone)), source)
-        graded = [niah.grade(p, a, source) for p, a in zip(question.parts, alone, strict=True)]
-        assert whole.value == sum(sample.value for sample in graded) / 4
-        assert json.loads(str(whole.metadata["said"])) == [
-            sample.metadata["said"] for sample in graded
-        ]
+
+
+def test_a_haystack_has_the_mean_of_its_answers(source):
+    """Two texts of three have the value: a trial of two thirds."""
+    prompts = tuple(Generate([1] * 3, 10, doc_id="q", metadata={"answer": a}) for a in "abc")
+    asked = Group(prompts, doc_id="q", metadata={"answer": "a, b, c"})
+    said = tuple(Generated(text, (5,), (0.1,)) for text in (" a.", " x", " c, b"))
+    sample = niah.grade(asked, GroupResponse(said), source)
+    assert (sample.value, sample.weight) == (2 / 3, 1)
+    assert sample.metadata["shares"] == [1, 0, 1]
+    assert json.loads(str(sample.metadata["said"])) == [" a.", " x", " c, b"]
 
 
 def test_more_keys_than_are_hidden_are_refused(source):
