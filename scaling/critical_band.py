@@ -4,7 +4,6 @@ from typing import Annotated
 
 from ropewalk.scaling.types import Factor, Frequencies, Range, Rope, factor_or_stretch
 
-YEAR = 2026
 Share = Annotated[float | None, Range(0.0, 1.0)]
 
 

@@ -9,7 +9,6 @@ from ropewalk.scaling import ntk
 from ropewalk.scaling.types import Band, Bands, Frequencies, Rope, StatefulRope, factor_or_stretch
 
 CODE = "huggingface/transformers"  # of the authors, on GitHub
-YEAR = 2023
 
 
 def bands(

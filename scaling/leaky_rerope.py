@@ -18,7 +18,6 @@ from ropewalk.scaling.types import (
 )
 
 CODE = "bojone/rerope"  # of the authors, on GitHub
-YEAR = 2023
 
 
 def bands(

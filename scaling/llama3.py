@@ -6,7 +6,6 @@ from typing import Annotated
 from ropewalk.scaling.types import Factor, FewTurns, Frequencies, Range, Rope, factor_or_stretch
 
 CODE = "meta-llama/llama-models"  # of the authors, on GitHub
-YEAR = 2024
 
 
 def frequencies(

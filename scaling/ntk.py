@@ -5,7 +5,6 @@ import math
 from ropewalk.scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
 CODE = "jquesnelle/yarn"  # of the authors, on GitHub
-YEAR = 2023
 
 
 def frequencies(

@@ -5,7 +5,6 @@ from ropewalk.scaling._ramp import by_index
 from ropewalk.scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
 CODE = "jquesnelle/yarn"  # of the authors, on GitHub
-YEAR = 2023
 
 # Turns in the trained window between which one part blends into the next, by channel index.
 LINEAR, NTK = 0.75, 1.25

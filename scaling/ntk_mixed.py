@@ -7,7 +7,6 @@ import torch
 from ropewalk.scaling.types import Factor, Frequencies, Range, Rope, factor_or_stretch
 
 CODE = "bojone/rerope"  # of the authors, on GitHub
-YEAR = 2023
 
 
 def frequencies(

@@ -6,7 +6,6 @@ from ropewalk.scaling import none
 from ropewalk.scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, frequencies_on
 
 CODE = "bojone/rerope"  # of the authors, on GitHub
-YEAR = 2023
 
 
 def bands(

@@ -7,7 +7,6 @@ from ropewalk.scaling.lm_infinite import sinks_and_window
 from ropewalk.scaling.types import Bands, Frequencies, Method, Rope, Window, frequencies_on
 
 CODE = "mit-han-lab/streaming-llm"  # of the authors, on GitHub
-YEAR = 2023
 
 
 def bands(

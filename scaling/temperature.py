@@ -8,7 +8,6 @@ from ropewalk.scaling import none
 from ropewalk.scaling.types import Bands, Frequencies, Method, Rope, rotation_on
 
 CODE = "huggingface/transformers"  # of the authors, on GitHub
-YEAR = 2025
 
 
 def bands(

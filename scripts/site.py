@@ -131,7 +131,7 @@ CONFIG = LlamaConfig(
 )  # fmt: skip
 ENGINES = ("transformers", "vllm", "sglang", "gguf", "mlx")
 DIFFERENCES, OUT_OF_SCOPE = (
-    "\n## Where a method differs from its paper or its authors' code\n\n",
+    "\n\n## Where a method differs from its paper or its authors' code\n\n",
     "\n## Out of scope\n",
 )
 
@@ -160,7 +160,6 @@ def method_table() -> pd.DataFrame:
         for name in names("method"):
             method = load("method", f"{name}:{files[name]}" if name in files else name)
             far, near = (resolve(method, rope, length) for length in (4 * WINDOW, WINDOW))
-            year, paper = _source(method.module)
             rows.append(
                 {
                     "method": name,
@@ -168,8 +167,7 @@ def method_table() -> pd.DataFrame:
                     "inside the window": "unchanged" if near.fingerprint == plain else "changed",
                     "calibration": _calibration(method),
                     "served by": _served(method, far),
-                    "year": year,
-                    "paper": paper,
+                    "paper": _source(method.module),
                     "authors' code": getattr(method.module, "CODE", "–"),
                 }
             )
@@ -236,13 +234,13 @@ def _served(method: Plugin, far: Rotation) -> str:
     return "all" if len(served) == len(ENGINES) else ", ".join(served) or "–"
 
 
-def _source(module: ModuleType) -> tuple[str, str]:
-    """Return the year and the paper in the first line of a method's file."""
+def _source(module: ModuleType) -> str:
+    """Return the paper in the first line of a method's file."""
     line = (module.__doc__ or "").partition("\n")[0]
-    if found := re.search(r"(?:arXiv:)?\b(\d{2})(\d{2}\.\d{5})\b", line):
-        return str(getattr(module, "YEAR", f"20{found[1]}")), f"arXiv:{found[1]}{found[2]}"
+    if found := re.search(r"(?:arXiv:)?\b(\d{4}\.\d{5})\b", line):
+        return f"arXiv:{found[1]}"
     named = re.search(r"\(([^()]*)\)\.$", line)
-    return str(getattr(module, "YEAR", "–")), named[1] if named else "–"
+    return named[1] if named else "–"
 
 
 if __name__ == "__main__":
