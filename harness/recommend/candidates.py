@@ -11,7 +11,7 @@ from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.patching.resolve import as_served, depends_on_length
 from ropewalk.harness.plugins import module_of, names, parameters
 from ropewalk.harness.recommend.decision import PERPLEXITY, shares
-from ropewalk.harness.reports._text import are, counted
+from ropewalk.harness.reports._text import counted
 from ropewalk.harness.serve._export import export
 from ropewalk.harness.stats.measure import SHARES, Measure
 from ropewalk.harness.stats.selection import plainness
@@ -153,6 +153,5 @@ def candidates_of(plan: Plan, to: str | None) -> dict[str, list[str]]:
                 f"others, or {'leave --to out' if to else f'write --to {CODE}'}. `{name}`: {reason}"
             )
         example = "For example, " * (len(left_out) > 1)
-        count = f"{counted(len(left_out), 'methods')} {are(len(left_out))}"
-        log.info(f"{count} left out. {example}`{name}`: {reason}")
+        log.info(f"Left out: {counted(len(left_out), 'methods')}. {example}`{name}`: {reason}")
     return candidates

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from ropewalk.harness.errors import UserError, nearest
-from ropewalk.harness.files import make_folder
 from ropewalk.harness.plugins import load, names
 from ropewalk.harness.reports._text import as_text, counted, signed, text
 from ropewalk.harness.reports._write import save, table_files
@@ -23,20 +22,15 @@ from ropewalk.harness.runs.frame import called, make_frame
 from ropewalk.harness.runs.provenance import machines
 from ropewalk.harness.runs.store import read_run
 from ropewalk.harness.stats.cells import cell_scores, records
-from ropewalk.harness.stats.decision import NOT_COMPARED, SAME, against, family
+from ropewalk.harness.stats.decision import SAME, against, family
 from ropewalk.harness.stats.measure import measure
-from ropewalk.harness.stats.paired import NO_DIFFERENCE, holm_once
+from ropewalk.harness.stats.paired import holm_once
 
 PLACE = ["task", "scaling", "length"]
 SURROUNDINGS = ("device", "threads", "python", "commit")
 TOLERANCE = 2.0  # percent
-VERDICTS = {
-    "better": "significantly better in the second",
-    "worse": "significantly worse",
-    NO_DIFFERENCE: f"with {NO_DIFFERENCE}",
-    SAME: "equal in every sample",
-    NOT_COMPARED: "not compared (too few documents or trials in common)",
-}
+UNTUNED = ("no", "as published")
+NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True)
@@ -67,14 +61,9 @@ class Comparison:
         return "\n".join([*lines, *self.text, *map(str, self.files)])
 
     @property
-    def reproduced(self) -> bool:
-        """Return whether no value is outside the tolerance."""
-        return not (self.table["verdict"] == "outside").any()
-
-    @property
     def status(self) -> int:
         """The exit status of the command: 1 where a value is outside the tolerance."""
-        return int(not self.reproduced)
+        return int((self.table["verdict"] == "outside").any())
 
 
 def two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) -> Comparison:
@@ -94,9 +83,8 @@ def two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) 
             f"{run} and {other} have no cell in common: no task, scaling and length at which both "
             "have a score of the same requests."
         )
-    counts = table["verdict"].value_counts()
-    verdicts = (f"{counts[name]} {text}" for name, text in VERDICTS.items() if name in counts)
-    text = [f"{counted(len(table), 'cells')} in both runs: {', '.join(verdicts)}."]
+    verdicts = [f"{count} {verdict}" for verdict, count in table["verdict"].value_counts().items()]
+    text = [f"{counted(len(table), 'cells')} in both runs, the second is: {', '.join(verdicts)}."]
     models = [record["model"] for record in runs.values()]
     if sum(bool(model.get("served")) for model in models) == 1:
         text += _explained(parts, models)
@@ -109,7 +97,8 @@ def two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) 
     ]
     text += notes(table)
     display = {**differences(table), **_apart(parts, table)}
-    return Comparison(table, display, text, _saved(table, display, text, folder, "compare"))
+    files = save(table_files(table, display, text), folder / "compare") if folder else []
+    return Comparison(table, display, text, files)
 
 
 def between(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
@@ -223,45 +212,47 @@ def _surroundings(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: last.get(name) for name in SURROUNDINGS} | dict(last.get("versions") or {})
 
 
-def _saved(
-    table: pd.DataFrame, display: Any, text: Sequence[str], folder: Path | None, name: str
-) -> list[Path]:
-    if folder is None:
-        return []
-    make_folder(folder)
-    return save(table_files(table, display, text), folder / name)
-
-
-def with_table(run: Path, tasks: Sequence[str], folder: Path | None, **options: Any) -> Comparison:
-    tolerance = TOLERANCE if options["tolerance"] is None else options["tolerance"]
+def with_table(
+    run: Path,
+    tasks: Sequence[str],
+    folder: Path | None,
+    *,
+    published: str | None,
+    model: str | None,
+    tuned: str | None,
+    tolerance: float | None,
+    mixed: bool,
+) -> Comparison:
+    tolerance = TOLERANCE if tolerance is None else tolerance
     if tolerance < 0:
         raise UserError(f"--tolerance must be 0 or more percent, got {tolerance:g}.")
     record = read_run(run)
-    label = record["model"]["name"]
-    name = options["published"] or record.get("asked", {}).get("published")
+    label, name = record["model"]["name"], published or record.get("asked", {}).get("published")
     if name is None:
         raise UserError(
             f"{run} is compared with a second run, or with a table; name one with --published."
         )
-    rows = rows_of(name, options["model"], options["tuned"], label)
+    rows = rows_of(name, model, tuned, label)
     labels, differs = tasks_of(rows, record)
-    if differs and not options["mixed"]:
+    if differs and not mixed:
         raise UserError(
             f"{run} is not comparable with {name}: {'; '.join(differs)}. With --mixed it is "
             "compared all the same."
         )
     scores = cell_scores(make_frame([run], tasks))
-    scores = scores[scores["task"].isin(labels)]
-    table = match_values(rows, scores, tolerance / 100)
-    text = agreement(table, rows, label)
+    table = match_values(rows, scores[scores["task"].isin(labels)], tolerance / 100)
+    counts, first = table["verdict"].value_counts(), rows.iloc[0]
+    text = [
+        f"{counts.get('within', 0)} of {len(table)} values of {first['source']} ({first['model']}, "
+        f"{first['data']}) are within the tolerance, {counts.get('outside', 0)} outside, "
+        f"{counts.get(NOT_MEASURED, 0)} not measured."
+    ]
+    if _plain(label) != _plain(first["model"]):
+        text.append(f"The run is of {label}, not of {first['model']}.")
     text += [f"Not comparable: {reason}." for reason in differs]
     display = {f"{label} beside {name}": display_values(table)}
-    files = _saved(table, display, text, folder, f"compare-{name}")
+    files = save(table_files(table, display, text), folder / f"compare-{name}") if folder else []
     return Comparison(table, display, text, files, name)
-
-
-UNTUNED = ("no", "as published")
-NOT_MEASURED = "not measured"
 
 
 def read_tables() -> pd.DataFrame:
@@ -354,20 +345,21 @@ def match_values(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> p
     scored = records(cells.dropna(subset="score"))
     measured = {(_method(cell["scaling"]), cell["length"]): cell for cell in scored}
     values = []
-    for value in records(rows):
-        cell = measured.get((_method(value["method"] or value["scaling"]), value["length"]), {})
-        score, published, over = cell.get("score"), value["value"], value["relation"] == ">"
-        difference = None if score is None else score / published - 1
-        verdict = NOT_MEASURED
-        if difference is not None:
+    for row in records(rows):
+        cell = measured.get((_method(row["method"] or row["scaling"]), row["length"]), {})
+        published, over = row["value"], row["relation"] == ">"
+        value = {
+            "scaling": row["scaling"], "method": row["method"] or None, "length": row["length"],
+            "published": f"{'> ' * over}{published:g}", "measured": cell.get("score"),
+            **{name: cell.get(name) for name in ("low", "high", "n", "status")},
+            "difference": None, "verdict": NOT_MEASURED,
+        }  # fmt: skip
+        if cell:
+            difference = cell["score"] / published - 1
             within = difference > -tolerance if over else abs(difference) <= tolerance
-            verdict = "within" if within else "outside"
-        values.append({
-            "scaling": value["scaling"], "method": value["method"] or None,
-            "length": value["length"], "published": f"{'> ' * over}{published:g}",
-            "measured": score, **{name: cell.get(name) for name in ("low", "high", "n", "status")},
-            "difference": None if over else difference, "verdict": verdict,
-        })  # fmt: skip
+            value |= {"difference": None if over else difference}
+            value |= {"verdict": "within" if within else "outside"}
+        values.append(value)
     table = pd.DataFrame(values)
     if (table["verdict"] == NOT_MEASURED).all():
         named = sorted({name for name in (*rows["method"], *rows["scaling"]) if name})
@@ -389,30 +381,10 @@ def _method(label: str) -> tuple[str, str]:
     return label, ""
 
 
-def agreement(table: pd.DataFrame, rows: pd.DataFrame, model: str) -> list[str]:
-    """Return how many values agree, and whether the model is another."""
-    counts, first = table["verdict"].value_counts(), rows.iloc[0]
-    sentences = [
-        f"{counts.get('within', 0)} of {len(table)} values of {first['source']} ({first['model']}, "
-        f"{first['data']}) are within the tolerance, {counts.get('outside', 0)} outside, "
-        f"{counts.get(NOT_MEASURED, 0)} not measured."
-    ]
-    if _plain(model) != _plain(first["model"]):
-        sentences.append(f"The run is of {model}, not of {first['model']}.")
-    return sentences
-
-
 def display_values(table: pd.DataFrame) -> pd.DataFrame:
     """Return the comparison as texts for people."""
-    shown = [
-        {
-            **{name: str(row[name]) for name in ("scaling", "length", "published")},
-            "measured [95 %]": text({**row, "score": row["measured"], "metric": ""}, 2)
-            if row["status"]
-            else "",
-            "difference": signed(row["difference"]),
-            "verdict": row["verdict"],
-        }
-        for row in records(table)
-    ]
-    return pd.DataFrame(shown)
+    rows = records(table.assign(score=table["measured"], metric=""))
+    shown = table[["scaling", "length", "published"]].astype(str)
+    shown["measured [95 %]"] = [text(row, 2) if row["status"] else "" for row in rows]
+    shown["difference"] = [signed(row["difference"]) for row in rows]
+    return shown.assign(verdict=table["verdict"])

@@ -18,7 +18,6 @@ from matplotlib.ticker import StrMethodFormatter
 from tabulate import tabulate
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.files import make_folder
 from ropewalk.harness.models.checkpoint import check_rope
 from ropewalk.harness.models.config import label, open_config, quantization
 from ropewalk.harness.patching.config import rope_of
@@ -240,7 +239,6 @@ SCORE_NOTE = (
 @style.styled
 def write(inspection: Inspection, folder: Path) -> list[Path]:
     """Write the tables as CSV and the figures as PNG; return the files."""
-    make_folder(folder)
     curves = scores(inspection)
     files = save({"csv": csv(inspection.channels).encode()}, folder / "channels")
     files += save({"csv": csv(curves).encode()}, folder / "scores")

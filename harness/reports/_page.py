@@ -23,7 +23,6 @@ from ropewalk.harness.reports import cells as cells_report
 from ropewalk.harness.reports._style import drawing
 from ropewalk.harness.reports._text import (
     across,
-    headed,
     markdown,
     markdown_sentence,
     markdown_text,
@@ -51,13 +50,13 @@ MOST_ROWS = 200  # of one table on the page; the files beside it have them all
 ARGUMENTS = ("scaling", "length", "low", "high", "n", "status")  # of a score in a card
 
 
-def sections(frame: pd.DataFrame, table: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
+def sections(table: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
     """Return the tables for people of a table of cells, by section and title."""
     known, baselines = table["compared"].notna().any(), table["baseline"].dropna().unique()
     every = {
         "Answer": verdict.display(verdict.verdicts(table)) if known else {},
-        "Scores": headed(scores(table), frame),
-        f"Differences from {' and '.join(baselines)}": headed(differences(table), frame),
+        "Scores": scores(table),
+        f"Differences from {' and '.join(baselines)}": differences(table),
     }
     return {title: tables for title, tables in every.items() if tables}
 
@@ -67,12 +66,10 @@ def notes(table: pd.DataFrame) -> list[str]:
     return [*verdict.notes(table), *cells_report.notes(table)]
 
 
-def report_text(
-    frame: pd.DataFrame, table: pd.DataFrame, figures: Mapping[str, Figure], note: str = ""
-) -> str:
+def report_text(table: pd.DataFrame, figures: Mapping[str, Figure], note: str = "") -> str:
     """Return the page in Markdown: the answer, the scores, the differences, and how to read it."""
     texts = [f"# {markdown_text(', '.join(table['model'].unique()))}", f"**{note}**" * bool(note)]
-    for title, shown in sections(frame, table).items():
+    for title, shown in sections(table).items():
         texts.append(f"## {markdown_text(title)}")
         for name, part in shown.items():
             texts += [f"### {markdown_text(name)}" * (len(shown) > 1), markdown(part)]
@@ -95,7 +92,6 @@ def write_page(
 def page(frame: pd.DataFrame, runs: Sequence[Run], written: Written, note: str = "") -> str:
     """Return the HTML of a frame's page; the template escapes every text of a record."""
     table = cells(frame)
-    _, answers = verdict.summary(table)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -104,11 +100,11 @@ def page(frame: pd.DataFrame, runs: Sequence[Run], written: Written, note: str =
     )
     html: str = environment.get_template("page.html.jinja").render(
         title=", ".join(frame["model"].unique()),
-        answers=[f"{line[0].upper()}{line[1:]}" for line in answers],
+        answers=[f"{line[0].upper()}{line[1:]}" for line in verdict.summary(table)],
         note=note,
         command=next(_exports(table, runs), ""),
         figures=list(_figures(frame)),
-        sections=[(title, _html(tables)) for title, tables in sections(frame, table).items()],
+        sections=[(title, _html(tables)) for title, tables in sections(table).items()],
         notes=notes(table),
         reports=[
             (name, report.about, _html(report.display or {name: report.table}), report.notes)
@@ -170,7 +166,7 @@ def write_card(
         *map(markdown_sentence, [*answers, note]),
         "![Scores against length](curves.png)" * drawn,
         "The 95 % interval over documents or trials is in brackets.",
-        markdown_page([(across(table), [])]),
+        markdown_page(across(table)),
         "### How it was measured",
         "\n".join(f"- {name}: {'; '.join(lines)}" for name, lines in known.items()),
         markdown(documents(runs)),

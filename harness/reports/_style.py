@@ -31,7 +31,6 @@ PAGE, COLUMN = 7.0, 3.3  # inches: the text of a two-column paper, and one of it
 SIZE = 8.0  # points; tick labels and notes one less
 LETTER = 0.58 * SIZE / 72  # inches: the mean width of a letter in DejaVu Sans
 GREY = "0.4"
-FRACTIONS = {0.25: "¼", 0.5: "½", 0.75: "¾"}  # of the window, short enough for a tick
 MOST_TICKS = 6  # lengths that are named on the axis of a panel
 # Okabe and Ito, less yellow (too light for a line) and black (which is ``none``), and six more that
 # stay as far from each other and from these under deuteranopia and protanopia.
@@ -135,9 +134,8 @@ def length_label(length: int) -> str:
 
 
 def tick_label(length: int, trained_length: int) -> str:
-    """Return a length over what it is of the window, as in "512" over "2×" or "64" over "¼×"."""
-    ratio = length / trained_length
-    return f"{length_label(length)}\n{FRACTIONS.get(ratio) or f'{ratio:.3g}'}×"
+    """Return a length over what it is of the window, as in "512" over "2×"."""
+    return f"{length_label(length)}\n{length / trained_length:.3g}×"
 
 
 def halves(length: int) -> list[int]:
@@ -193,13 +191,12 @@ class Methods:
         return kept.assign(scaling=kept["scaling"].map(self.names))
 
     def plot(self, axes: Axes, x: pd.Series[float], y: pd.Series[float], name: str) -> None:
-        """Draw a line of many points with about eight marks, each line's elsewhere."""
-        look, every = self.look[name], max(1, len(x) // 8)
-        first = list(self.look).index(name) * every // len(self.look)
+        """Draw a line of many points with about eight marks."""
+        look = self.look[name]
         axes.plot(
             x, y, label=name, color=look.color, linestyle=look.linestyle, linewidth=look.width,
             marker=look.marker, markersize=3.6, markeredgecolor="white", markeredgewidth=0.5,
-            markevery=(first, every), zorder=1.5 + look.width,
+            markevery=max(1, len(x) // 8), zorder=1.5 + look.width,
         )  # fmt: skip
 
     def finish(self, figure: Figure, caption: str) -> None:

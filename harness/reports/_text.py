@@ -57,11 +57,6 @@ def percent(share: float) -> str:
     return f"{math.floor(round(100 * share, 6) + 0.5)}"
 
 
-def at_most(share: float) -> str:
-    """Return a bound that is a share, rounded up: "2.2 %"."""
-    return f"{rounded_up(100 * share)} %"
-
-
 def rounded_up(value: float) -> str:
     """Return a bound of 0 or more in two digits, or as a whole number; it is not below the value.
 
@@ -109,11 +104,6 @@ def counted(count: int, nouns: str) -> str:
     return f"{count:,} {nouns.removesuffix('s') if count == 1 else nouns}"
 
 
-def are(count: int) -> str:
-    """Return the verb of so many: "is" or "are"."""
-    return "is" if count == 1 else "are"
-
-
 MARKUP = re.compile(r"([\\`*<|~$]|](?=[(\[:]))")
 
 
@@ -145,14 +135,7 @@ class RenderedTable:
 
 
 ESCAPES = str.maketrans(dict[str, Any](LATEX_ESCAPE_RULES))
-LATEX_SIGNS = str.maketrans(
-    {
-        "−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "×": r"$\times$", "|": "$|$",
-        "ρ": r"$\rho$", "◂": r"$\triangleleft$", "▸": r"$\triangleright$",
-        "▾": r"$\bigtriangledown$", "†": r"$\dagger$",
-    }
-)  # fmt: skip
-Part = tuple[Mapping[str, pd.DataFrame], Sequence[str]]  # tables by their titles, and sentences
+LATEX_SIGNS = str.maketrans({"−": "$-$", "×": r"$\times$", "|": "$|$", "†": r"$\dagger$"})
 
 
 def across(
@@ -168,12 +151,6 @@ def across(
         title = heading(str(task), str(rows["metric"].iloc[0]), str(model))
         tables[title] = texts.rename_axis("scaling").reset_index()
     return tables
-
-
-def headed(tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Head a frame's methods "model" where they are models that are compared as methods."""
-    names = {"scaling": "model"} if "of_model" in frame else {}
-    return {title: table.rename(columns=names) for title, table in tables.items()}
 
 
 def heading(task: str, metric: str, model: str) -> str:
@@ -209,27 +186,22 @@ def as_text(table: pd.DataFrame, width: int = 80) -> str:
 
 def folded(text: str, width: int = 80) -> str:
     """Return a text in lines of this width, none of which breaks a number with its interval."""
-    kept = re.sub(r"(?<=\d)(,?) (?=[\[+−\d%])", "\\1\u00a0", text).replace(" pp", "\u00a0pp")
-    return "\n".join(wrap(kept, width, subsequent_indent="  ", break_long_words=False)).replace(
-        "\u00a0", " "
-    )
+    kept = re.sub(r"(?<=\d)(,?) (?=[\[+−\d%]|pp)", "\\1\u00a0", text)
+    lines = wrap(kept, width, subsequent_indent="  ", break_long_words=False)
+    return "\n".join(lines).replace("\u00a0", " ")
 
 
 def markdown(table: pd.DataFrame) -> str:
     """Return a pipe table; what is missing is empty."""
-    plain = without_missing(table).map(markdown_text)
-    plain = plain.rename(columns=markdown_text)
+    plain = without_missing(table).map(markdown_text).rename(columns=markdown_text)
     return plain.to_markdown(index=False, disable_numparse=True)
 
 
-def page(parts: Sequence[Part]) -> str:
-    """Return a Markdown page: the sentences of every part, then each table under its title."""
-    texts = []
-    for shown, words in parts:
-        texts += [f"{markdown_sentence(sentence)}\n" for sentence in words]
-        texts += [
-            f"### {markdown_text(title)}\n\n{markdown(table)}\n" for title, table in shown.items()
-        ]
+def page(tables: Mapping[str, pd.DataFrame], sentences: Sequence[str] = ()) -> str:
+    """Return a Markdown page: the sentences, then each table under its title."""
+    texts = [f"{markdown_sentence(sentence)}\n" for sentence in sentences]
+    for title, table in tables.items():
+        texts.append(f"### {markdown_text(title)}\n\n{markdown(table)}\n")
     return "\n".join(texts)
 
 

@@ -20,7 +20,7 @@ from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.plugins import Plugin, call, load, names
 from ropewalk.harness.reports._page import report_text
 from ropewalk.harness.reports._style import Paper, drawing
-from ropewalk.harness.reports._text import RenderedTable, csv, headed, latex, page
+from ropewalk.harness.reports._text import RenderedTable, csv, latex, page
 from ropewalk.harness.reports.cells import cells, scores
 from ropewalk.harness.stats.cells import records, shared
 
@@ -98,7 +98,7 @@ def write_reports(
             if figure is not None and paper in (None, Paper()):
                 written.figures[report.label] = figure
         if whole:
-            files |= _of_a_run(frame, written, note, formats)
+            files |= _of_a_run(written, note, formats)
         if folder is not None:
             for name, content in files.items():
                 with replacing(folder / name) as file:
@@ -107,16 +107,14 @@ def write_reports(
     return written
 
 
-def _of_a_run(
-    frame: pd.DataFrame, written: Written, note: str, formats: Collection[str]
-) -> dict[str, bytes]:
+def _of_a_run(written: Written, note: str, formats: Collection[str]) -> dict[str, bytes]:
     table = written.cells
     flat = table.rename(columns={"scaling": "method"})[[*RESULT]]
     rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in records(flat))
     files = {
         "results.json": f"[\n{rows}\n]\n",
         "cells.csv": csv(table),
-        "report.md": report_text(frame, table, written.figures, note),
+        "report.md": report_text(table, written.figures, note),
     }
     if "tex" in formats:
         bold = scores(table, lambda row: "bold" if row["above"] == 0 else "")
@@ -158,7 +156,7 @@ def _made(
             files |= figure_files(figure, paper, formats)
     about = (module.__doc__ or "").partition("\n")[0]
     display = getattr(module, "display", lambda table: {report.label: table})
-    shown = headed(display(result), frame)
+    shown = display(result)
     notes = [*(module.notes(result) if hasattr(module, "notes") else []), *filter(None, [note])]
     files |= table_files(result, shown, notes, formats)
     return files, RenderedTable(about, result, shown, notes), figure
@@ -172,7 +170,7 @@ def table_files(
 ) -> dict[str, bytes]:
     """Return the content of a table's files by suffix: whole for programs, readable for people."""
     whole = table.reset_index() if table.index.name is not None else table
-    files = {"csv": csv(whole).encode(), "md": page([(shown, notes)]).encode()}
+    files = {"csv": csv(whole).encode(), "md": page(shown, notes).encode()}
     if "tex" in formats:
         named = enumerate(shown.items(), 1)
         texts = [latex(part, f"{title}.", f"table-{i}") for i, (title, part) in named]
@@ -201,6 +199,7 @@ def figure_files(
 
 def save(files: Mapping[str, bytes], stem: Path) -> list[Path]:
     """Write the files of a table or figure, which are given by suffix, and return their paths."""
+    make_folder(stem.parent)
     paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in files]
     for path, content in zip(paths, files.values(), strict=True):
         with replacing(path) as new:

@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
 from ropewalk.harness.reports import _style as style
+from ropewalk.harness.reports.cells import KEPT, own_score
 from ropewalk.harness.reports.seeds import ENDING, over_seeds
 from ropewalk.harness.reports.seeds import make as of_seeds
 from ropewalk.harness.stats.cells import cell_scores, labels
 from ropewalk.harness.stats.decision import truncations
 from ropewalk.harness.stats.measure import LOWER, SHARES
-from ropewalk.harness.stats.reach import KEPT, own_score
 
 SHADED = " Shaded: lengths of pretraining. Intervals and paired differences are in the tables."
 TRUNCATED = (
@@ -105,8 +105,7 @@ def make(
 
 
 def _by_seeds(table: pd.DataFrame) -> pd.DataFrame:
-    known = labels(table)
-    names = [known[pair] for pair in zip(table["model"], table["scaling"], strict=True)]
+    names = labels(table)
     panels = table["seeds"].map("{} seeds".format)
     if table["trained_length"].nunique() > 1:
         panels += table["trained_length"].map(", window of {:,} tokens".format)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ropewalk.harness.reports._text import across, text
+from ropewalk.harness.reports._text import across
 from ropewalk.harness.stats.cells import CELL, cell_scores, in_option
-from ropewalk.tasks._intervals import Ratio, ratio
+from ropewalk.tasks._intervals import ratio
 
 DROP, MOST = 2.0, 2.0  # nats, of the rule as its authors have it
 Losses = Mapping[Any, Any]  # of every target, by document and window
@@ -20,7 +19,7 @@ NONE = (
     "measure perplexity by protocol=tail, without slide, at --length 0.25x 1x, or choose another "
     "evaluator by key_tokens:evaluator=NAME"
 )
-COLUMNS = ["score", "low", "high", "n", "keys", "tokens", "gain", "gain_low", "gain_high"]
+COLUMNS = ["score", "low", "high", "n", "keys", "tokens"]
 
 
 def make(
@@ -30,9 +29,8 @@ def make(
 
     A token is a key token if the loss of ``evaluator``, a method of the same sweep, falls by more
     than ``drop`` nats, to less than ``most``. The fall is from its shortest window to its longest
-    one inside the trained length. ``score`` is exp(mean loss) over the key tokens. ``gain`` is the
-    mean loss over all targets at the shortest length minus that at the cell's, both under the
-    cell's own method. Raises ValueError if losses are missing.
+    one inside the trained length. ``score`` is exp(mean loss) over the key tokens. Raises
+    ValueError if losses are missing.
     """
     if not {"losses", "bucket", "window"} <= set(frame.columns):
         raise ValueError(NONE.format(evaluator))
@@ -50,29 +48,24 @@ def make(
         fell = {window: short[window] - long[window] for window in short if window in long}
         keys = {window: (fell[window] > drop) & (long[window] < most) for window in fell}
         for (scaling, length), cell in known.items():
-            counted = {
-                window: values[keys[window]] for window, values in cell.items() if window in keys
-            }
-            start = known.get((scaling, ends[0]), {})
-            saved = {window: start[window] - cell[window] for window in cell if window in start}
-            (score, documents), (gain, _) = _mean(counted), _mean(saved)
-            row = {
-                "n": documents, "keys": sum(map(len, counted.values())),
+            by_document: dict[str, list[float]] = {}
+            for (unit, window), values in cell.items():
+                if (unit, window) in keys:
+                    by_document.setdefault(unit, []).extend(values[keys[unit, window]])
+            some = [values for values in by_document.values() if values]
+            counts = list(map(len, some))
+            mean = ratio([float(np.sum(values)) for values in some], counts) if some else None
+            score, low, high = mean.exp() if mean else (None, None, None)
+            rows.append({
+                "model": model, "task": task, "scaling": scaling, "length": length,
+                "score": score, "low": low, "high": high, "n": len(some), "keys": sum(counts),
                 "tokens": sum(map(len, cell.values())), "evaluator": judge,
-            }  # fmt: skip
-            if score:
-                row |= dict(zip(("score", "low", "high"), score.exp(), strict=True))
-            if gain:
-                values = gain.value, *gain.interval()
-                row |= dict(zip(("gain", "gain_low", "gain_high"), values, strict=True))
-            rows.append({**dict(zip(CELL, (model, task, scaling, length), strict=True)), **row})
+            })  # fmt: skip
     if not rows:
         raise ValueError(NONE.format(evaluator))
     facts = cell_scores(frame)[[*CELL, "relative_length", "status"]]
     table = facts.merge(pd.DataFrame(rows), on=CELL).assign(metric="key perplexity")
-    return table.reindex(
-        columns=[*CELL, "relative_length", "metric", *COLUMNS, "status", "evaluator"]
-    )
+    return table[[*CELL, "relative_length", "metric", *COLUMNS, "status", "evaluator"]]
 
 
 def _losses(cell: pd.DataFrame) -> Losses:
@@ -80,21 +73,7 @@ def _losses(cell: pd.DataFrame) -> Losses:
     return {key: np.array(losses) for key, losses in zip(windows, cell["losses"], strict=True)}
 
 
-def _mean(windows: Losses) -> tuple[Ratio | None, int]:
-    by_document: dict[str, list[Any]] = {}
-    for (unit, _), values in windows.items():
-        by_document.setdefault(unit, []).append(values)
-    joined = [np.concatenate(parts) for parts in by_document.values()]
-    some = [values for values in joined if len(values)]
-    sums, counts = [float(values.sum()) for values in some], list(map(len, some))
-    return (ratio(sums, counts) if some else None), len(some)
-
-
-def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return two tables per model and task: perplexity of the key tokens, and the gain."""
-    gained = table.assign(score=table["gain"], low=table["gain_low"], high=table["gain_high"])
-    gained["metric"] = "gain of the longer context in nats per token"
-    return {**across(table, text), **across(gained, partial(text, digits=3))}
+display = across  # for people
 
 
 def notes(table: pd.DataFrame) -> list[str]:

@@ -197,9 +197,7 @@ def _linear(how: Measure) -> Measure:
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return one table of means per task by length, and one of changes."""
-    known = labels(table)
-    pairs = zip(table["model"], table["scaling"], strict=True)
-    shown = table.assign(scaling=[known[pair] for pair in pairs], model="mean of the seeds")
+    shown = table.assign(scaling=labels(table), model="mean of the seeds")
     past = shown[shown["length"] > shown["trained_length"]].assign(model="change from the window")
     tables = across(shown, text)
     if "change" in past:

@@ -35,7 +35,10 @@ CUT = (
 
 def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
     """Return one row per model, task and length: the method to ``use`` and the ``sentence``."""
-    return verdicts(cells_of(frame, margin=margin))
+    table = verdicts(cells_of(frame, margin=margin))
+    if table.empty:
+        raise ValueError("no scores to choose by")
+    return table
 
 
 def verdicts(cells: pd.DataFrame) -> pd.DataFrame:
@@ -46,10 +49,7 @@ def verdicts(cells: pd.DataFrame) -> pd.DataFrame:
     what it costs inside the window, ``change`` its difference from truncation, which is
     significantly better on the text if ``truncate``. ``retrieval`` are the tasks that gain there.
     """
-    rows = [_row(group, gains) for group, gains in _groups(cells)]
-    if not rows:
-        raise ValueError("no scores to choose by")
-    return pd.DataFrame(rows)
+    return pd.DataFrame([_row(group, gains) for group, gains in _groups(cells)])
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -72,27 +72,22 @@ def sentences(cells: pd.DataFrame) -> list[str]:
     return [line for _, line in _lines(cells)]
 
 
-def summary(cells: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """Return the numbers of a run: its scores, and at most three sentences on the farthest lengths.
-
-    The tables, one per model and task by their titles, have one row per method and one for
-    truncation, and one column per length.
-    """
-    models = cells["model"].nunique()
-    order: list[tuple[tuple[int, ...], str]] = []
-    for (model, length, beyond), line in _lines(cells):
-        order.append(((not beyond, -length), line) if models == 1 else ((-length, model), line))
-    if models > 1:  # the first sentence of each at its longest length
-        order = [pair for i, pair in enumerate(order) if pair[0] not in [p for p, _ in order[:i]]]
-    lines = [line for _, line in sorted(order, key=lambda pair: pair[0])]
-    return scores(cells), lines[:MOST_SENTENCES]
+def summary(cells: pd.DataFrame) -> list[str]:
+    """Return at most three sentences, on the farthest lengths."""
+    pairs = list(_lines(cells))
+    if cells["model"].nunique() > 1:  # the first sentence of each at a length
+        firsts: dict[tuple[str, int], tuple[Row, str]] = {}
+        for row, line in pairs:
+            firsts.setdefault((row["model"], row["length"]), (row, line))
+        pairs = list(firsts.values())
+    pairs.sort(key=lambda pair: -pair[0]["length"])
+    return [line for _, line in pairs[:MOST_SENTENCES]]
 
 
 def screen(cells: pd.DataFrame, width: int = 80) -> str:
-    """Return the summary as a text so many columns wide."""
-    tables, lines = summary(cells)
-    shown = [f"{title}\n\n{as_text(table, width)}" for title, table in tables.items()]
-    return "\n\n".join([*shown, "\n".join(folded(line, width) for line in lines)])
+    """Return the scores of a run and the summary as a text so many columns wide."""
+    shown = [f"{title}\n\n{as_text(table, width)}" for title, table in scores(cells).items()]
+    return "\n\n".join([*shown, "\n".join(folded(line, width) for line in summary(cells))])
 
 
 def _groups(cells: pd.DataFrame) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
@@ -133,34 +128,24 @@ def _row(rows: Sequence[Row], gains: Sequence[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lines(cells: pd.DataFrame) -> Iterator[tuple[tuple[int, int, bool], str]]:
-    models, tasks = list(cells["model"].unique()), cells["task"].nunique()
-    groups: dict[tuple[str, int], list[tuple[Row, str]]] = {}
-    truncates = set()  # where one task's answer is to truncate, no method is the one for all
-    for rows, gains in _groups(cells):
-        here = rows[0]["model"], rows[0]["length"]
-        groups.setdefault(here, []).append((rows[0], sentence(rows, gains)))
-        if not gains and any(row["use"] and _truncate(row) for row in rows):
-            truncates.add(here)
-    for (model, length), lines in groups.items():
-        first = lines[0][0]
-        where = f"{first['relative_length']:.3g}x" + f", {model}" * (len(models) > 1)
-        place = models.index(model), length, length > first["trained_length"]
-        cell = cells[(cells["model"] == model) & (cells["length"] == length)]
-        several = len(lines) > 1 and cell["above"].notna().any()
-        if several and (model, length) not in truncates and (chosen := _overall(cell)):
-            yield place, f"{where}: {chosen}."
-        for row, line in lines:
+def _lines(cells: pd.DataFrame) -> Iterator[tuple[Row, str]]:
+    """Yield every sentence after what it is about, with a row of its model and length."""
+    table, chosen = verdicts(cells), cells[cells["overall_regret"].notna()]
+    models, tasks = cells["model"].nunique(), cells["task"].nunique()
+    groups = table.groupby(["model", "length"], sort=False) if len(table) else ()
+    for (model, length), here in groups:
+        rows = records(here)
+        where = f"{rows[0]['relative_length']:.3g}x" + f", {model}" * (models > 1)
+        overall = records(chosen[(chosen["model"] == model) & (chosen["length"] == length)])
+        # Where one task's answer is to truncate, or there is one method, no method is for all.
+        cut = any(row["truncate"] and not row["retrieval"] for row in rows)
+        several = any(row["above"] is not None for row in overall)
+        if several and len(rows) > 1 and not cut:
+            use = for_all(overall[0]["scaling"], overall[0]["overall_regret"])
+            yield rows[0], f"{where}: {use}."
+        for row in rows:
             task = f", {row['task']}" * (tasks > 1)
-            yield place, f"{where}{task}: {line}."
-
-
-def _overall(here: pd.DataFrame) -> str:
-    chosen = here[here["overall_regret"].notna()]
-    if chosen.empty:
-        return ""
-    [(name, regret), *_] = chosen[["scaling", "overall_regret"]].itertuples(index=False)
-    return for_all(name, regret)
+            yield row, f"{where}{task}: {row['sentence']}."
 
 
 def for_all(name: str, regret: float | None) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from itertools import combinations
 from typing import Any, TypeVar, cast
 
 import pandas as pd
@@ -17,7 +16,6 @@ CELL = ["model", "task", "scaling", "length"]
 SCORE = ["score", "low", "high", "n"]
 MEASURED = ["model", "task", "length", "frequencies", "score"]
 COLUMNS = [*CELL, "relative_length", "metric", *SCORE, "status", "trained_length", "frequencies"]
-MOST_NAMED = 3  # models, in the name of all of them
 T = TypeVar("T")
 _cache: ContextVar[dict[Any, Any] | None] = ContextVar("_cache", default=None)
 
@@ -61,7 +59,16 @@ def cell_scores(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame[[name for name in ("run", *COLUMNS) if name in frame]]
     measured_first = frame.iloc[frame["score"].isna().to_numpy().argsort(kind="stable")]
     facts = measured_first.drop_duplicates(CELL)
-    _check_one_score(frame[frame["score"].notna()])
+    several = frame.dropna(subset="score").drop_duplicates([*CELL, "score"])
+    several = several[several.duplicated(CELL, keep=False)]
+    if len(several):
+        first = several[(several[CELL] == several[CELL].iloc[0]).all(axis=1)]
+        where = ", ".join(f"{name} {first[name].iloc[0]}" for name in CELL)
+        scores = ", ".join(f"{score:g}" for score in first["score"])
+        runs = ", ".join(first["run"].unique())
+        raise ValueError(
+            f"{where} has several scores ({scores}) in {runs}; report these runs apart"
+        )
     statuses: dict[tuple[Hashable, ...], dict[str, int]] = {}
     counts = frame.groupby([*CELL, "status"], sort=False).size().reset_index()
     for *cell, status, count in counts.itertuples(index=False, name=None):
@@ -76,12 +83,8 @@ def cell_scores(frame: pd.DataFrame) -> pd.DataFrame:
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows with None for what is missing."""
-    names = [str(name) for name in table]
-    values, missing = table.astype(object).to_numpy(), table.isna().to_numpy()
-    return [
-        {name: None if gone else value for name, value, gone in zip(names, row, lacks, strict=True)}
-        for row, lacks in zip(values, missing, strict=True)
-    ]
+    rows: Any = table.astype(object).where(table.notna(), None).to_dict("records")
+    return cast(list[dict[str, Any]], rows)
 
 
 def coinciding(frame: pd.DataFrame) -> pd.DataFrame:
@@ -110,32 +113,27 @@ def in_option(given: str, names: Iterable[str]) -> str:
 
 
 def ranked(frame: pd.DataFrame) -> list[str]:
-    """Return the scalings from best to worst by their mean place at each task's longest length.
-
-    Places are those of one model, or of all that have the same ``pool``.
-    """
+    """Return the scalings from best to worst by their mean place at each task's longest length."""
     order = list(frame["scaling"].unique())
     if "score" not in frame:  # channels
         return order
-    pool = "pool" if "pool" in frame else "model"
-    grouped = frame.groupby([pool, "task", "length", "scaling", "metric"], sort=False)
+    grouped = frame.groupby(["model", "task", "length", "scaling", "metric"], sort=False)
     table = grouped["score"].max().reset_index()
-    longest = table.groupby([pool, "task"])["length"].transform("max")
+    longest = table.groupby(["model", "task"])["length"].transform("max")
     far = table[table["length"] == longest]
     cost = far["score"].where(far["metric"].isin(LOWER), -far["score"])
-    place = cost.groupby([far[pool], far["task"]]).rank(na_option="bottom")
+    place = cost.groupby([far["model"], far["task"]]).rank(na_option="bottom")
     mean = place.groupby(far["scaling"]).mean().reindex(order)
     return [str(name) for name in mean.sort_values(kind="stable").index]
 
 
-def labels(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return the name of every method of every model: the model's, where it has ``none`` alone."""
-    pairs = frame[["model", "scaling"]].drop_duplicates()
-    alone = pairs.groupby("model")["scaling"].agg(lambda own: list(own) == ["none"])
-    return {
-        (model, scaling): model if alone[model] else f"{model} · {scaling}"
-        for model, scaling in pairs.itertuples(index=False)
-    }
+def labels(frame: pd.DataFrame) -> list[str]:
+    """Return the name of every row's method: the model's, where it has ``none`` alone."""
+    methods = frame.groupby("model")["scaling"].agg(frozenset)
+    return [
+        str(model) if methods[model] == {"none"} else f"{model} · {scaling}"
+        for model, scaling in zip(frame["model"], frame["scaling"], strict=True)
+    ]
 
 
 def as_methods(frame: pd.DataFrame) -> pd.DataFrame:
@@ -150,26 +148,19 @@ def as_methods(frame: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(
             f"the models have trained windows of {' and '.join(map(str, windows))} tokens"
         )
-    cell = ["task", "length"]
     # A task or length of some models alone would be in no report.
-    same = len(models) > 1 and "question" in frame
-    same = same and set(frame.groupby(cell)["model"].nunique()) == {len(models)}
-    if same:
-        asked = frame.groupby(["model", *cell])["question"].agg(frozenset)
-        same = all(asked[one].equals(asked[other]) for one, other in combinations(models, 2))
-    if not same:
+    asked = frame.groupby(["task", "length", "model"])["question"].agg(frozenset).unstack()
+    if len(models) == 1 or asked.isna().any(axis=None) or (asked.nunique(axis=1) > 1).any():
         raise ValueError(
             "it needs models with the same questions: the same documents in the same "
             "tokens, tasks and lengths"
         )
-    known = labels(frame)
-    names = [known[pair] for pair in zip(frame["model"], frame["scaling"], strict=True)]
-    joined = f"{', '.join(models[:-1])} and {models[-1]}"
-    if len(models) > MOST_NAMED:
-        joined = f"{models[0]} and {len(models) - 1} more"
-    signs = frame["model"] + " " + frame["frequencies"]  # None stays None: it is no measurement
-    frame = frame.assign(of_model=frame["model"], of_scaling=frame["scaling"])
-    return frame.assign(scaling=names, frequencies=signs, model=joined)
+    others = models[1] if len(models) == 2 else f"{len(models) - 1} more"
+    return frame.assign(
+        model=f"{models[0]} and {others}", scaling=labels(frame),
+        frequencies=frame["model"] + " " + frame["frequencies"],  # None, of no measurement, stays
+        of_model=frame["model"], of_scaling=frame["scaling"],
+    )  # fmt: skip
 
 
 def separated(frame: pd.DataFrame) -> pd.DataFrame:
@@ -177,19 +168,6 @@ def separated(frame: pd.DataFrame) -> pd.DataFrame:
     if "of_model" not in frame:
         return frame
     return frame.assign(model=frame["of_model"], scaling=frame["of_scaling"])
-
-
-def _check_one_score(measured: pd.DataFrame) -> None:
-    different = measured.drop_duplicates([*CELL, "score"])
-    several = different[different.duplicated(CELL)]
-    if several.empty:
-        return
-    facts = several.iloc[0]
-    samples = measured[(measured[CELL] == facts[CELL]).all(axis=1)]
-    cell = ", ".join(f"{name} {facts[name]}" for name in CELL)
-    scores = ", ".join(f"{score:g}" for score in samples["score"].unique())
-    runs = ", ".join(samples["run"].unique())
-    raise ValueError(f"{cell} has several scores ({scores}) in {runs}; report these runs apart")
 
 
 def _summary(counts: Mapping[str, int]) -> str:

@@ -42,8 +42,7 @@ from ropewalk.harness.stats.selection import (
 FAILED = ("not_finite", "failed")  # statuses that are a method's own, not of the machine
 NEEDED = (
     "model", "task", "scaling", "length", "frequencies", "metric", "protocol", "status", "unit",
-    "value", "weight", "score", "low", "high", "trained_length", "needs_code",
-    "found",
+    "value", "weight", "score", "low", "high", "trained_length", "needs_code", "found",
 )  # fmt: skip
 SAME, NOT_COMPARED = "same", "not compared"
 KEPT = 0.75  # of the units that the fullest method has; a method that leaves fewer is left out
@@ -93,18 +92,14 @@ class Family:
 
     def regret(self, name: str) -> float | None:
         """Return how much worse than the best of all a method is at most (95 %), as shown."""
-        if self.selection is None:
+        first = self.first(name) if name in self.own else None
+        if self.selection is None or first not in self.shared:
             return None
-        return self.how.shown(float(self.selection.regret[list(self.shared).index(name)]))
+        return self.how.shown(float(self.selection.regret[list(self.shared).index(first)]))
 
     def first(self, name: str) -> str:
         """Return the method under whose name this one is measured."""
         return next(one for one, same in self.groups.items() if name in (one, *same))
-
-    def compared(self, name: str) -> str | None:
-        """Return the method under whose name this one is compared; None where it is not."""
-        first = self.first(name) if name in self.own else None
-        return first if first in self.shared else None
 
 
 @once
@@ -262,7 +257,6 @@ def _decided(
         if several and less:
             above = less.swapped(relative=how.relative)
             rows[name] |= difference_columns("above", above) | {
-                "better_on": above.higher if how.lower else above.lower,
                 "regret": of.regret(name),
                 "possible": possible.get(name, True), "as_good": name in good,
                 "needed": selection.needed(room) if selection and name == best else None,
@@ -334,8 +328,7 @@ def overall(tasks: Sequence[Family]) -> tuple[str, float] | None:
         return measured.pop(), 0.0
     regrets = {}
     for name in tasks[0].own:
-        known = [of.regret(first) for of in tasks if (first := of.compared(name))]
-        bounds = [regret for regret in known if regret is not None]
+        bounds = [regret for of in tasks if (regret := of.regret(name)) is not None]
         if len(bounds) == len(tasks):
             regrets[name] = sorted(bounds, reverse=True)
     names = [name for name in regrets if all(name not in of.code for of in tasks)]

@@ -31,7 +31,6 @@ class Difference:
         value: the difference; relative where requested (0.1 is 10 % higher).
         low, high: its own 95 % interval; None for fewer than 3 documents.
         p: two-sided probability of a difference this far from 0 if there were none.
-        lower, higher: on how many documents or trials the one is lower or higher than the other.
     """
 
     value: float
@@ -39,8 +38,6 @@ class Difference:
     high: float | None
     p: float | None
     n: int
-    lower: int = 0
-    higher: int = 0
 
     def significant(self) -> bool:
         """Return whether the interval excludes 0."""
@@ -53,8 +50,7 @@ class Difference:
             for end in (self.value, self.high, self.low)
         )
         assert value is not None
-        signs = {"lower": self.higher, "higher": self.lower}
-        return replace(self, value=value, low=low, high=high, **signs)
+        return replace(self, value=value, low=low, high=high)
 
 
 def difference_columns(name: str, difference: Difference | None) -> dict[str, float | None]:
@@ -72,13 +68,12 @@ def of_means(differences: Array, weights: Array, *, relative: bool = False) -> l
         relative: whether the sums are of logarithms; differences are then shares.
     """
     results = []
-    for column, mean in zip(differences.T, ratios(differences, weights), strict=True):
+    for mean in ratios(differences, weights):
         value, (low, high) = mean.value, mean.interval()
         if relative:
             value = share(value)
             low, high = (None if end is None else share(end) for end in (low, high))
-        signs = int((column < 0).sum()), int((column > 0).sum())
-        results.append(Difference(value, low, high, mean.p(), len(column), *signs))
+        results.append(Difference(value, low, high, mean.p(), len(differences)))
     return results
 
 
@@ -98,13 +93,9 @@ def of_shares(differences: Array) -> list[Difference]:
     half = float(ndtri((1 + CONFIDENCE) / 2)) * error
     low, high = np.maximum(center - half, -1.0), np.minimum(center + half, 1.0)
     p = 2 * ndtr(-np.abs(center) / error)
-    value = differences.mean(axis=0)
-    signs = (differences < 0).sum(axis=0), (differences > 0).sum(axis=0)
-    columns = [one.tolist() for one in (value, low, high, p, *signs)]
-    return [
-        Difference(value, low, high, p, len(differences), lower, higher)
-        for value, low, high, p, lower, higher in zip(*columns, strict=True)
-    ]
+    columns = np.stack([differences.mean(axis=0), low, high, p], axis=1).tolist()
+    n = len(differences)
+    return [Difference(value, low, high, p, n) for value, low, high, p in columns]
 
 
 def shares_of(differences: Array) -> tuple[Array, Array]:

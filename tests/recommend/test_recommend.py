@@ -96,7 +96,7 @@ def test_an_engine_has_the_candidates_that_it_expresses(ropewalk, tiny, docs):
     """If it expresses none, the plain model is not recommended: nobody asked about it."""
     asked = ["recommend", "--model", tiny, "--docs", docs, "--dry-run", "--scaling", "rerope"]
     done = ropewalk(*asked, "pi", "--to", "vllm")
-    assert "1 method is left out. `rerope`: vllm cannot serve rerope" in done.err
+    assert "Left out: 1 method. `rerope`: vllm cannot serve rerope" in done.err
     assert "2 candidates at 256 tokens" in done.err
     assert "3 candidates at 256 tokens" in ropewalk(*asked, "pi", "--to", "hf-code").err
     assert "`rerope`: only --to hf-code expresses it" in ropewalk(*asked, "pi").err

@@ -37,8 +37,7 @@ def html(table: pd.DataFrame) -> str:
 
 
 def test_a_page_has_the_answer_and_how_to_serve_it(html, table):
-    _, lines = summary(table)
-    for line in lines:
+    for line in summary(table):
         assert f"{line[1:]}</p>" in html
     command = "ropewalk export reference --scaling yarn --length 2048 --to transformers"
     assert f"<pre>{command}</pre>" in html
