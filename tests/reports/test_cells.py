@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 import pytest
 
-from ropewalk.harness.reports import cells, curves, verdict
+from ropewalk.harness.reports import cells, verdict
 from ropewalk.tasks._intervals import proportion, ratio
 from tests.frames import Row, asked
 
@@ -314,13 +314,6 @@ def test_a_method_that_failed_on_documents_is_not_called_better(status, word):
     assert table["winner"].any() != failed
 
 
-def test_the_documents_needed_for_the_margin_are_known():
-    table = at(frame(documents("a", 1024, 0), documents("b", 1024, 0.01, noise=0.05)))
-    row = table.loc["perplexity", "a", 1024]
-    assert (row["use"], row["regret"] > 0.01) == (True, True)
-    assert 20 < row["needed"] < 200
-
-
 def test_truncation_is_scored_on_the_documents_that_are_compared():
     """Three hard documents are not measured far out: the change is the ratio of the two scores."""
     far = [documents("none", 1024, 1), documents("far", 1024, -0.1)]
@@ -370,14 +363,3 @@ def test_windows_of_a_document_are_one_unit():
     table = at(frame(*twice)).droplevel([0, 2])
     assert table.loc["far", ["compared", "asked", "best"]].tolist() == [19, 20, True]
     assert table.loc["none", "above"] == pytest.approx(math.exp(0.3) - 1)
-
-
-def test_curves_show_what_truncation_gives():
-    figure = curves.make(SWEEP)
-    read, keys = figure.axes
-    level = math.exp(
-        ratio([row["value"] for row in documents("none", 256, 0)], [TOKENS] * 20).value
-    )
-    [line] = [part for part in read.collections if part.get_label() == "_truncation"]
-    assert line.get_segments()[0].ravel() == pytest.approx([256, level, 1024, level])
-    assert not [part for part in keys.collections if part.get_label() == "_truncation"]

@@ -8,7 +8,6 @@ import pytest
 from ropewalk.harness.reports.position import positions
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.tasks.perplexity import by_position
-from tests.frames import Row
 from tests.small_runs import sweep as run_sweep
 
 
@@ -22,22 +21,6 @@ def test_positions_by_hand():
     assert by_position(1, [2.0, 3.0])["losses"] == [2.0, 3.0]
     each = by_position(10, [float(i) for i in range(70)], each=True)
     assert (each["bucket"], each["losses"]) == (1, [float(i) for i in range(70)])
-
-
-def losses(scaling: str, length: int, rise: float) -> list[Row]:
-    """Return a cell of four documents whose loss rises past the trained window of 64."""
-    rows: list[Row] = []
-    for document in range(4):
-        middles = [1 + 4 * (index + 0.5) for index in range(32)]
-        told = [2 + 0.1 * document + (rise if middle > 64 else 0) for middle in middles]
-        rows.append({
-            "run": "a", "model": "m", "trained_length": 64, "scaling": scaling, "length": length,
-            "frequencies": scaling, "task": "perplexity:protocol=prefix", "metric": "perplexity",
-            "score": math.exp(float(np.mean(told))), "status": "ok", "unit": f"d{document}",
-            "value": sum(told) * 4, "weight": 128, "tokens": 128, "start": 1, "bucket": 4,
-            "losses": told,
-        })  # fmt: skip
-    return rows
 
 
 @pytest.mark.slow

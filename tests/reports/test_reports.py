@@ -1,55 +1,20 @@
-"""What must hold for every report in the folder, and for what each one shows."""
+"""What must hold for every report in the folder, and for the files of a run."""
 
-from __future__ import annotations
+import json
 
-import math
-from collections.abc import Iterator
-from pathlib import Path
-
-import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-import ropewalk.harness.reports
 from ropewalk.harness.plugins import load, names
-from ropewalk.harness.reports import curves, retrieval
-from ropewalk.harness.stats.cells import cell_scores, shared
-from tests.frames import PASSKEY, PERPLEXITY, TWELVE, Row, sweep
+from ropewalk.harness.reports import _write
+from ropewalk.harness.reports._text import latex
+from ropewalk.harness.reports._write import write_reports
+from ropewalk.harness.stats.cells import cell_scores
+from tests import small_runs
+from tests.frames import PASSKEY, PERPLEXITY, TWELVE, sweep
 
-FOLDER = Path(ropewalk.harness.reports.__path__[0])
-NAMES = names("report")
 FRAME = sweep()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def once() -> Iterator[None]:
-    """Let the reports of one frame share what they compute, as those of a run do."""
-    with shared():
-        yield
-
-
-@pytest.fixture(scope="module")
-def drawn() -> Figure:
-    return curves.make(FRAME)
-
-
-def line(axes: Axes, label: str) -> Line2D:
-    [found] = [line for line in axes.get_lines() if line.get_label() == label]
-    return found
-
-
-def named(figure: Figure) -> list[str]:
-    """Return the methods of a figure's first panel."""
-    labels = [str(line.get_label()) for line in figure.axes[0].get_lines()]
-    return [label for label in labels if not label.startswith("_")]
-
-
-# Every report.
-
-
 FRAMES = {
     "one cell": sweep(scalings=("none",), lengths=(512,)),
     "perplexity": FRAME[(FRAME["task"] == PERPLEXITY) & (FRAME["length"] > 512)],
@@ -58,7 +23,7 @@ FRAMES = {
 MANY = sweep(models=("toy-7m", "other"), scalings=TWELVE, lengths=(256, 2048))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", names("report"))
 @pytest.mark.parametrize(
     "frame", [*FRAMES.values(), pytest.param(MANY, marks=pytest.mark.slow)], ids=[*FRAMES, "many"]
 )
@@ -73,68 +38,35 @@ def test_make_returns_a_table_or_a_figure_or_says_why_not(name, frame):
     pd.testing.assert_frame_equal(frame, before)
 
 
-# Tables.
-
-GOLDEN = """\
-model,task,scaling,length,relative_length,metric,score,low,high,n,status,trained_length,frequencies
-m,perplexity,none,128,0.5,perplexity,20.0,18.0,22.5,2,ok,256,aa
-m,perplexity,none,512,2.0,perplexity,40.5,,,1,"1 of 2 ok, 1 not_finite",256,ab
-m,perplexity,mine,512,2.0,perplexity,,,,,out_of_memory,256,ac
-m,passkey,none,512,2.0,accuracy,0.5,0.095,0.905,2,ok,256,ab
-"""
-
-
-def small() -> pd.DataFrame:
-    def row(task: str, scaling: str, length: int, score: float, **facts: object) -> Row:
-        metric = "accuracy" if task == "passkey" else "perplexity"
-        return {
-            "run": "a", "model": "m", "trained_length": 256, "scaling": scaling, "task": task,
-            "metric": metric, "length": length, "status": "ok", "score": score, **facts,
-        }  # fmt: skip
-
-    nan = math.nan
-    none_512 = row("perplexity", "none", 512, 40.5, low=nan, high=nan, n=1, frequencies="ab")
-    none_128 = row("perplexity", "none", 128, 20.0, low=18.0, high=22.5, n=2, frequencies="aa")
-    gone = row("perplexity", "mine", 512, nan, low=nan, high=nan, n=nan, frequencies="ac")
-    found = row("passkey", "none", 512, 0.5, low=0.095, high=0.905, n=2, frequencies="ab")
-    return pd.DataFrame([
-        none_512, {**none_512, "status": "not_finite"}, none_128, none_128,
-        {**gone, "status": "out_of_memory"}, found, found,
-    ])  # fmt: skip
-
-
 def test_two_scores_for_one_cell_are_refused():
-    other = small().assign(run="b", score=1.0)
-    with pytest.raises(ValueError, match=r"length 512 has several scores \(40.5, 1\) in a, b"):
-        cell_scores(pd.concat([small(), other]))
-
-
-# Curves.
+    one = FRAME[FRAME["scaling"] == "yarn"]
+    with pytest.raises(ValueError, match=r"yarn, length 256 has several scores \(.+, 1\) in a, b"):
+        cell_scores(pd.concat([one.assign(run="a"), one.assign(run="b", score=1.0)]))
 
 
 @pytest.mark.slow
-def test_curves_draw_the_scores(drawn):
-    table = cell_scores(FRAME)
-    for axes, task in zip(drawn.axes, (PERPLEXITY, PASSKEY), strict=True):
-        for name in ("none", "pi", "yarn"):
-            rows = table[(table["task"] == task) & (table["scaling"] == name)]
-            assert np.array_equal(line(axes, name).get_xdata(), rows["length"])
-            assert np.array_equal(line(axes, name).get_ydata(), rows["score"])
+def test_a_run_writes_its_numbers_one_text_and_figures_and_others_on_request(tmp_path, monkeypatch):
+    monkeypatch.setattr(_write, "FIGURES", small_runs.FIGURES)
+    write_reports(FRAME, tmp_path)
+    usual = {"results.json", "cells.csv", "report.md", "curves.png", "answer.png", "retrieval.png"}
+    assert {file.name for file in tmp_path.iterdir()} == usual
+    rows = json.loads((tmp_path / "results.json").read_text())
+    keys = ["model", "task", "metric", "method", "length", "score", "low", "high", "n", "unit"]
+    assert [*rows[0]] == keys
+    table = pd.read_csv(tmp_path / "cells.csv")
+    assert [row["score"] for row in rows if row["score"] is not None] == [*table["score"].dropna()]
+    write_reports(FRAME[FRAME["task"] != PASSKEY], tmp_path, formats=("tex", "svg", "parquet"))
+    more = {"report.tex", "cells.parquet", "curves.svg", "answer.svg"}
+    assert {file.name for file in tmp_path.iterdir()} == usual - {"retrieval.png"} | more
+    text = (tmp_path / "report.tex").read_text()
+    assert r"yarn & \textbf{27.9 [26.0, 30.2]}" not in text  # at 256 all methods are the same
+    assert r"\textbf{25.8 [24.0, 27.8]}" in text
+    assert text.count(r"\textbf") == 3
+    assert r"\label{tab:scores-1}" in text
 
 
-# The map of keys.
-
-
-def maps(figure: Figure) -> dict[str, Axes]:
-    return {axes.get_title(loc="left"): axes for axes in figure.axes if axes.get_title(loc="left")}
-
-
-@pytest.mark.slow
-def test_the_map_holds_the_share_of_keys_found():
-    """Depth 0 is on top, lengths go right, and a cell says its share."""
-    axes = maps(retrieval.draw(FRAME, FRAME))["yarn"]
-    rows = FRAME[(FRAME["scaling"] == "yarn") & (FRAME["task"] == PASSKEY)]
-    expected = rows.groupby(["depth", "length"])["value"].mean().unstack().to_numpy()
-    assert np.array_equal(np.asarray(axes.images[0].get_array()), expected)
-    assert axes.get_ylim()[0] > axes.get_ylim()[1]
-    assert [text.get_text() for text in axes.texts] == [f"{100 * x:.0f}" for x in expected.flat]
+def test_a_table_of_latex_has_its_numbers_and_escapes_names():
+    table = pd.DataFrame({"scaling": ["./a_b%.py"], "1024 (4×)": ["8.37 [7.2, 9.8]"]})
+    text = latex(table, "Scores.", "scores")
+    assert r"./a\_b\%.py & 8.37 [7.2, 9.8]" in " ".join(text.split())
+    assert r"\caption{Scores.}" in text
