@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from re import finditer
 from statistics import fmean, stdev
 from typing import Any
 
@@ -48,10 +47,8 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
     """
     named = _seeded(frame, ending)
     counts = named.groupby("model")["seed"].nunique().to_dict()
-    how = {
-        key: measure(rows[rows["seed"] == rows["seed"].iloc[0]])
-        for key, rows in named.groupby(["model", "task"], sort=False)
-    }
+    first = named[named["seed"] == named.groupby("model")["seed"].transform("first")]
+    how = {key: measure(rows) for key, rows in first.groupby(["model", "task"], sort=False)}
     cells = dict(iter(named.groupby(CELL, sort=False)))
     known = {
         key: [of for _, rows in cell.groupby("seed") if (of := units(rows))]
@@ -81,12 +78,8 @@ def over_seeds(frame: pd.DataFrame, requested: bool | None, ending: str) -> bool
 
 def _seeded(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
     frame = separated(frame)
-    seeds = {
-        name: "".join(match.group() for match in finditer(ending, name))
-        for name in frame["model"].unique()
-    }
     whole = frame["model"].str.replace(ending, "", regex=True)
-    named = frame.assign(seed=frame["model"].map(seeds), model=whole)[whole != frame["model"]]
+    named = frame.assign(seed=frame["model"], model=whole)[whole != frame["model"]]
     models = named.groupby("model")
     several = (models["seed"].nunique() > 1) & (models["trained_length"].nunique() == 1)
     named = named[named["model"].map(several)]

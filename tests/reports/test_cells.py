@@ -195,12 +195,18 @@ def test_effective_length_by_hand():
     assert least.loc["passkey", "far"]["effective_length"].tolist() == [1024, 1024]
 
 
-def test_retrieval_is_measured_against_the_shortest_length():
-    """16 of 20 at the window are less than 85 % of 20 of 20 at half of it; 18 beyond it are not."""
-    hits = {512: 20, 1024: 16, 2048: 18}
-    made = [asked("passkey", "none", n, [1.0] * k + [0.0] * (20 - k)) for n, k in hits.items()]
-    assert at(frame(*made))["effective_length"].tolist() == [512] * 3
-    assert at(frame(*made), kept=0.8)["effective_length"].tolist() == [2048] * 3
+@pytest.mark.parametrize(
+    ("hits", "n", "kept", "reach"),
+    [
+        ({512: 20, 1024: 16, 2048: 18}, 20, 0.85, 512),  # against the shortest length
+        ({512: 20, 1024: 16, 2048: 18}, 20, 0.8, 2048),
+        # 119 of 250 are 85 % of 140, though 0.85 x 0.56 is more than 0.476 in floats.
+        ({1024: 140, 2048: 119, 4096: 118}, 250, 0.85, 2048),
+    ],
+)
+def test_retrieval_is_effective_while_it_keeps_its_share(hits, n, kept, reach):
+    made = [asked("passkey", "none", at, [1.0] * k + [0.0] * (n - k)) for at, k in hits.items()]
+    assert at(frame(*made), kept=kept)["effective_length"].tolist() == [reach] * 3
 
 
 def found(scaling: str, *lengths: int) -> list[Row]:
@@ -215,13 +221,6 @@ def test_what_was_not_measured_is_no_proof_of_failure(status, most):
     table = at(frame(*inside, asked("passkey", "yarn", 4096, [None] * 20, status=status)))
     row = table.loc["passkey", "yarn", 4096]
     assert row[["effective_length", "effective_high"]].tolist() == [2048, most]
-
-
-def test_a_score_of_just_the_share_to_keep_holds():
-    """119 of 250 are 85 % of 140, though 0.85 x 0.56 is more than 0.476 in floats."""
-    hits = {1024: 140, 2048: 119, 4096: 118}
-    made = [asked("passkey", "none", n, [1.0] * k + [0.0] * (250 - k)) for n, k in hits.items()]
-    assert at(frame(*made))["effective_length"].tolist() == [2048] * 3
 
 
 def test_bits_per_byte_by_hand():

@@ -1,14 +1,11 @@
 """Checkpoints of one model as treatments: paired with each other where they were asked the same."""
 
-from collections.abc import Iterator
-
 import pandas as pd
 import pytest
 
 from ropewalk.harness.commands.report import compared
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.reports.cells import cells
-from ropewalk.harness.stats.cells import shared
 from tests.frames import PERPLEXITY, sweep
 
 pytestmark = pytest.mark.slow
@@ -24,13 +21,6 @@ def asked(frame: pd.DataFrame, *, other: str = "") -> pd.DataFrame:
 
 SMALL = {"models": ("base", "tuned"), "scalings": ("none", "ntk", "dynamic_ntk", "yarn")}
 FRAME = asked(sweep(**SMALL, lengths=(256, 2048), gone=("", 0)))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compared_once() -> Iterator[None]:
-    """Let the tests share what they compute of one frame, as the reports of a run do."""
-    with shared():
-        yield
 
 
 def test_the_best_is_chosen_among_the_methods_of_all():

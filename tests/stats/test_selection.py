@@ -199,12 +199,3 @@ def test_correlated_methods_lose_less_than_by_holm():
     own = max(one.p or 0.0 for one in selection)
     assert max(p or 0.0 for p in corrected) < 3 * own
     assert all((p or 0) >= (one.p or 0) for one, p in zip(selection, corrected, strict=True))
-
-
-def test_a_swapped_difference_is_the_inverse():
-    """20 % lower is 25 % higher from the other side."""
-    selection = Difference(-0.2, -0.5, 0.25, 0.1, 10)
-    turned = selection.swapped(relative=True)
-    assert (turned.value, turned.low, turned.high) == pytest.approx((0.25, -0.2, 1.0))
-    plain = selection.swapped(relative=False)
-    assert (plain.value, plain.low, plain.high) == (0.2, -0.25, 0.5)
