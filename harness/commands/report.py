@@ -237,7 +237,9 @@ def compare(
     from ropewalk.harness.reports._comparison import two_runs, with_table
 
     folder = Path(out) if out else None
-    options = {"published": published, "model": model, "tuned": tuned, "tolerance": tolerance}
+    options: dict[str, Any] = {
+        "published": published, "model": model, "tuned": tuned, "tolerance": tolerance
+    }  # fmt: skip
     if other is None:
         return with_table(Path(run), task, folder, mixed=mixed, **options)
     for name, value in {**options, "mixed": mixed or None}.items():
