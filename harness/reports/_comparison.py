@@ -84,7 +84,8 @@ def two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) 
             "have a score of the same requests."
         )
     verdicts = [f"{count} {verdict}" for verdict, count in table["verdict"].value_counts().items()]
-    text = [f"{counted(len(table), 'cells')} in both runs, the second is: {', '.join(verdicts)}."]
+    known = f"{counted(len(table), 'cells')} in both runs: {', '.join(verdicts)}"
+    text = [f"{known} (the second less the first)."]
     models = [record["model"] for record in runs.values()]
     if sum(bool(model.get("served")) for model in models) == 1:
         text += _explained(parts, models)
