@@ -1,8 +1,9 @@
-"""What a checkpoint is known by, and which ones would give numbers that are not what they say."""
+"""What a checkpoint is known by, which of its files are read, and what would be another model."""
 
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,60 +15,71 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 import ropewalk as rw
 from ropewalk.harness.data.corpus import make_context
+from ropewalk.harness.data.tokenize import tokenize
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import Checkpoint, check_rope, open_checkpoint
+from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.frequencies import check_geometry
 from ropewalk.harness.patching.patch import patched
-from ropewalk.harness.sweep.plan import make_plan
+from ropewalk.harness.sweep.plan import make_plan, open_model
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling import native, none
 from ropewalk.tasks._prompt import continued
 from tests import families
 from tests.tiny import SHAPE, WINDOW, YARN, save_tiny, tiny_config, tiny_tokenizer
 
-
-def opened(folder: Path) -> Checkpoint:
-    return open_checkpoint(str(folder), device="cpu")
+Weights = dict[str, torch.Tensor]
 
 
-def saved_config(folder: Path, config: Any) -> Path:
-    config.save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
+def opened(folder: Path, *, allow_pickle: bool = False, trusted: bool = False) -> Checkpoint:
+    allowed = {"trust_remote_code": trusted, "allow_pickle": allow_pickle}
+    return open_checkpoint(str(folder), dtype="float32", device="cpu", **allowed)
+
+
+def planned(folder: Path) -> Checkpoint:
+    return open_model(Spec(model=str(folder), dtype="float32", device="cpu"))
+
+
+def safe(weights: Weights, path: Path) -> None:
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+def refused(folder: Path, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        load_weights(opened(folder))
+
+
+@pytest.fixture
+def folder(tiny: Path, tmp_path: Path) -> Path:
+    """Return a copy of the tiny model, to be changed."""
+    return Path(shutil.copytree(tiny, tmp_path / "model"))
 
 
 @pytest.mark.slow
-def test_any_changed_weight_is_another_model(tiny, tmp_path):
+def test_any_changed_weight_is_another_model(tiny, folder):
     """Each tensor in turn, one number changed: the fingerprint, and so every key, is another."""
     seen = {opened(tiny).fingerprint}
-    weights = load_file(tiny / "model.safetensors")
-    copy = Path(shutil.copytree(tiny, tmp_path / "copy"))
-    assert opened(copy).fingerprint in seen
+    weights = load_file(folder / "model.safetensors")
+    assert opened(folder).fingerprint in seen
     for name in weights:
         one = {key: value.clone() for key, value in weights.items()}
         one[name].view(-1)[-1] += 1
-        save_file(one, copy / "model.safetensors", metadata={"format": "pt"})
-        seen.add(opened(copy).fingerprint)
+        safe(one, folder / "model.safetensors")
+        seen.add(opened(folder).fingerprint)
     assert len(seen) == 1 + len(weights)
 
 
-def check_scaling(checkpoint: Checkpoint) -> None:
-    check_rope(checkpoint.config, checkpoint.rope)
-
-
-def test_a_model_that_rotates_otherwise_than_its_config_says_is_refused(tmp_path):
+def test_a_model_that_rotates_otherwise_than_its_config_says_is_refused(folder):
     """Llama rotates whole heads, and reads no alpha."""
     alpha = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 1.0, "alpha": 1000.0}
-    for name, keys in {
-        "alpha": {"rope_parameters": alpha},
-        "part": {"partial_rotary_factor": 0.5},
-    }.items():
-        folder = saved_config(tmp_path / name, tiny_config("llama", **keys))
+    settings = {"scaling": "native", "length": "4x"}
+    for keys in ({"rope_parameters": alpha}, {"partial_rotary_factor": 0.5}):
+        tiny_config("llama", **keys).save_pretrained(folder)
         for ask in (
-            lambda folder=folder: check_scaling(opened(folder)),
-            lambda folder=folder: rw.export(folder, scaling="yarn", length="4x", to="vllm"),
-            lambda folder=folder: rw.inspect(folder, scaling="native", length="4x"),
+            lambda: check_rope(opened(folder).config, opened(folder).rope),
+            lambda: rw.export(folder, to="vllm", **settings),
+            lambda: rw.inspect(folder, **settings),
         ):
             with pytest.raises(UserError, match="not those its config describes"):
                 ask()
@@ -85,7 +97,7 @@ def test_the_fixed_base_of_hunyuan_is_read():
     assert not torch.equal(families.inside(model, plain), before)
 
 
-def test_a_given_window_replaces_that_of_a_rotary_model(tiny, tmp_path, docs):
+def test_a_given_window_replaces_that_of_a_rotary_model(folder, docs):
     """The rotation is transformers' yarn from that window, and the shipped scaling stays."""
     config = tiny_config("llama", rope_parameters=dict(YARN), max_position_embeddings=4 * WINDOW)
     rope, name = rope_of(config, 2 * WINDOW), "original_max_position_embeddings"
@@ -93,7 +105,6 @@ def test_a_given_window_replaces_that_of_a_rotary_model(tiny, tmp_path, docs):
         native.frequencies(rope, 1).fingerprint
         == native.frequencies(rope_of(config), 1).fingerprint
     )
-    folder = Path(shutil.copytree(tiny, tmp_path / "scaled"))
     config.save_pretrained(folder)
     asked = {"trained_length": 2 * WINDOW, "scaling": ("yarn",), "task": ("passkey",)}
     plan = make_plan(Spec(model=str(folder), docs=str(docs), length=("3x",), **asked))
@@ -138,8 +149,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path, docs):
 
 
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
-def test_a_generation_config_beyond_greedy_is_refused_before_the_weights(tiny, tmp_path, file):
-    folder = Path(shutil.copytree(tiny, tmp_path / "beams"))
+def test_a_generation_config_beyond_greedy_is_refused_before_the_weights(folder, file):
     (folder / "generation_config.json").unlink()
     written = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
     (folder / file).write_text(json.dumps({**written, "num_beams": 4, "guidance_scale": 1.0}))
@@ -186,3 +196,127 @@ def test_segments_of_a_gpu_can_grow_unless_the_user_says_otherwise(given, monkey
     open_checkpoint("reference", device="cpu")
     wanted = given or {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     assert {name: os.environ[name] for name in names if name in os.environ} == wanted
+
+
+def into_index(folder: Path, target: str, save: Callable[[Weights, Path], None] = safe) -> Weights:
+    """Move a model's weights into one file of any name, which an index tells."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    (folder / target).parent.mkdir(exist_ok=True)
+    save(weights, folder / target)
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, target)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return weights
+
+
+def changed(folder: Path, name: str = "config.json", **changes: Any) -> Path:
+    told = json.loads((folder / name).read_text()) | changes
+    (folder / name).write_text(json.dumps(told))
+    return folder
+
+
+@pytest.mark.parametrize("target", ["inner/weights.safetensors", "weights.safetensors"])
+def test_weights_wherever_an_index_has_them_are_in_the_fingerprint(folder, target):
+    weights = into_index(folder, target)
+    before = opened(folder)
+    load_weights(before)
+    weights["model.norm.weight"][0] += 1
+    safe(weights, folder / target)
+    assert opened(folder).fingerprint != before.fingerprint
+
+
+def test_a_models_own_code_makes_another_model(folder):
+    own = "from transformers import LlamaForCausalLM\n\n\nclass M(LlamaForCausalLM):\n    pass\n"
+    (folder / "own.py").write_text(own)
+    assert opened(folder, trusted=True).fingerprint == opened(folder).fingerprint
+    changed(folder, auto_map={"AutoModelForCausalLM": "own.M"})
+    assert opened(folder, trusted=True).fingerprint == opened(folder).fingerprint + "+code"
+
+
+def test_pickles_that_an_index_names_are_asked_for(folder):
+    into_index(folder, "weights.pt", torch.save)
+    with pytest.raises(UserError, match=r"names weights.pt; only safetensors .* --allow-pickle"):
+        opened(folder)
+    load_weights(opened(folder, allow_pickle=True))
+
+
+def test_no_attention_comes_from_the_hub(folder):
+    model = load_weights(opened(changed(folder, attn_implementation="nobody/kernel")))
+    assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(("hurt", "words"), [
+    (lambda folder: (folder / "tokenizer_config.json").unlink(),
+     "has no tokenizer_config.json, which names the begin token"),
+    (lambda folder: (folder / "adapter_config.json").write_text("{}"),
+     "holds an adapter .* --adapter"),
+    (lambda folder: (folder / "config.json").unlink(), "the config of .*model cannot be read"),
+    (lambda folder: changed(folder, architectures=7), "the config of .*model cannot be read"),
+    (lambda folder: changed(folder, head_dim=2**33), "rotary_dim must be even, from 2 to"),
+    (lambda folder: changed(folder, rope_scaling={"type": "su"}), "cannot be read: 'su'"),
+])  # fmt: skip
+def test_what_is_no_model_is_refused_in_a_sentence(folder, hurt, words):
+    hurt(folder)
+    with pytest.raises(UserError, match=words) as caught:
+        planned(folder)
+    assert len(str(caught.value)) < 500
+
+
+def test_an_expression_without_end_is_a_sentence(folder):
+    """A tokenizer's expression that gives up on a text panics in Rust; that is no traceback."""
+    given = json.loads((folder / "tokenizer.json").read_text())["pre_tokenizer"]
+    split = {"type": "Split", "pattern": {"Regex": "^(([a-z])+.)+[A-Z]([a-z])+$"}}
+    parts = [split | {"behavior": "Isolated", "invert": False}, given]
+    sequence = {"type": "Sequence", "pretokenizers": parts}
+    changed(folder, "tokenizer.json", pre_tokenizer=sequence)
+    with pytest.raises(UserError, match="the tokenizer cannot encode a text: .*retry-limit"):
+        tokenize(opened(folder).tokenizer, "a" * 60)
+
+
+def test_each_error_of_weights_has_its_own_sentence(folder):
+    whole = (folder / "model.safetensors").read_bytes()
+    weights = load_file(folder / "model.safetensors")
+    safe({**weights, "model.norm.weight": torch.ones(7)}, folder / "model.safetensors")
+    refused(folder, r"do not fit its config: model.norm.weight is \(7,\), by the config \(32,\)")
+    lost = "model.layers.1.mlp.up_proj.weight"
+    safe({name: one for name, one in weights.items() if name != lost}, folder / "model.safetensors")
+    refused(folder, f"do not contain the tensor {lost}.")
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    refused(folder, "the weights of .* cannot be read: ")
+    (folder / "model.safetensors").write_bytes(whole)
+    (folder / "model.safetensors").unlink()
+    refused(folder, "has no weights in safetensors; .*--allow-pickle")
+
+
+@pytest.mark.parametrize("names", [
+    ["model.layers.0.mlp.up_proj.bias", "model.layers.1.mlp.up_proj.bias"],
+    ["model.layers.0.self_attn.q_norm.weight"],
+    ["model.layers.0.self_attn.q_proj.weight_scale"],
+    ["lm_head.bias"],
+    ["model.layers.2.input_layernorm.weight"],
+    ["layers.2.input_layernorm.weight"],  # the trunk was saved alone
+])  # fmt: skip
+def test_tensors_that_the_model_does_not_use_are_refused_before_a_weight_is_read(folder, names):
+    weights = load_file(folder / "model.safetensors")
+    more = {name: torch.ones(1) for name in names}
+    safe({**weights, **more}, folder / "model.safetensors")
+    for read in (planned, lambda folder: load_weights(opened(folder))):
+        with pytest.raises(UserError, match=rf"LlamaForCausalLM does not use .*{names[0]}"):
+            read(folder)
+
+
+def test_parts_beside_the_text_model_are_recorded_and_change_no_number(folder):
+    """A vision tower, draft layers, and buffers of old versions.
+
+    The losses are those of transformers' own forward of the model before they were added.
+    """
+    tokens = torch.arange(1, 40)[None]
+    wanted = AutoModelForCausalLM.from_pretrained(folder)(tokens, labels=tokens).loss
+    weights = load_file(folder / "model.safetensors")
+    parts = ["model.visual.blocks.0.attn.q_proj.weight", "mtp.layers.0.mlp.up_proj.weight"]
+    buffers = ["model.layers.1.self_attn.rotary_emb.inv_freq", "model.layers.0.attn.bias"]
+    more = {name: torch.ones(1) for name in (*parts, *buffers)}
+    safe({**weights, **more}, folder / "model.safetensors")
+    found = planned(folder)
+    assert found.left_out == ("model.visual", "mtp")
+    assert torch.equal(load_weights(found)(tokens, labels=tokens).loss, wanted)
