@@ -132,22 +132,6 @@ def has_the_bits_of_a_scored_sequence(model: Any, questions: list[Request]) -> N
         assert scored.nll == answer.nll
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gemma2"])
-def test_a_text_does_not_depend_on_what_else_is_asked(family):
-    model, questions = model_of(family), asked()[1:4]
-    scored = Loglikelihood(questions[0].tokens[:100], 40, doc_id="scored")
-    found = texts(model, [*questions, scored])
-    alone = [texts(model, [one])[0] for one in (*questions, scored)]
-    backwards = texts(model, [scored, *questions[::-1]])[::-1]
-    small = texts(model, [*questions, scored], Sizes(pack=64, chunk=32, logits=1))
-    for other in (alone, backwards, small):
-        assert [answer.tokens for answer in other[:3]] == [answer.tokens for answer in found[:3]]
-        assert other[3].argmax == found[3].argmax
-        if family == "llama":
-            assert other == found
-
-
 @pytest.mark.parametrize("family", ["mamba", "rwkv"])
 def test_a_model_without_keys_reads_the_whole_text_again(family):
     model = build(tiny(family))

@@ -3,26 +3,22 @@
 import gc
 import weakref
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching import banded_attention
 from ropewalk.harness.patching.banded_attention import BandedAttention
-from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.layout import NAME
 from ropewalk.harness.patching.patch import patched
-from ropewalk.scaling import pi
-from ropewalk.scaling.types import Rotation
+from tests.asking import peaks
 from tests.banded import LENGTH, METHODS, TOKEN, bands_of, inside, likelihoods, model_of
 from tests.families import TOKENS, build, each, tiny
 from tests.naive import naively
-from tests.tiny import WINDOW
 
 # Half-split, interleaved, partial, offset; grouped queries, soft-capping, sinks, sliding layers,
 # layers without a rotary embedding, a rotary embedding per layer type, two attentions a layer.
@@ -152,28 +148,6 @@ def test_half_precision_is_as_exact_as_it_gets(dtype):
     assert error <= 1.5 * usual
 
 
-class Held(TorchDispatchMode):
-    """Note the most bytes that the tensors made inside hold at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.total = self.most = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for one in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(one, torch.Tensor):
-                store = one.untyped_storage()
-                self.alive[store._cdata] = StorageWeakRef(store), store.nbytes()
-                self.total += store.nbytes()
-        if self.total > self.most:  # at most so much: what is gone, or counted twice, is in it
-            self.alive = {key: one for key, one in self.alive.items() if not one[0].expired()}
-            self.total = sum(size for _, size in self.alive.values())
-            self.most = max(self.most, self.total)
-        return made
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "per_query exact"])
 @torch.inference_mode()
@@ -182,11 +156,9 @@ def test_memory_is_linear_in_the_length(method, monkeypatch):
     monkeypatch.setattr(banded_attention, "KEPT_TABLES", 4)
     model, sizes = model_of("llama"), []
     for length in (512, 1024):
-        with Held() as held:
-            bands = bands_of("llama", method, length)
-            with patched(model, bands):
-                model.model(input_ids=torch.arange(length)[None] % 256, use_cache=False)
-        sizes.append(held.most)
+        tokens = torch.arange(length)[None] % 256
+        with patched(model, bands_of("llama", method, length)):
+            sizes.append(peaks(partial(model.model, input_ids=tokens, use_cache=False))[0])
     assert sizes[1] <= 2.2 * sizes[0]
 
 
@@ -229,23 +201,6 @@ def test_what_is_left_out_is_found_in_any_dtype(dtype, monkeypatch):
     monkeypatch.setattr(BandedAttention, "__call__", uncapped)
     with pytest.raises(UserError, match="changes its attention"):
         inside(deepcopy(model), bands_of("gemma2"))  # a copy is not proved yet
-
-
-def test_a_model_is_verified_once_and_again_where_it_changed():
-    model, forwards = deepcopy(model_of("llama")), list[int]()
-    model.register_forward_hook(lambda *_: forwards.append(1))
-    scale = pi.frequencies(rope_of(model.config), WINDOW, factor=2.0)
-
-    def counted(rotation: Rotation) -> int:
-        forwards.clear()
-        with patched(model, rotation):
-            return len(forwards)
-
-    assert [counted(scale), counted(scale)] == [3, 0]
-    assert counted(bands_of("llama")) > 5
-    assert counted(bands_of("llama", "lm_infinite")) == 0
-    model.to(torch.bfloat16)
-    assert counted(scale) == 3
 
 
 @pytest.mark.slow

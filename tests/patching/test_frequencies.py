@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import AutoConfig, LlamaConfig, Qwen2Config
+from transformers import LlamaConfig, Qwen2Config
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.frequencies import check_geometry
 from ropewalk.harness.patching.patch import patched
 from ropewalk.scaling import dynamic_ntk, llama3, native, none, ntk, pi, yarn
-from ropewalk.scaling.types import Frequencies, Rope
+from ropewalk.scaling.types import Rope
 from tests.families import build
 from tests.tiny import WINDOW, YARN, tiny_config
 
@@ -113,13 +113,6 @@ def test_a_model_that_ignores_its_rotary_module_is_refused():
         pass
 
 
-def test_frequencies_of_another_shape_do_not_pass_the_check():
-    model = build(tiny_config())
-    one = Frequencies(torch.ones(1))
-    with pytest.raises(UserError, match="rotates 8 channel pairs, got 1 freq"), patched(model, one):
-        pass
-
-
 def test_a_geometry_that_is_not_the_models_is_refused():
     model = build(tiny_config())
     for rope, found in (
@@ -159,11 +152,6 @@ def test_a_config_whose_geometry_is_no_number_is_refused(value):
     config.rope_parameters = {**config.rope_parameters, "rope_theta": value}
     with pytest.raises(UserError, match="must be a number, the config gives"):
         rope_of(config)
-
-
-def test_layers_without_a_common_head_are_refused():
-    with pytest.raises(UserError, match="^blt: the config gives no head_dim of all layers"):
-        rope_of(AutoConfig.for_model("blt"))
 
 
 def test_a_checkpoint_for_dual_chunk_attention_was_trained_at_its_original_length():

@@ -98,9 +98,3 @@ def test_heads_of_another_checkpoint_are_named(tmp_path, ropewalk, docs):
 )
 def test_a_calibration_that_cannot_be_is_one_sentence(flags, words, tiny, docs, rejected):
     assert words in rejected("calibrate", tiny, "--docs", docs, *flags)
-
-
-def test_the_table_of_another_model_is_refused(tmp_path):
-    (file := tmp_path / "heads.json").write_text('{"outlier_shares": [[1, 2]]}')
-    with pytest.raises(ValueError, match="is of another model"):
-        rw.methods.ms_poe(rw.Rope(16, 1e4, 64, layers=3, heads=2), 64, heads=str(file))

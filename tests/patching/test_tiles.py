@@ -48,40 +48,30 @@ def test_pieces_are_every_pair_once(runs, windows):
         assert len(found) <= 4 * len(runs) + 8
 
 
-@pytest.mark.parametrize("width", [4, 16, 20])
 @pytest.mark.parametrize("window", [1, 2, 7, 49, 50])
-@pytest.mark.parametrize("heads", [1, 3])
-def test_runs_are_merged_into_one_softmax(window, width, heads, monkeypatch):
-    """By the windows of a flash operator, with a key of its own for each head or one for all."""
-    Operators.installed(monkeypatch, flash=True)
+@pytest.mark.parametrize("width", [4, 16, 20])
+@pytest.mark.parametrize(
+    ("windows", "heads", "softcap"), [(True, 1, None), (True, 3, None), (False, 3, None),
+                                      (False, 3, 2.0)],
+)  # fmt: skip
+def test_pieces_are_merged_into_one_softmax(windows, heads, softcap, width, window, monkeypatch):
+    """Causal pairs that are cut at a distance into two bands are one attention in float64.
+
+    By the windows of a flash operator, with a key of its own for each head or one for all; or by
+    squares and rectangles.
+    """
+    if windows:
+        Operators.installed(monkeypatch, flash=True)
     torch.manual_seed(0)
     q = torch.randn(2, 3, 50, 20, dtype=torch.float64)
     k, v = (torch.randn(2, heads, 50, size, dtype=torch.float64) for size in (20, width))
     here = torch.arange(50)
     far = (here + 1 - window).clamp(min=0)
     merged = Merged.empty(q, width)
-    cut = pieces(far, here + 1, windows=True) + pieces(torch.zeros_like(far), far, windows=True)
-    assert len(cut) <= 4
-    attend(merged, q, k, v, cut, in_windows(0.3))
-    unseen = torch.ones(50, 50, dtype=torch.bool).triu(1)
-    wanted = (q @ k.mT * 0.3).masked_fill(unseen, -torch.inf).softmax(-1) @ v
-    torch.testing.assert_close(merged.values, wanted, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("width", [4, 16])
-@pytest.mark.parametrize("window", [1, 2, 7, 49, 50])
-@pytest.mark.parametrize("softcap", [None, 2.0])
-def test_pieces_are_merged_into_one_softmax(window, softcap, width):
-    """Causal pairs that are cut at a distance into two bands are one attention in float64."""
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(2, 3, 50, size, dtype=torch.float64) for size in (16, 16, width))
-    here = torch.arange(50)
-    far = (here + 1 - window).clamp(min=0)
-    merged = Merged.empty(q, width)
-    cut = pieces(far, here + 1, windows=False)
-    cut += pieces(torch.zeros_like(far), far, windows=False)
-    attend(merged, q, k, v, cut, in_squares(0.3, softcap))
-    scores = (q @ k.mT) * 0.3
+    bounds = ((far, here + 1), (torch.zeros_like(far), far))
+    cut = [piece for first, end in bounds for piece in pieces(first, end, windows=windows)]
+    attend(merged, q, k, v, cut, in_windows(0.3) if windows else in_squares(0.3, softcap))
+    scores = q @ k.mT * 0.3
     if softcap:
         scores = softcap * (scores / softcap).tanh()
     unseen = torch.ones(50, 50, dtype=torch.bool).triu(1)
