@@ -60,57 +60,43 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_file_is_dequantised_once(dtype, file, cache, monkeypatch):
-    """The second time its weights are read from the cache, bit for bit."""
-    found = opened(file, dtype=dtype)
-    first = load_weights(found)
+def test_a_file_is_read_once(dtype, file, cache, monkeypatch):
+    """The second time config, tokenizer and weights come from the cache, bit for bit."""
+    first = opened(file, dtype=dtype)
+    model = load_weights(first)
     assert len(list(cache.rglob("model.safetensors"))) == 1
-    monkeypatch.setattr(weights, "pretrained", lambda _: nullcontext(("the file is not read", {})))
-    again = load_weights(found)
-    assert again.generation_config.to_dict() == first.generation_config.to_dict()
-    for name, tensor in first.state_dict().items():
-        assert tensor.dtype == again.state_dict()[name].dtype
-        assert torch.equal(tensor, again.state_dict()[name])
-
-
-@pytest.mark.usefixtures("cache")
-def test_config_and_tokenizer_are_read_once(file, monkeypatch):
-    """The second time they come from the cache, and have the same settings, tokens and texts."""
-    first = opened(file)
-    for name in ("pretrained", "_unread_tensors"):
-        monkeypatch.setattr(gguf, name, None)
-    again = opened(file)
+    monkeypatch.setattr(gguf, "_unread_tensors", None)
+    for module in (gguf, weights):
+        unread = lambda _: nullcontext(("the file is not read", {}))  # noqa: E731
+        monkeypatch.setattr(module, "pretrained", unread)
+    again = opened(file, dtype=dtype)
     assert again.config.to_dict() == first.config.to_dict()
+    assert again.tokenizer.special_tokens_map == first.tokenizer.special_tokens_map
     for text in (TEXT, " a\n\n  b", "<s>x"):
         one, other = (opened.tokenizer(text) for opened in (first, again))
         assert one == other
         decoded = (opened.tokenizer.decode(one["input_ids"]) for opened in (first, again))
         assert len(set(decoded)) == 1
-    assert again.tokenizer.special_tokens_map == first.tokenizer.special_tokens_map
+    kept = load_weights(again)
+    assert kept.generation_config.to_dict() == model.generation_config.to_dict()
+    for name, tensor in model.state_dict().items():
+        assert tensor.dtype == kept.state_dict()[name].dtype
+        assert torch.equal(tensor, kept.state_dict()[name])
 
 
-def test_a_file_that_changed_after_it_was_opened_is_not_kept(file, cache):
+def test_a_file_is_known_by_its_bytes(file, cache):
+    """One that changes after it was opened is another one, and nothing of it is kept."""
     copy = cache.parent / "copy.gguf"
     copy.parent.mkdir(parents=True)
     copy.write_bytes(file.read_bytes())
     found = opened(copy)
+    assert found.fingerprint == opened(file).fingerprint
     with copy.open("r+b") as changed:
         changed.seek(-1, os.SEEK_END)
         changed.write(b"\1")
     load_weights(found)
     assert not list(cache.rglob("*.safetensors"))
-
-
-@pytest.mark.slow
-def test_the_fingerprint_is_that_of_the_bytes(file, tmp_path):
-    copy = tmp_path / "other.gguf"
-    copy.write_bytes(file.read_bytes())
-    (tmp_path / "tokenizer.json").write_text("{}")
-    assert opened(copy).fingerprint == opened(file).fingerprint
-    with copy.open("r+b") as changed:
-        changed.seek(-1, os.SEEK_END)
-        changed.write(b"\1")
-    assert opened(copy).fingerprint != opened(file).fingerprint
+    assert opened(copy).fingerprint != found.fingerprint
 
 
 @pytest.mark.slow
