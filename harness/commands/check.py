@@ -16,8 +16,6 @@ from ropewalk.harness.sweep.spec import (
     METHODS,
     OUT,
     SCALING,
-    Lengths,
-    Methods,
     Model,
     Opening,
     Reading,
@@ -46,20 +44,14 @@ class Findings(list["Finding"]):
         return "\n".join(lines)
 
 
-class Checked(Opening):
-    """The settings of a check."""
-
-    length: Annotated[Lengths, Parameter(group=MEASURED)] = ("0.5x", "1x", "2x", "16x")
-    """Lengths to check a method at."""
-
-
 @takes_settings
 def check(
     method: str,
     /,
     *,
     model: Model = "reference",
-    spec: Annotated[Checked, Parameter(name="*")] = Checked(),
+    length: Annotated[tuple[str, ...], Parameter(group=MEASURED)] = ("0.5x", "1x", "2x", "16x"),
+    spec: Annotated[Opening, Parameter(name="*")] = Opening(),
 ) -> Findings:
     """Test the code of a method against its contract.
 
@@ -67,8 +59,9 @@ def check(
         method: Your own .py file, or the NAME of a method, with its options.
         model: Check it at the geometry in this model's config. reference is the embedded demo
             model.
+        length: Lengths to check it at.
     """
-    sweep = parse(None, {**settings_of(spec), "length": spec.length, "model": model})
+    sweep = parse(None, {**settings_of(spec), "length": length, "model": model})
     from ropewalk.harness.commands.contracts import check_method
     from ropewalk.harness.models.config import open_config
     from ropewalk.harness.patching.config import rope_of
@@ -131,30 +124,25 @@ def doctor(
     return Findings(examine(sweep, running, quick=quick))
 
 
-class Inspected(Opening):
-    """The settings of an inspection."""
-
-    scaling: Annotated[Methods, Parameter(group=METHODS)] = SCALING
-    """Scaling methods, as for `ropewalk run`."""
-    length: Annotated[Lengths, Parameter(group=MEASURED)] = LENGTHS
-    """Lengths in tokens: 512, 4k (4096), or 2x or 1.5x (of the trained window)."""
-
-
 @takes_settings
 def inspect(
     model: Model = "reference",
     *,
+    scaling: Annotated[tuple[str, ...], Parameter(group=METHODS)] = SCALING,
+    length: Annotated[tuple[str, ...], Parameter(group=MEASURED)] = LENGTHS,
     out: Annotated[Path | None, OUT] = None,
-    spec: Annotated[Inspected, Parameter(name="*")] = Inspected(),
+    spec: Annotated[Opening, Parameter(name="*")] = Opening(),
 ) -> Inspection:
     """Show what each scaling does to a model's channels, from the model's config alone.
 
     Args:
-        model: A folder or a hub name. reference is the embedded demo
-            model.
+        model: A folder or a hub name. reference is the embedded demo model.
+        scaling: Scaling methods, as for `ropewalk run`.
+        length: Lengths in tokens: 512, 4k (4096), or 2x or 1.5x (of the trained window).
         out: Where tables and figures go, as CSV and PNG. [default: print the table only]
     """
-    sweep = parse(None, {**settings_of(spec), "model": model})
+    settings = {**settings_of(spec), "model": model, "scaling": scaling, "length": length}
+    sweep = parse(None, settings)
     from ropewalk.harness.reports._inspection import inspect as compute
 
     return compute(sweep, Path(out) if out else None)

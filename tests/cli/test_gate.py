@@ -94,7 +94,6 @@ def test_a_regret_is_not_known_while_another_method_may_be_the_best(frame, statu
     [
         ("score(yarn, 512) < 3", "is no query of pandas"),
         ("@print('x')", "@ would run code"),
-        ("perplexity < 3", "Columns: model, task, scaling, length"),
         (
             "scaling == 'yran' and score > 1",
             "no scaling of this sweep is 'yran'; did you mean 'yarn'",

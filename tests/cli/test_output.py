@@ -70,7 +70,6 @@ def test_the_numbers_are_those_of_the_files(run, ropewalk, tmp_path):
     ("words", "command", "told"),
     [
         (("list", "yran"), "list", "did you mean 'yarn'?"),
-        (("run", "--lenght", "2x"), "run", "Did you mean --length?"),
         (("run", "--scaling", "yran", "--task", "niha"), "run", "2 problems with this sweep:"),
         (("report", "nowhere"), "report", "nowhere"),
     ],

@@ -102,14 +102,6 @@ def test_every_command_of_a_page_is_understood(page):
         app.parse_args(command[1:], exit_on_error=False, print_error=False)
 
 
-def test_the_other_commands_are_scripts_that_are_there():
-    lines = "\n".join(blocks("bash")).replace("\\\n", " ").splitlines()
-    first = [line.split()[0] for line in lines if line.strip()]
-    others = [word for word in first if word != "ropewalk"]
-    assert others == ["scripts/run", "scripts/test"]
-    assert all((ROOT / script).stat().st_mode & 0o111 for script in others)
-
-
 @pytest.mark.parametrize("room", LISTS)
 def test_the_catalogue_is_that_of_the_list_command(room):
     text = (ROOT / room / "README.md").read_text(encoding="utf-8")

@@ -161,13 +161,11 @@ class TestRefused:
             (("run", "--seed", "0.5"), "seed: it must be a valid integer"),
             (("tune", "--trials", "1.7"), "Invalid value for --trials: 1.7 is not a whole number."),
             (("recommend", "--length", "4x"), "parameter --model requires an argument"),
-            (("recommend", "x", "--adapter", ""), "adapter: String should have at least 1"),
             (("inspect", "--out", ""), "name a folder; for the working folder, write its path"),
             (("rnu",), 'Unknown command "rnu". Did you mean "run"?'),
             (("run", "--scaling", "pi", "pi"), "--scaling names 'pi' twice"),
             (("report",), 'Command "report" parameter RUNS requires an argument.'),
             (("list", "paskey"), "did you mean 'passkey'?"),
-            (("recommend", "reference", "books"), "Unused Tokens: ['books']"),
         ],
     )
     def test_words_that_are_no_command_are_refused(self, words, told, ropewalk):

@@ -1,31 +1,15 @@
 """Commands that need no model start without the libraries that models need."""
 
-import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from ropewalk.harness.cli import main
 from tests import ROOT
-from tests.child import in_child
 
 COMMAND = str(Path(sys.executable).with_name("ropewalk"))
-NOTED = """
-from pathlib import Path
-from ropewalk.tasks import passkey
-from ropewalk.tasks.passkey import *
-
-def ask(source, lengths, *, seed: int):
-    for question in passkey.ask(source, lengths, seed=seed, trials=1000, depths=5):
-        Path("planning").touch()
-        yield question
-"""
 
 
 def test_every_file_names_the_same_version():
@@ -56,30 +40,6 @@ def test_the_current_directory_is_no_source_of_code(many, tmp_path):
     assert "pandas" in loaded
     assert loaded.isdisjoint({"torch", "transformers", "datasets"})
     assert (tmp_path / "out" / "retrieval.csv").exists()
-
-
-def interrupted(folder: str, words: list[str]) -> None:
-    """Call the command line, and send Ctrl-C once it plans."""
-    os.chdir(folder)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def send() -> None:
-        while not Path("planning").exists():
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=send, daemon=True).start()
-    main(words)
-
-
-def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path):
-    (tmp_path / "mine.py").write_text(NOTED)
-    words = ["run", "--task", "mine.py", "--length", *map(str, range(99, 3000, 60)), "--dry-run"]
-    began = time.monotonic()
-    done = in_child(interrupted, str(tmp_path), words)
-    assert (done.status, done.out, done.err.splitlines()[-1]) == (130, "", "Interrupted.")
-    assert "Traceback" not in done.err
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.slow

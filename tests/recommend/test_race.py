@@ -194,14 +194,6 @@ def test_rows_are_in_the_order_of_means_and_say_on_how_many_documents_they_rest(
     assert table["score"].notna().all()
 
 
-def test_a_method_that_turns_out_too_costly_keeps_its_perplexity_in_the_table():
-    means = {"none": 1.0, "pi": -0.01, "yarn": 0.0, "ntk": 0.5}
-    standing, table, _ = answered(means, spread=0.02, costs={"pi": 0.0101, "yarn": 0.001})
-    row = table.loc["pi"]
-    assert (row["verdict"], row["n"]) == ("too costly", standing.documents)
-    assert row["difference"] < 0
-
-
 SPLIT = {"none": 3.0, "yarn": 0.0, "ntk": 0.3, "pi": 0.02}  # nats
 PASSED = {"none": 0, "yarn": 10, "ntk": 60, "pi": 55}  # of 60 trials
 

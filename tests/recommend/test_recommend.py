@@ -202,9 +202,7 @@ def test_a_method_without_a_number_is_left_out(ropewalk, tiny, docs, tmp_path):
     ("words", "text"),
     [
         (["--length", "1x"], "beyond the trained window"),
-        (["--length", "2x", "4x"], "one length"),
         (["--task", "perplexity:tail=8"], "sets the options of perplexity itself"),
-        (["--budget", "soon"], "write 2h"),
         (["--tolerance", "nan"], "--tolerance nan is invalid"),
         (["--margin", "0"], "--margin 0 is invalid: it is a percentage, above 0"),
     ],

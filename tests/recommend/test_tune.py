@@ -134,7 +134,6 @@ def test_the_halves_share_no_document(tiny, docs, tmp_path):
     ("more", "message"),
     [
         ({"scaling": "yarn ntk"}, "one --scaling"),
-        ({"length": "1x 2x"}, "one --length"),
         ({"trials": "0"}, "tune tries 1 to 10,000 points"),
         ({"against": "yarm,foo"}, "2 problems"),
         ({"scaling": "yran"}, "'yran'"),
