@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig
 from transformers.utils import logging
 
 from ropewalk.harness.encodings._config import EncodingConfig, check_code
@@ -64,12 +64,6 @@ def open_config(
             config.run_code = trust_remote_code
             check_code(config)
         return where, commit, _own_attention(config)
-
-
-def read_raw(where: str, commit: str | None) -> dict[str, Any]:
-    """Return the content of config.json, before a config is built from it."""
-    raw: dict[str, Any] = PreTrainedConfig.get_config_dict(where, revision=commit)[0]
-    return raw
 
 
 def label(name: str, quantized: str | None) -> str:

@@ -50,20 +50,16 @@ def reading(part: str, where: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            if advice := _advice(error, where):
-                raise UserError(f"{what}: {advice}.") from error
-            raise
-
-
-def _advice(error: Exception, where: str) -> str | None:
-    """Return which flag of ours remedies an error."""
-    if "trust_remote_code=True" in str(error):
-        return "it needs the repository's own code; where you trust it, add --trust-remote-code"
-    if "named model.safetensors" in str(error):
-        return f"it has no weights in safetensors; {ONLY_SAFE}"
-    if constants.HF_HUB_OFFLINE and isinstance(error, OSError) and not is_path(Path(where)):
-        return "the hub's cache does not have all of it; run once without --offline"
-    return None
+            offline = constants.HF_HUB_OFFLINE and not is_path(Path(where))
+            if "trust_remote_code=True" in str(error):
+                advice = "it needs the repository's own code; add --trust-remote-code if you trust it"
+            elif "named model.safetensors" in str(error):
+                advice = f"it has no weights in safetensors; {ONLY_SAFE}"
+            elif offline and isinstance(error, OSError):
+                advice = "the hub's cache does not have all of it; run once without --offline"
+            else:
+                raise
+            raise UserError(f"{what}: {advice}.") from error
 
 
 def go_offline() -> None:

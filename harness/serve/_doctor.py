@@ -11,13 +11,12 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedConfig
 
 from ropewalk.harness.data.documents import open_documents
 from ropewalk.harness.data.tokenize import tokenize
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import Checkpoint
-from ropewalk.harness.models.config import read_raw
 from ropewalk.harness.models.files import reading
 from ropewalk.harness.models.gguf import is_gguf
 from ropewalk.harness.models.weights import load_weights
@@ -119,7 +118,8 @@ def config_findings(checkpoint: Checkpoint) -> list[Finding]:
         if is_gguf(checkpoint.name):
             raw = checkpoint.config.to_dict()
         else:
-            raw = read_raw(checkpoint.name, checkpoint.revision)
+            name, commit = checkpoint.name, checkpoint.revision
+            raw = PreTrainedConfig.get_config_dict(name, revision=commit)[0]
         raw = raw.get("text_config", raw) if text is not checkpoint.config else raw
         faults = [Finding("config", "failed", fault) for fault in _faults(raw, text)]
     if faults:
