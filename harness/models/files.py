@@ -52,7 +52,7 @@ def reading(part: str, where: str) -> Iterator[None]:
         except Exception as error:
             offline = constants.HF_HUB_OFFLINE and not is_path(Path(where))
             if "trust_remote_code=True" in str(error):
-                advice = "it needs the repository's own code; add --trust-remote-code if you trust it"
+                advice = "it needs the repository's own code (--trust-remote-code if you trust it)"
             elif "named model.safetensors" in str(error):
                 advice = f"it has no weights in safetensors; {ONLY_SAFE}"
             elif offline and isinstance(error, OSError):
