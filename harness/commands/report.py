@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ropewalk.harness.reports._write import Written
 
 log = logging.getLogger("ropewalk")
-INDEX = "index.html"
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def report(
     notes = [f"Not comparable: {'; '.join(why)}."] if why else []
     note = " ".join([*notes])
     whole = chosen is None or ALL in chosen
-    file = Path(page) if page else folder / INDEX if folder and whole else None
+    file = Path(page) if page else folder / "index.html" if folder and whole else None
     card_file = folder / "card.md" if card and folder else None
     with shared():
         written = write_reports(frame, folder, chosen, note, paper, formats)

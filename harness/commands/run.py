@@ -42,8 +42,8 @@ BY_NAME = (  # settings of a model that is opened by its name
     "device_map", "trust_remote_code", "allow_pickle",
 )  # fmt: skip
 DEMO = (
-    "This uses the embedded demo model (5 million parameters, trained window 256 tokens); its "
-    "rankings do not transfer to large models. Name your own: --model FOLDER or OWNER/NAME."
+    "This uses the embedded demo model, whose rankings do not transfer to large models. Name your "
+    "own: --model FOLDER or OWNER/NAME."
 )
 MOST = 20  # lines about failures; a sweep can have thousands
 

@@ -21,7 +21,6 @@ from ropewalk.harness.patching.resolve import depends_on_length
 from ropewalk.harness.recommend.candidates import OWN, measures
 from ropewalk.harness.recommend.decision import difference
 from ropewalk.harness.runs.store import measured, read_samples
-from ropewalk.harness.stats.measure import Measure
 from ropewalk.harness.stats.paired import Array, Difference
 from ropewalk.harness.sweep.measure import Stored, measure
 from ropewalk.harness.sweep.memory import costs
@@ -92,9 +91,6 @@ class Losses(Measurements):
         seconds: how long a forward took so far, without the first, slow sample.
     """
 
-    tasks: dict[str, Measure]
-    order: dict[str, list[str]]
-
     def __init__(self, plan: Plan, folder: Path, backend: Backend) -> None:
         super().__init__(plan, folder, backend)
         self.budget, self.began = Budget(), time.monotonic()
@@ -109,7 +105,7 @@ class Losses(Measurements):
             for cell in plan.cells
             if (cell.task, cell.length) in kinds
         }
-        self.order = {}
+        self.order: dict[str, list[str]] = {}
         for task in self.tasks:
             near = {request.doc_id for request in cells[task, NEAR, OWN].questions}
             far = dict.fromkeys(request.doc_id for request in cells[task, FAR, OWN].questions)

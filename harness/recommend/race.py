@@ -122,7 +122,7 @@ class Race:
         costly after it eliminated others.
         """
         self._check_window()
-        if self.data.budget.timed:  # a few short forwards show how fast the model is
+        if self.data.budget.timed:  # a few short forwards after a first, slow one show its speed
             for count in (1, min(3, self.rounds[0])):
                 self._measure([(NEAR, OWN, count)])
         while self._enter():

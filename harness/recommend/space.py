@@ -72,11 +72,6 @@ class Space:
     method: Callable[[Sequence[float], int], str]
 
 
-def is_free(given: str) -> bool:
-    """Return whether free factors are searched, not a method's options."""
-    return given.partition(":")[0] in ("spline", "channels")
-
-
 def closed_form(given: str) -> str:
     """Return the method that is searched with the searched options at their defaults."""
     name, _, listed = given.partition(":")

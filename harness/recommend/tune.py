@@ -20,7 +20,7 @@ from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
 from ropewalk.harness.recommend.decision import MARKS, decision, difference, score
 from ropewalk.harness.recommend.losses import Measurements
-from ropewalk.harness.recommend.space import Space, closed_form, is_free, of_factors, of_options
+from ropewalk.harness.recommend.space import Space, closed_form, of_factors, of_options
 from ropewalk.harness.reports._text import as_text, counted, csv, folded, signed
 from ropewalk.harness.reports._text import text as text_of
 from ropewalk.harness.serve._export import how_to_serve
@@ -107,7 +107,8 @@ class Search(Measurements):
         Raises UserError as ``make_plan`` does, and for what cannot be searched.
         """
         given = str(spec.scaling[0])
-        methods = [*against, *([] if is_free(given) else [closed_form(given)])]
+        free = given.partition(":")[0] in ("spline", "channels")  # factors, not options
+        methods = [*against, *([] if free else [closed_form(given)])]
         changes = {"scaling": tuple(dict.fromkeys(methods))}
         plan = make_plan(spec.model_copy(update=changes), opening=backend.open)
         folder = spec.out or Path("results") / f"tune-{plan.checkpoint.label}"
@@ -117,7 +118,7 @@ class Search(Measurements):
         self.rope, (self.length,) = plan.checkpoint.rope, plan.lengths
         self.space = (
             of_factors(given, self.rope, self.length, folder / "factors")
-            if is_free(given)
+            if free
             else of_options(given, self.rope, self.length)
         )
         self.closed = [method.label for method in plan.methods]
