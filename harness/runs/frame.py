@@ -92,7 +92,8 @@ def make_frame(
                     "settings or on other documents; report them separately."
                 )
             for question, sample in cell.samples.items():
-                if sample and not _is_ok(first.samples[question]):
+                before = first.samples[question]
+                if sample and not (before and before["status"] == "ok"):
                     first.samples[question] = sample
     _check_same_units(cells)
     rows = [row for place, cell in cells.items() for row in _rows(place, cell)]
@@ -100,10 +101,6 @@ def make_frame(
     frame = pd.DataFrame(rows, columns=list(columns))
     # A column of None alone, such as intervals of one document, would have dtype object.
     return frame.astype(dict.fromkeys(NUMBERS, float))
-
-
-def _is_ok(sample: SampleRecord | None) -> bool:
-    return sample is not None and sample["status"] == "ok"
 
 
 def _rows(place: Key, cell: Cell) -> Iterable[dict[str, Any]]:
@@ -120,7 +117,7 @@ def _rows(place: Key, cell: Cell) -> Iterable[dict[str, Any]]:
         record: Mapping[str, Any] = sample or missing
         row = {**head, "question": question, **{name: record.get(name) for name in SAMPLE}}
         facts = {name: fact for name, fact in record.get("facts", {}).items() if name not in row}
-        yield {**row, **(unscored if _is_ok(sample) else {}), **facts}
+        yield {**row, **(unscored if row["status"] == "ok" else {}), **facts}
 
 
 def score_of(

@@ -114,7 +114,7 @@ class Launched:
                 yield from replies(engine, plan, batch.items, concurrency)
             except GoneError as error:
                 raise UserError(
-                    f"{engine.name} ended while it computed {export.scaling}. {self._log_end()}\n"
+                    f"{engine.name} failed while it computed {export.scaling}. {self._log_end()}\n"
                     "What was measured is kept; the same command continues."
                 ) from error
 

@@ -185,6 +185,8 @@ class Generating(Engine):
     Few targets are generated, which reads the prefix cache.
     """
 
+    penalty = "repetition_penalty"  # the name of this setting
+
     async def generate(self, tokens: Sequence[int], new: int, **more: Any) -> list[Token]:
         """Return at most ``new`` greedy tokens; an end token may end them."""
         raise NotImplementedError
@@ -192,6 +194,11 @@ class Generating(Engine):
     async def forced(self, tokens: Sequence[int], token: int) -> float | None:
         """Return the log-probability of a token behind others."""
         raise NotImplementedError
+
+    async def text(self, request: Generate, penalty: float) -> tuple[str, Sequence[Token]]:
+        """Return a greedy text and its tokens."""
+        more = {"stop": list(request.stop), self.penalty: penalty, "ignore_eos": False}
+        return "", await self.generate(request.prompt, request.max_new_tokens, **more)
 
     async def prompt_losses(self, _: Loglikelihood) -> LoglikelihoodResponse:
         """Return the losses of a prompt; raise UserError where there are none."""
@@ -267,11 +274,6 @@ class VLLM(Generating):
         ((following, _),) = _listed(choice["logprobs"])
         return LoglikelihoodResponse(tuple(nll), (*map(int, argmax), following))
 
-    async def text(self, request: Generate, penalty: float) -> tuple[str, Sequence[Token]]:
-        """Return a greedy text and its tokens."""
-        more = {"stop": list(request.stop), "repetition_penalty": penalty, "ignore_eos": False}
-        return "", await self.generate(request.prompt, request.max_new_tokens, **more)
-
 
 class SGLang(Engine):
     """SGLang, whose own API gives log-probabilities from a position on."""
@@ -318,7 +320,7 @@ class SGLang(Engine):
 class LlamaCpp(Generating):
     """llama.cpp's server, which gives no losses of a prompt."""
 
-    name, key = "llama.cpp", "llamacpp"
+    name, key, penalty = "llama.cpp", "llamacpp", "repeat_penalty"
 
     def describe(self) -> None:
         """Read the build, the slots and the tokens that each has room for."""
@@ -343,11 +345,6 @@ class LlamaCpp(Generating):
     async def forced(self, tokens: Sequence[int], token: int) -> float | None:
         """Return the log-probability of a token that a bias makes the next one."""
         return (await self.generate(tokens, 1, logit_bias=[[token, FORCED]]))[0][1]
-
-    async def text(self, request: Generate, penalty: float) -> tuple[str, Sequence[Token]]:
-        """Return a greedy text and its tokens."""
-        more = {"stop": list(request.stop), "repeat_penalty": penalty}
-        return "", await self.generate(request.prompt, request.max_new_tokens, **more)
 
     async def known_losses(self, tokens: Sequence[int]) -> dict[int, float]:
         """Return the losses at some places, each of the next token of a prompt."""

@@ -44,10 +44,3 @@ def test_losses_of_more_than_six_decimals_are_kept_too(tmp_path):
     rw.to_parquet(folder, tmp_path / "one.parquet")
     (sample,) = read_samples(tmp_path / "one.parquet" / "run").values()
     assert sample["facts"] == first["facts"]
-
-
-def test_reports_are_made_of_a_part_of_a_file(file, tmp_path):
-    made = rw.report(file / "two", out=tmp_path / "reports", report=["cells"])
-    assert set(made.frame["run"]) == {"two"}
-    with pytest.raises(rw.UserError, match="--out"):
-        rw.report(file)

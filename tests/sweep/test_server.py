@@ -17,11 +17,6 @@ from ropewalk.harness.plugins import ROOT
 from ropewalk.harness.sweep import server
 from tests.served import Engine, serving
 
-SETTINGS = (
-    "--scaling", "yarn:factor=5", "--length", "4.5x", "5x", "--limit", "2", "--task",
-    "perplexity:tail=32", "passkey:depths=2", "{words}",
-)  # fmt: skip
-
 
 @pytest.fixture
 def few_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,8 +34,8 @@ def samples(folder: Path) -> dict[tuple[str, int, str], dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a task that requests texts, with a stop string, of few tokens."""
+def settings(tiny, docs, tmp_path_factory):
+    """Return the words of a sweep, with a task of the user's that requests texts of few tokens."""
     file = tmp_path_factory.mktemp("tasks") / "words.py"
     file.write_text('''"""Count the words of a greedy text."""
 from ropewalk.tasks.types import Generate, Sample, Score
@@ -55,31 +50,29 @@ def grade(request, response, context):
 def score(samples):
     return Score(1.0, None, None, len(samples))
 ''')
-    return str(file)
+    return (
+        "run", "--model", tiny, "--docs", docs, "--scaling", "yarn:factor=5", "--length", "4.5x",
+        "5x", "--limit", "2", "--task", "perplexity:tail=32", "passkey:depths=2", file,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def local(tiny, docs, task, tmp_path_factory):
+def local(settings, tmp_path_factory):
     """Return the folder of the same sweep on the weights."""
     from tests.command_line import status
 
     out = tmp_path_factory.mktemp("local") / "run"
-    assert status("run", "--model", tiny, "--docs", docs, *settings(task), "--out", out) == 0
+    assert status(*settings, "--out", out) == 0
     return out
-
-
-def settings(task: str) -> list[str]:
-    return [task if word == "{words}" else word for word in SETTINGS]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("style", ["vllm", "sglang", "llamacpp", "server"])
 def test_a_served_model_has_the_numbers_of_its_weights(
-    style, tiny, docs, task, local, ropewalk, tmp_path
+    style, tiny, settings, local, ropewalk, tmp_path
 ):
     with serving(Engine(tiny, style)) as url:
-        done = ropewalk("run", "--model", tiny, "--docs", docs, *settings(task), "--server", url,
-                        "--out", tmp_path / "run")  # fmt: skip
+        done = ropewalk(*settings, "--server", url, "--out", tmp_path / "run")
     assert done.status == int(style == "llamacpp"), done.err
     ours, theirs = samples(local), samples(tmp_path / "run")
     assert ours.keys() == theirs.keys()
@@ -109,14 +102,13 @@ def test_a_served_model_has_the_numbers_of_its_weights(
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_waits")
 def test_a_busy_server_and_one_that_dies_lose_nothing(
-    tiny, docs, task, local, ropewalk, rejected, tmp_path
+    tiny, settings, local, ropewalk, rejected, tmp_path
 ):
     """Of the first run some requests get 429, 503 or no reply, until all do; the next goes on.
 
     A server that says another thing of itself is another one, and its samples are not joined.
     """
-    words = ("run", "--model", tiny, "--docs", docs, *settings(task), "--concurrency", 2)
-    words = (*words, "--out", tmp_path / "run", "--server")
+    words = (*settings, "--concurrency", 2, "--out", tmp_path / "run", "--server")
     engine, dead, fault = Engine(tiny, "vllm"), threading.Event(), 0
 
     def change(number: int, *_: Any) -> tuple[int, Any] | None:
@@ -198,7 +190,6 @@ def test_a_mistake_is_one_sentence(tiny, rejected):
         assert "unexpected reply" in rejected("run", "--model", tiny, "--server", url)
     gone = ("--model", tiny, "--server", "http://127.0.0.1:9")
     for words, said in (
-        (("--model", "http://127.0.0.1:8000/v1"), "--model CHECKPOINT --server http://127.0.0.1:8"),
         (gone, "does not answer"),
         ((*gone, "--workers", "2"), "--workers is a setting of weights"),
         ((*gone, "--scaling", "pi", "yarn"), "one model with one scaling"),

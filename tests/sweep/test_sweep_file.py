@@ -60,29 +60,13 @@ def test_a_grid_is_every_combination():
 
 @pytest.mark.usefixtures("scored")
 @pytest.mark.slow
-def test_several_models_are_measured_and_reported_together(tiny, docs, tmp_path, ropewalk):
-    other = save_tiny(tmp_path / "other", seed=7)
-    words = ["--docs", docs, "--task", "perplexity:tail=16", "--scaling", "none", "--length", "1x"]
-    words = ["--model", tiny, other, *words]
-    assert "several models are measured: name the folder" in ropewalk("run", *words).err
-    assert ropewalk("run", *words, "--out", tmp_path / "runs").status == 0
-    for name in ("llama", "other"):
-        record = json.loads((tmp_path / "runs" / name / "run.json").read_text())
-        assert record["model"]["name"] == name
-        assert record["asked"]["model"] == name
-    table = pd.read_csv(tmp_path / "runs" / "reports" / "cells.csv")
-    assert list(table["scaling"]) == ["llama", "other"]
-    assert table["score"].nunique() == 2
-    done = ropewalk("run", *words, "--out", tmp_path / "runs", "--dry-run")
-    assert (done.status, done.out.count("Complete: nothing to measure")) == (0, 2)
-
-
-@pytest.mark.slow
-def test_a_model_that_cannot_be_loaded_costs_the_others_nothing(
+def test_several_models_are_measured_and_reported_together(
     tiny, docs, tmp_path, ropewalk, monkeypatch
 ):
-    """One whose config or files are wrong is an error before any is measured."""
-    unlike, hollow = tmp_path / "unlike", save_tiny(tmp_path / "hollow")
+    """One that cannot be loaded costs the others nothing; a wrong config is an error before all."""
+    other, hollow, unlike = (tmp_path / name for name in ("other", "hollow", "unlike"))
+    save_tiny(other, seed=7)
+    save_tiny(hollow)
     save_tiny(unlike, max_position_embeddings=-1)
 
     def load(checkpoint: Checkpoint) -> Any:
@@ -91,13 +75,21 @@ def test_a_model_that_cannot_be_loaded_costs_the_others_nothing(
         return load_weights(checkpoint)
 
     monkeypatch.setattr(this_process, "load_weights", load)
-    words = ["--docs", docs, "--length", "1x", "--scaling", "none", "--task", "perplexity:tail=16"]
-    out = tmp_path / "runs"
-    done = ropewalk("run", "--model", hollow, tiny, *words, "--out", out)
+    words = ["--docs", docs, "--task", "perplexity:tail=16", "--scaling", "none", "--length", "1x"]
+    assert "name the folder of their runs" in ropewalk("run", "--model", tiny, other, *words).err
+    words += ["--out", tmp_path / "runs"]
+    assert ropewalk("run", "--model", unlike, tiny, *words).status == 2
+    assert not (tmp_path / "runs").exists()
+    done = ropewalk("run", "--model", hollow, tiny, other, *words)
     assert (done.status, "hollow is left out: its weights" in done.err) == (1, True)
-    assert (out / tiny.name / "samples.jsonl").stat().st_size
-    assert ropewalk("run", "--model", unlike, tiny, *words, "--out", tmp_path / "none").status == 2
-    assert not (tmp_path / "none").exists()
+    for name in ("llama", "other"):
+        record = json.loads((tmp_path / "runs" / name / "run.json").read_text())
+        assert record["model"]["name"] == record["asked"]["model"] == name
+    table = pd.read_csv(tmp_path / "runs" / "reports" / "cells.csv")
+    assert list(table["scaling"]) == ["llama", "other"]
+    assert table["score"].nunique() == 2
+    done = ropewalk("run", "--model", tiny, other, *words, "--dry-run")
+    assert (done.status, done.out.count("Complete: nothing to measure")) == (0, 2)
 
 
 @pytest.mark.slow
