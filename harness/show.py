@@ -16,10 +16,9 @@ from rich.text import Text
 from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.sweep.progress import console as err
 
-PIPED = 120  # columns where no terminal tells
 log = logging.getLogger("ropewalk")
 if not err.is_terminal:
-    err.width = PIPED
+    err.width = 120  # columns, where no terminal tells
 
 
 @dataclass

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from ropewalk.harness.cli import COMMANDS
 from ropewalk.harness.runs.store import RUN, SAMPLES
 from tests import ROOT
-from tests.command_line import CELLS, MINE, QUESTIONS, lines_of, samples, status, sweep
+from tests.command_line import CELLS, QUESTIONS, lines_of, samples, status, sweep
 from tests.tiny import save_tiny, tiny_tokenizer
 
 
@@ -116,24 +116,6 @@ class TestRun:
         assert (done.status, done.out) == (2, "")
         assert told in " ".join(done.err.split())
         assert ropewalk(*words).err == done.err
-
-    @pytest.mark.slow
-    def test_a_users_method_runs_beside_the_built_in_ones(
-        self, whole, tiny, docs, tmp_path, ropewalk, monkeypatch
-    ):
-        """A file of ten lines is a method; where its frequencies are known, so are its samples."""
-        monkeypatch.chdir(tmp_path)
-        Path("mine.py").write_text(MINE)
-        folder = shutil.copytree(whole, tmp_path / "run")
-        words = sweep(tiny, docs, folder, scaling=["none", "./mine.py:factor=3", "./mine.py"])
-        assert ropewalk(*words).status == 0
-        run = json.loads((folder / RUN).read_text())
-        assert list(run["methods"]) == ["none", "mine:factor=3", "mine"]
-        assert run["methods"]["mine:factor=3"]["options"] == {"factor": 3.0}
-        assert run["methods"]["mine"]["file"] is not None
-        keys = {cell["scaling"]: cell["key"] for cell in run["cells"]}
-        assert keys["mine"] == keys["none"] != keys["mine:factor=3"]
-        assert len(samples(folder)) == QUESTIONS * 3 // 2
 
 
 @pytest.mark.usefixtures("weightless")
