@@ -65,7 +65,7 @@ def test_options_are_typed_and_defaults_filled_in():
     [
         ("method", "yran", "no method is called 'yran'; did you mean 'yarn'? known: "),
         ("task", "passkey:seed=3", "passkey has no option 'seed'; known: chat, depths, filler"),
-        ("report", "differences:baseline=yarn:factor=4,beta=2", "write + for a comma."),
+        ("method", "log_n:on=yarn:factor=4,beta=2", "write + for a comma."),
         ("method", "pi:factor=two", "pi: factor=two should be a valid number"),
         ("method", "yarn:ramp=log", "yarn: ramp=log should be 'code' or 'paper'."),
         ("method", "pi:factor=", "pi: 'factor=' is not option=value."),

@@ -23,6 +23,8 @@ TOKENIZER_FILES = ("*token*", "vocab*", "merges*", "*.model", "*.tiktoken", "*.j
 
 def check_exists(name: str) -> None:
     """Raise UserError for the path of a model that is not there; a hub name is not asked for."""
+    if "://" in name:
+        raise UserError(f"{name} is a server: name it by --model CHECKPOINT --server {name}.")
     path = expanded(name)
     on_hub = name[0] not in "./~" and (name.count("/") < 2 or name.lower().endswith(".gguf"))
     if not on_hub and not is_path(path):
