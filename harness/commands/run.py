@@ -119,10 +119,9 @@ class Run:
     def __str__(self) -> str:
         from ropewalk.harness.commands.report import answer
 
-        lines = [answer(self.reports.frame if self.reports else self.frame())]
-        if self.reports:
-            lines += self.reports.ends()
-        return "\n".join([*lines, *_without_numbers(self.missing)])
+        scores = answer(self.reports.frame if self.reports else self.frame())
+        ends = self.reports.ends() if self.reports else ()
+        return "\n".join([scores, *ends, *_without_numbers(self.missing)])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
