@@ -24,7 +24,7 @@ from ropewalk.harness.runs.store import read_run
 from ropewalk.harness.stats.cells import cell_scores, records
 from ropewalk.harness.stats.decision import SAME, against, family
 from ropewalk.harness.stats.measure import measure
-from ropewalk.harness.stats.paired import holm_once
+from ropewalk.harness.stats.paired import holm
 
 PLACE = ["task", "scaling", "length"]
 SURROUNDINGS = ("device", "threads", "python", "commit")
@@ -121,12 +121,14 @@ def between(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
             ]
             firsts = [cell.drop_duplicates("model") for cell in cells]
             signs = [tuple(one["frequencies"].fillna(one["scaling"])) for one in firsts]
-            corrected = holm_once(signs, [against(pair, before)[after]["p"] for pair in pairs])
-            for cell, pair, p in zip(cells, pairs, corrected, strict=True):
+            own = [against(pair, before)[after]["p"] for pair in pairs]
+            once = list(dict.fromkeys(zip(signs, own, strict=True)))  # equal measurements
+            corrected = dict(zip(once, holm([p for _, p in once]), strict=True))
+            for cell, pair, *test in zip(cells, pairs, signs, own, strict=True):
                 row = records(cell_scores(cell[cell["model"] == after]))[0]
                 row |= {"unit": how.units, "asked": pair.requested, "relative": how.relative}
-                row |= {"failed": len(pair.lost[after]), "baseline_score": pair.score(before).score}
-                row |= against(pair, before, {after: p})[after]
+                row |= {"failed": len(pair.lost[after]), "baseline_score": pair.score[before].score}
+                row |= against(pair, before, {after: corrected[*test]})[after]
                 if row["paired"] and pair.shared[before] == pair.shared[after]:
                     row["verdict"] = SAME
                 rows.append(row)

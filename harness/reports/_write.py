@@ -35,11 +35,7 @@ RESULT = ("model", "task", "metric", "method", "length", "score", "low", "high",
 
 @dataclass
 class Written:
-    """The reports that were written, and why others could not be.
-
-    ``cells`` is the table of all numbers, and ``figures`` are those that were drawn for a page,
-    without a say of the user.
-    """
+    """The reports that were written, and why others could not be."""
 
     JSON = ("files", "cells", "tables", "skipped", "failed")
 
@@ -95,7 +91,7 @@ def write_reports(
             files |= {f"{stem}.{suffix}": own[suffix] for suffix in kept}
             if rendered is not None and chosen is not None:
                 written.tables[report.label] = rendered
-            if figure is not None and paper in (None, Paper()):
+            if figure is not None:
                 written.figures[report.label] = figure
         if whole:
             files |= _of_a_run(written, note, formats)

@@ -138,9 +138,7 @@ def _panel(axes: Axes, rows: list[Row], letters: int) -> None:
 
 def _ends(row: Row) -> list[float]:
     """Return the ends of all that is drawn of a row."""
-    return [
-        end for end in (row["value"], row["low"], row["high"], row["regret"]) if end is not None
-    ]
+    return [row[end] for end in ("value", "low", "high", "regret") if row[end] is not None]
 
 
 def _draw(axes: Axes, row: Row, index: int, reach: float, sign: str) -> None:

@@ -100,16 +100,16 @@ def _groups(cells: pd.DataFrame) -> Iterator[tuple[list[dict[str, Any]], list[st
     scored = cells[cells["score"].notna()]
     for _, here in scored.groupby(["model", "length"], sort=False):
         used = records(here[here["use"].fillna(False)])
-        gains = [row["task"] for row in used if row["metric"] in SHARES and _gains(row)]
+        share = here["trained_length"].iloc[0] / here["length"].iloc[0]
+        gains = [
+            row["task"]
+            for row in used
+            if row["metric"] in SHARES and (row["compared_low"] or 0) > share
+        ]
         for _, rows in here.groupby("task", sort=False):
             lower, once = bool(rows["lower"].iloc[0]), rows[rows["same_as"].isna()]
             order = once.sort_values("compared_score", ascending=lower, kind="stable")
             yield records(order.assign(copies=len(rows) - len(once))), gains
-
-
-def _gains(row: Row) -> bool:
-    low = row["compared_low"]
-    return low is not None and bool(low > row["trained_length"] / row["length"])
 
 
 def _row(rows: Sequence[Row], gains: Sequence[str]) -> dict[str, Any]:

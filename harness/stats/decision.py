@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -61,7 +61,7 @@ class Family:
         lost: documents or trials on which a method itself failed, which others may have.
         code: methods that only a modelling file can serve.
         signs: the fingerprints of their frequencies.
-        score: returns the score of a method's shared documents or trials.
+        score: the score of each method on its shared documents or trials.
     """
 
     how: Measure
@@ -72,7 +72,7 @@ class Family:
     lost: dict[str, set[str]]
     code: set[str]
     signs: dict[str, str | None]
-    score: Callable[[str], Score] = field(repr=False)
+    score: dict[str, Score]
 
     @property
     def n(self) -> int:
@@ -125,15 +125,12 @@ def family(samples: pd.DataFrame, how: Measure) -> Family:
     groups = distinct(known)
     by_name = dict(tuple(known[known["scaling"].isin(list(groups))].groupby("scaling")))
     every = {name: units(by_name[name]) for name in groups}
-    cells = records(known.drop_duplicates("scaling")[["scaling", "score", "low", "high"]])
-    scores = {cell["scaling"]: Score(cell["score"], cell["low"], cell["high"]) for cell in cells}
     of = _shared(every, KEPT if how.form != "unknown" else 1.0)
-
-    def score(name: str) -> Score:
-        """Return the score of what is compared; what is left out has its own score."""
+    scores = {}
+    for cell in records(known.drop_duplicates("scaling")[["scaling", "score", "low", "high"]]):
+        name = cell.pop("scaling")
         fewer = name in of and len(of[name]) < len(every[name])
-        return scored(of[name], how) if fewer else scores[name]
-
+        scores[name] = scored(of[name], how) if fewer else Score(**cell)
     own = {one: len(every[name]) for name, same in groups.items() for one in (name, *same)}
     every_unit = max(requested_units(samples), *own.values())
     first = records(samples.drop_duplicates("scaling"))
@@ -141,7 +138,7 @@ def family(samples: pd.DataFrame, how: Measure) -> Family:
     signs = {row["scaling"]: row["frequencies"] for row in first}
     failed = samples[samples["status"].isin(FAILED)]
     lost = {name: set(failed["unit"][failed["scaling"] == name].astype(str)) for name in signs}
-    return Family(how, groups, of, own, every_unit, lost, code, signs, score)
+    return Family(how, groups, of, own, every_unit, lost, code, signs, scores)
 
 
 def requested_units(samples: pd.DataFrame) -> int:
@@ -223,11 +220,11 @@ def _decided(
     costs least inside the window.
     """
     how, selection, sign = of.how, of.selection, 1 if of.how.lower else -1
-    order = sorted(of.shared, key=lambda name: sign * of.score(name).score)
+    order = sorted(of.shared, key=lambda name: sign * of.score[name].score)
     best, several = order[0], len(order) > 1
     regret = dict(zip(of.shared, selection.regret.tolist(), strict=True)) if selection else {}
     possible = dict(zip(of.shared, selection.possible.tolist(), strict=True)) if selection else {}
-    room = how.margin(margin, of.score(best).score)
+    room = how.margin(margin, of.score[best].score)
     good = {name for name in regret if regret[name] <= room}
     # A method that failed on what another could do is never the winner.
     winner = bool(selection and selection.winner) and not any(
@@ -235,7 +232,7 @@ def _decided(
     )
     costs = {name: _cost(of, name, inside) for name in order}
     usable = [name for name in order if not of.code.issuperset([name, *of.groups[name]])] or order
-    level = [n for n in usable if of.score(n).score == of.score(usable[0]).score]
+    level = [n for n in usable if of.score[n].score == of.score[usable[0]].score]
 
     dear = {name: sign * cost.value if cost else math.inf for name, cost in costs.items()}
     alike = [name for name in usable if name in good] or level
@@ -248,7 +245,7 @@ def _decided(
         rows[name] = {
             "compared": of.n, "best": name == best, "winner": name == best and winner,
             "use": name == use, "margin": margin,
-            **{f"compared_{end}": getattr(of.score(name), end) for end in ("score", "low", "high")},
+            **{f"compared_{end}": getattr(of.score[name], end) for end in ("score", "low", "high")},
             "truncation": cut and cut.score, "truncation_low": cut and cut.low,
             "truncation_high": cut and cut.high,
             **difference_columns("change", difference(of.shared[name], window, how)),
@@ -322,7 +319,7 @@ def overall(tasks: Sequence[Family]) -> tuple[str, float] | None:
     percentage points count alike. None where no method has a bound on every task, or no method
     scores above 0 on any.
     """
-    if not any(not of.how.share or of.score(name).score for of in tasks for name in of.shared):
+    if not any(not of.how.share or of.score[name].score for of in tasks for name in of.shared):
         return None
     if len(measured := {name for of in tasks for name in of.own}) == 1:
         return measured.pop(), 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -159,13 +159,3 @@ def holm(probabilities: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, p * (len(known) - rank)))
         corrected[place] = highest
     return corrected
-
-
-def holm_once(
-    measurements: Iterable[Hashable], probabilities: Iterable[float | None]
-) -> list[float | None]:
-    """Return the probabilities corrected by ``holm``, where equal measurements count once."""
-    tests = list(zip(measurements, probabilities, strict=True))
-    once = list(dict.fromkeys(tests))
-    by_test = dict(zip(once, holm([p for _, p in once]), strict=True))
-    return [by_test[test] for test in tests]

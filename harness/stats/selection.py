@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,13 +101,8 @@ def select_means(
     costs, weights = costs[order], weights[order][:, None]
     count = costs.shape[1]
     alpha = (1 - level) * max(1, count - 1) / max(1, (candidates or count) - 1)
-
-    def above(differences: Array) -> Array:
-        return _above_means(differences, weights, alpha)
-
-    def compare(differences: Array) -> list[Difference]:
-        return of_means(differences, weights)
-
+    above = partial(_above_means, weights=weights, alpha=alpha)
+    compare = partial(of_means, weights=weights)
     return _selection(costs, costs.sum(axis=0) / weights.sum(), above, compare)
 
 
