@@ -185,19 +185,13 @@ def _explained(parts: Sequence[pd.DataFrame], models: Sequence[Any]) -> Iterator
             for method, own in known.items()
             if (both := sorted(own.keys() & losses.keys()))
         }
-        if label not in differences:
-            continue
-        nearest = min(differences, key=lambda method: (differences[method], method != label))
-        text = (
-            f"{name}, {label}: its losses differ from those of the weights by "
-            f"{differences[label]:.2g} nats per token on average"
-        )
-        if differences[nearest] > close:
-            yield f"{text}, which no method of the other run explains."
-        elif nearest == label:
-            yield f"{text}, which is rounding."
-        else:
-            yield f"{text}; they match those of {nearest} ({differences[nearest]:.2g} nats)."
+        if label in differences:
+            nearest = min(differences, key=lambda method: (differences[method], method != label))
+            yield (
+                f"{name}, {label}: its losses are nearest to those of {nearest} of the weights, "
+                f"{differences[nearest]:.2g} nats per token apart on average; from those of "
+                f"{label} it is {differences[label]:.2g}. Up to {close:g} is rounding."
+            )
 
 
 def _losses(part: pd.DataFrame) -> dict[str, dict[str, Any]]:

@@ -189,13 +189,3 @@ def test_comparisons_with_a_baseline_err_together_in_one_of_twenty():
         _, corrected = against(rng.normal(3, 1, (14, 1)) + rng.normal(0, 0.2, (14, 7)))
         wrong += any(p is not None and p < 0.05 for p in corrected)
     assert wrong / 200 <= 0.065
-
-
-def test_correlated_methods_lose_less_than_by_holm():
-    """Ten copies of one method with a little noise are nearly one comparison."""
-    rng = np.random.default_rng(6)
-    worse = rng.normal(0.5, 0.7, (30, 1)) + rng.normal(0, 0.01, (30, 10))
-    selection, corrected = against(np.hstack([np.zeros((30, 1)), worse]))
-    own = max(one.p or 0.0 for one in selection)
-    assert max(p or 0.0 for p in corrected) < 3 * own
-    assert all((p or 0) >= (one.p or 0) for one, p in zip(selection, corrected, strict=True))
