@@ -264,7 +264,7 @@ def _drawn(frame: pd.DataFrame, x: str, y: str, note: str) -> Figure:
             axes.axhline(window, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
             axes.set(xlabel="Channel pair i, fastest first", ylabel="Wavelength (tokens)")
         else:
-            style.length_axis(axes, style.halves(length), window, first=1)
+            style.length_axis(axes, 0.95, length * 1.05, window)
             axes.set(xlabel="Distance (tokens)", ylabel="Attention score")
         for scaling, part in rows.groupby("scaling", sort=False):
             color = known.look[str(scaling)].color

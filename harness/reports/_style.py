@@ -21,7 +21,7 @@ from matplotlib import rc_context, rcdefaults, rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter
 
 from ropewalk.harness.stats.cells import coinciding, once, ranked
 
@@ -138,23 +138,12 @@ def tick_label(length: int, trained_length: int) -> str:
     return f"{length_label(length)}\n{length / trained_length:.3g}×"
 
 
-def halves(length: int) -> list[int]:
-    """Return a length and its halves, the ticks of an axis of positions."""
-    return [length >> power for power in reversed(range(MOST_TICKS))]
-
-
-def length_axis(
-    axes: Axes, lengths: Sequence[int], trained_length: int, first: float = math.inf
-) -> None:
-    """Make an axis logarithmic, with ticks at lengths and the lengths of pretraining shaded."""
-    low, high = min(*lengths, trained_length, first), max(*lengths, trained_length)
-    pad = max(1.1, (high / low) ** 0.05)
+def length_axis(axes: Axes, first: float, last: float, trained_length: int) -> None:
+    """Make an axis of lengths or positions, logarithmic, with those of pretraining shaded."""
     axes.set_xscale("log", base=2)
-    axes.set_xlim(low / pad, high * pad)
-    axes.xaxis.set_major_locator(FixedLocator(lengths, nbins=MOST_TICKS))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: tick_label(round(x), trained_length)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.axvspan(low / pad, trained_length, color="0.94", linewidth=0, zorder=0)
+    axes.set_xlim(first, last)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: length_label(round(x))))
+    axes.axvspan(first, min(trained_length, last), color="0.94", linewidth=0, zorder=0)
     axes.axvline(trained_length, color=GREY, linewidth=0.8, linestyle=":", zorder=1)
 
 

@@ -18,7 +18,7 @@ from ropewalk.harness.stats.cells import records
 from ropewalk.harness.stats.decision import MARGIN
 
 Row = Mapping[str, Any]
-ROW = 0.17  # inches
+ROW = 0.2  # inches
 CUT = "truncation"
 CAPTION = (
     "All methods at the longest length, the best mean on top. Thick bars: 95 % intervals of the "

@@ -9,7 +9,14 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    NullLocator,
+    PercentFormatter,
+    StrMethodFormatter,
+)
 
 from ropewalk.harness.reports import _style as style
 from ropewalk.harness.reports.cells import KEPT, own_score
@@ -128,7 +135,13 @@ def _axes(axes: Axes, rows: pd.DataFrame, kin: pd.DataFrame) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=9))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         axes.yaxis.set_minor_locator(NullLocator())
-    style.length_axis(axes, sorted(rows["length"].unique()), trained)
+    lengths = sorted(rows["length"].unique())
+    first, last = min(lengths[0], trained), max(lengths[-1], trained)
+    pad = max(1.1, (last / first) ** 0.05)
+    style.length_axis(axes, first / pad, last * pad, trained)
+    axes.xaxis.set_major_locator(FixedLocator(lengths, nbins=style.MOST_TICKS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: style.tick_label(round(x), trained)))
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylabel(metric.replace("_", " ").capitalize() + " (%)" * (metric in SHARES))
     axes.set_xlabel("Context length (tokens)")
     for status, marker in LOST.items():

@@ -36,7 +36,7 @@ def make(frame: pd.DataFrame) -> Figure:
         length, window = int(first["length"]), int(first["trained_length"])
         for scaling, curve in rows.groupby("scaling", sort=False):
             known.plot(axes, curve["position"], curve["score"], str(scaling))
-        style.length_axis(axes, style.halves(length), window, rows["position"].min())
+        style.length_axis(axes, rows["position"].min() / 1.05, length * 1.05, window)
         axes.set_ylim(table["score"].min() - 0.1, table["score"].max() + 0.1)
         axes.set_title(fill(f"{first['model']}, {first['task']}, {length:,} tokens", letters))
         axes.set_xlabel("Position (tokens)")

@@ -14,8 +14,6 @@ pytestmark = pytest.mark.slow
 def asked(frame: pd.DataFrame, *, other: str = "") -> pd.DataFrame:
     """Return a frame whose models were asked the same, but ``other`` that has other tokens."""
     names = frame["task"] + frame["length"].astype(str) + frame["unit"]
-    names = names.where(frame["status"] == "ok")  # what was lost has the question, not the unit
-    names = names.fillna(frame["task"] + frame["length"].astype(str))
     return frame.assign(question=names.where(frame["model"] != other, "other " + names))
 
 
