@@ -95,17 +95,10 @@ def test_a_second_writer_is_refused(tmp_path):
     assert len(read_samples(tmp_path)) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "{folder} is not a run folder: it has no run.json."),
-        ("{", "{folder}/run.json cannot be read: "),
-        ('{"schema": 1}', "{folder}/run.json cannot be read: "),
-    ],
-)
-def test_what_is_no_run_is_named(tmp_path, text, message):
+@pytest.mark.parametrize("text", [None, "{", '{"schema": 1}'])
+def test_what_is_no_run_is_named(tmp_path, text):
     if text is not None:
         (tmp_path / RUN).write_text(text)
-    with pytest.raises(UserError) as caught:
+    said = "run.json cannot be read: " if text else " is not a run folder: it has no run.json."
+    with pytest.raises(UserError, match=said):
         read_run(tmp_path)
-    assert message.format(folder=tmp_path) in str(caught.value)
