@@ -5,7 +5,7 @@
 - ``patched(model, rotation)`` runs a loaded model with it.
 - ``run(...)`` measures a sweep, and ``recommend(...)`` races methods.
 - ``export(...)``, ``doctor(...)`` and the other commands are functions of the same names.
-- ``testing.check_method(method, rope, lengths)`` checks a method of your own.
+- ``testing.check_method(…)`` and ``testing.check_encoding(…)`` check what you wrote.
 """
 
 import lazy_loader

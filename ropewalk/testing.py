@@ -1,3 +1,4 @@
-"""The check for the authors of methods: it raises AssertionError in one sentence."""
+"""Checks for the authors of methods and encodings: each raises AssertionError in one sentence."""
 
+from ropewalk.harness.commands.contracts import check_encoding as check_encoding
 from ropewalk.harness.commands.contracts import check_method as check_method

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from ropewalk.harness.errors import UserError
+from ropewalk.harness.commands.list import kinds_of
+from ropewalk.harness.errors import UserError, article
 from ropewalk.harness.sweep.spec import (
     LENGTHS,
     MEASURED,
@@ -46,43 +47,54 @@ class Findings(list["Finding"]):
 
 @takes_settings
 def check(
-    method: str,
+    plugin: str,
     /,
     *,
     model: Model = "reference",
     length: Annotated[tuple[str, ...], Parameter(group=MEASURED)] = ("0.5x", "1x", "2x", "16x"),
     spec: Annotated[Opening, Parameter(name="*")] = Opening(),
 ) -> Findings:
-    """Test the code of a method against its contract.
+    """Test the code of a method or an encoding against its contract.
 
     Args:
-        method: Your own .py file, or the NAME of a method, with its options.
-        model: Check it at the geometry in this model's config. reference is the embedded demo
+        plugin: Your own .py file, or the NAME of a method or an encoding, with its options.
+        model: Check a method at the geometry in this model's config. reference is the embedded demo
             model.
-        length: Lengths to check it at.
+        length: Lengths to check a method at.
     """
     sweep = parse(None, {**settings_of(spec), "length": length, "model": model})
-    from ropewalk.harness.commands.contracts import check_method
+    from ropewalk.harness.serve._doctor import Finding
+
+    name, findings = plugin.partition(":")[0], Findings()
+    kinds = ["method"] if name.endswith(".json") else kinds_of(name)
+    if not {"method", "encoding"} & {*kinds}:
+        raise UserError(f"check tests methods and encodings, and {name} is {article(kinds[0])}.")
+    from ropewalk.harness.commands.contracts import check_encoding, check_method
     from ropewalk.harness.models.config import open_config
     from ropewalk.harness.patching.config import rope_of
     from ropewalk.harness.plugins import entry, load
-    from ropewalk.harness.serve._doctor import Finding
 
-    loaded = load("method", method)
     config = open_config(sweep.model, sweep.revision, sweep.trust_remote_code)[2]
+    if "encoding" in kinds:
+        about, wrong = f"encoding {plugin}", _broken(partial(check_encoding, plugin))
+        passed = Finding(about, "passed", "keeps the contract")
+        findings.append(Finding(about, "failed", wrong) if wrong else passed)
+    if "method" not in kinds:
+        return findings
+    loaded = load("method", plugin)
     rope = rope_of(config, sweep.trained_length)
     lengths = sweep.lengths(rope.trained_length)
     function = partial(entry(loaded.module, "method"), **loaded.arguments)
     test, about = partial(check_method, function, rope, lengths), f"method {loaded.label}"
     if wrong := _broken(test):
-        return Findings([Finding(about, "failed", wrong)])
+        return Findings([*findings, Finding(about, "failed", wrong)])
     text = (
         f"keeps the contract at rotary_dim {rope.rotary_dim}, base {rope.base:g}, window "
         f"{rope.trained_length}, lengths {', '.join(map(str, lengths))}"
     )
     note = _broken(partial(test, plain_inside=True))
     notes = [Finding(about, "note", note)] if note else []
-    return Findings([Finding(about, "passed", text), *notes])
+    return Findings([*findings, Finding(about, "passed", text), *notes])
 
 
 def _broken(test: Callable[[], Any]) -> str:

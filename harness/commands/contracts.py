@@ -1,4 +1,4 @@
-"""The contract of a method, as a check for its author."""
+"""The contracts of methods and encodings, as checks for their authors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,24 @@ import math
 import typing
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from tempfile import TemporaryDirectory
 
+import torch
+
+from ropewalk.harness.encodings._config import config_of
+from ropewalk.harness.encodings._model import EncodingForCausalLM
 from ropewalk.scaling.types import Frequencies, Rope, Rotation
+
+SMALL = {  # a model around an encoding
+    "hidden_size": 32,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 64,
+    "vocab_size": 101,
+    "initializer_range": 0.5,
+}
+TOLERANCE = 1e-3  # of logits whose spread is about 1
 
 
 def check_method(
@@ -79,3 +95,57 @@ def _rotation(method: Callable[..., Rotation], rope: Rope, length: int) -> Rotat
     if copied != rope:
         raise AssertionError(f"at {length} tokens, it changes the rope that it is given")
     return rotation
+
+
+@torch.inference_mode()
+def check_encoding(encoding: str) -> None:
+    """Raise AssertionError, with one sentence, where an encoding breaks its contract.
+
+    In a small model of random weights its logits must be finite and must not depend on later
+    tokens. They must be equal for a text that is read in parts through a cache, and for a model
+    that is saved and loaded.
+
+    Args:
+        encoding: a name or a ``.py`` file, with options.
+    """
+    config = config_of(encoding, **SMALL)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = EncodingForCausalLM(config).eval()
+        parts = model.model.encoding
+        for parameter in parts.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    if hasattr(parts, "attend") and (hasattr(parts, "scores") or hasattr(parts, "values")):
+        raise AssertionError("attend replaces softmax attention: scores and values are not called")
+    if hasattr(parts, "base") and not hasattr(parts, "turn"):
+        raise AssertionError("base gives a rotary embedding, and there is no turn that applies it")
+    tokens = torch.arange(config.max_position_embeddings)[None] ** 2 % config.vocab_size
+    logits = model(input_ids=tokens, use_cache=False).logits
+    if not bool(logits.isfinite().all()):
+        raise AssertionError("its logits are not finite")
+
+    changed = torch.cat((tokens[:, :40], (tokens[:, 40:] + 1) % config.vocab_size), 1)
+    before = model(input_ids=changed, use_cache=False).logits[:, :40]
+    _check_near(before, logits[:, :40], "a token depends on a later one")
+
+    cache, read = None, []
+    for part in tokens.tensor_split((20, 21, 40), 1):
+        out = model(input_ids=part, past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        read.append(out.logits)
+    _check_near(torch.cat(read, 1), logits, "a text that is read in parts has other logits")
+
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        saved = EncodingForCausalLM.from_pretrained(folder, config=copy.deepcopy(model.config))
+        try:
+            again = saved.eval()(input_ids=tokens, use_cache=False).logits
+        except RuntimeError as error:  # of a tensor without values
+            raise AssertionError("a tensor is not saved") from error
+    _check_near(again, logits, "a tensor is not saved")
+
+
+def _check_near(result: torch.Tensor, wanted: torch.Tensor, wrong: str) -> None:
+    error = float((result - wanted).abs().max())
+    if not error < TOLERANCE:
+        raise AssertionError(f"{wrong}: logits differ by {error:.2g}")

@@ -291,3 +291,16 @@ def test_a_config_does_not_allow_its_own_code(folder):
     (folder / "config.json").write_text(config.replace("{", '{"run_code": true,', 1))
     with pytest.raises(UserError, match="trust-remote-code"):
         open_checkpoint(str(folder), dtype="float32", device="cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "other", "told"), [
+    ("** 0.5", "** wrong", "NameError"),
+    ("    def scores(", "    def inputs(self, states, positions):\n"
+     "        return states + states.mean(1, keepdim=True)\n\n    def scores(",
+     "a token depends on a later one"),
+])  # fmt: skip
+def test_check_finds_what_is_wrong(part, other, told, tmp_path, ropewalk):
+    (file := tmp_path / "wrong.py").write_text(MINE.replace(part, other))
+    done = ropewalk("check", file)
+    assert (done.status, done.out.count("✗"), told in done.out) == (1, 1, True), done.out
