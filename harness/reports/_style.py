@@ -144,7 +144,9 @@ def length_axis(axes: Axes, first: float, last: float, trained_length: int) -> N
     axes.set_xlim(first, last)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: length_label(round(x))))
     axes.axvspan(first, min(trained_length, last), color="0.94", linewidth=0, zorder=0)
-    axes.axvline(trained_length, color=GREY, linewidth=0.8, linestyle=":", zorder=1)
+    axes.axvline(
+        trained_length, color=GREY, linewidth=0.8, linestyle=":", zorder=1, label="trained window"
+    )
 
 
 @dataclass(frozen=True)
@@ -189,17 +191,21 @@ class Methods:
         )  # fmt: skip
 
     def finish(self, figure: Figure, caption: str) -> None:
-        """Caption a figure, and make it higher by a legend of the methods under the panels.
+        """Caption a figure, and make it higher by a legend under the panels, the methods first.
 
         The caption is the figure's label, which is written beside it and not into it.
         """
-        lines = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()}
+        lines: dict[str, Any] = {}
+        for axes in figure.axes:
+            handles, names = axes.get_legend_handles_labels()
+            lines |= dict(zip(names, handles, strict=True))
         shown = [name for name in self.look if name in lines]
         drawn = {fill(name, LONGEST): lines[name] for name in shown if self.look[name] != REST}
         if others := len(shown) - len(drawn):
             coloured = sum(self.look[name] not in (PLAIN, REST) for name in shown)
             caption += RULE.format(coloured, others)
             drawn[f"{others} others"] = Line2D([], [], color=REST.color, linewidth=REST.width)
+        drawn |= {name: line for name, line in lines.items() if name not in self.look}
         figure.set_label(caption)
         width, height = figure.get_size_inches()
         longest = max(len(line) for name in drawn for line in name.split("\n"))

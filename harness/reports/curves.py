@@ -32,8 +32,8 @@ TRUNCATED = (
     "tokens."
 )
 LEAST = (
-    " Dotted: {:g} % of the unscaled model's score at the shortest length; while a method stays "
-    "above, its length is effective."
+    " Dashed in grey: {:g} % of the unscaled model's score at the shortest length; while a method "
+    "stays above, its length is effective."
 )
 SEEDS = (
     " Lines: means of {} seeds; dots: single seeds; n is that of each seed. For shares each seed "
@@ -88,11 +88,12 @@ def make(
         if (model, task) in cuts:
             window, score = cuts[model, task]
             axes.hlines(score, window, rows["length"].max(), linewidth=1.2, linestyle="-.",
-                        label="_truncation", **grey)  # fmt: skip
+                        label="truncation", **grey)  # fmt: skip
         own = None if "single" in rows else own_score(rows, 0)
         if own is not None and own["metric"] in SHARES:
             least = True
-            axes.axhline(kept * own["score"], linewidth=0.8, linestyle=":", label="_least", **grey)
+            axes.axhline(kept * own["score"], linewidth=0.8, linestyle="--",
+                         label=f"{100 * kept:g} % of none", **grey)  # fmt: skip
         title = f"{model}: {task}" if several else task
         axes.set_title(fill(title, letters), pad=12)
     counts = [

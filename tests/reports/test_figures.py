@@ -36,7 +36,7 @@ def test_curves_draw_the_scores_and_truncation():
         for name in ("none", "pi", "yarn"):
             rows = table[(table["task"] == task) & (table["scaling"] == name)]
             assert np.array_equal(marks(axes)[name], rows[["length", "score"]])
-    [line] = [part for part in figure.axes[0].collections if part.get_label() == "_truncation"]
+    [line] = [part for part in figure.axes[0].collections if part.get_label() == "truncation"]
     own = table[(table["task"] == PERPLEXITY) & (table["length"] == 256)]["score"].iloc[0]
     assert line.get_segments()[0].ravel() == pytest.approx([256, own, 2048, own])
 
