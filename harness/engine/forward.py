@@ -133,7 +133,6 @@ class Forward:
             pack,
             needed,
             chunk=self.sizes.layer_rows(layer(shape, 1), causal=plain, gpu=gpu),
-            overlap=self.sizes.overlap,
             kernel=kernel,
             above=self.held,
             keep=frozenset(node for node in pack if self.last[node] > 2 * number),

@@ -29,22 +29,19 @@ class Sizes:
 
     They change memory and speed, and leave float32 results on a CPU bit-identical. ``chunk`` is a
     multiple of 32. The rows of a text's first chunk need no mask, with which attention takes 1.3 to
-    1.8 times as long: a chunk is as long as its temporaries (``layer``) allow. ``overlap`` lets
-    GPUs that share a model compute different chunks at the same time, with the keys of all layers
-    in memory. A GPU has ``texts`` bytes for the keys of texts that it continues together, or those
-    of the longest text.
+    1.8 times as long: a chunk is as long as its temporaries (``layer``) allow. A GPU has ``texts``
+    bytes for the keys of texts that it continues together, or those of the longest text.
     """
 
     pack: int = 8192
     chunk: int = 32_768
     layer: int = 512 * 2**20
     logits: int = 16 * 2**20
-    overlap: bool = True
     texts: int = 8 * 2**30
 
     @property
     def smaller(self) -> tuple[Sizes, ...]:
-        """Successively smaller settings: packs halve, row chunks quarter; the last: no overlap."""
+        """Successively smaller settings: packs halve, and row chunks quarter."""
         least = min(self.chunk, LEAST_CHUNK)
         return tuple(
             Sizes(
@@ -52,7 +49,6 @@ class Sizes:
                 max(self.chunk >> 2 * n, least),
                 self.layer >> n,
                 self.logits >> n,
-                self.overlap and n < HALVINGS,
                 self.texts >> n,
             )
             for n in range(HALVINGS + 1)
@@ -166,8 +162,7 @@ def shared(
     """Return the peak of a tree computed in packs, head and texts included, in bytes."""
     rows = sizes.layer_rows(layer(shape, 1), causal=not moved.tables, gpu=shape.gpu)
     cut = packs(tree, sizes.pack)
-    overlap = sizes.overlap and shape.gpus != 1
-    peak = max((_pack(shape, tree, pack, rows, moved, overlap) for pack in cut), default=0)
+    peak = max((_pack(shape, tree, pack, rows, moved) for pack in cut), default=0)
     beside = held(shape, tree, cut, texts) + written(shape, texts, sizes, moved)
     logits = head(shape, targets, sizes)
     if not shape.gpu:
@@ -180,27 +175,19 @@ def shared(
     return max(peak, states + tables(shape, longest, moved) + logits) + beside
 
 
-def _pack(
-    shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int, moved: Moved, overlap: bool
-) -> int:
-    """Return the bytes that grow with a pack's rows, and the temporaries of one chunk of them.
-
-    With ``overlap`` every layer has its keys until the end, and every GPU computes a chunk.
-    """
+def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int, moved: Moved) -> int:
+    """Return the bytes that grow with a pack's rows, and the temporaries of one chunk of them."""
     size, item = tree.rows(pack), shape.itemsize
-    overlap = overlap and size > chunk
-    layers, places = (shape.layers, max(shape.gpus, 1)) if overlap else (1, 1)
     longest = max(tree.nodes[node].end for node in pack)
     forks = any(tree.nodes[node].above for node in pack)
     masked = not shape.gpu and (forks or size > chunk)
     tiles = item * sdpa.TILE * (longest + sdpa.TILE + sdpa.KEY_BLOCK) if masked else 0
     joined = longest * shape.keys if forks else 0
     angles = shape.head_dim * (2 * item + FLOAT32)
-    grows = size * (shape.width * item + layers * shape.keys + angles + 2 * INT64)
+    grows = size * (shape.width * item + shape.keys + angles + 2 * INT64)
     beside = tiles + joined + tables(shape, longest, moved)
-    beside += (layers - 1) * moved.bands * longest * shape.keys // 2 * sharing(shape, moved)
     own = layer(shape, min(size, chunk), rotated(shape, longest, moved))
-    return grows + beside + places * own
+    return grows + beside + own
 
 
 def sharing(shape: Shape, moved: Moved) -> int:

@@ -38,11 +38,10 @@ class Run:
     """One pack during its forward through the layers.
 
     ``spans`` has the rows of each node in the pack; ``above`` has the keys and values of nodes
-    computed in earlier packs, ``kept`` collects those of the nodes in ``keep``. ``part`` are the
-    rows that the trunk is called with, and ``rows`` those that a layer computes now; ``layers`` has
-    the keys and values of the layers that are not done, and ``derived`` what their kernels computed
-    from those of one node. ``joined`` has those of one path, of the layer and the nodes in
-    ``joined_of``; layers may be on several devices.
+    computed in earlier packs, ``kept`` collects those of the nodes in ``keep``. ``rows`` are
+    those that a layer computes now; ``layers`` has the keys and values of the layer that is not
+    done, and ``derived`` what its kernel computed from those of one node. ``joined`` has those of
+    one path, of the layer and the nodes in ``joined_of``; layers may be on several devices.
     """
 
     nodes: tuple[Node, ...]
@@ -51,7 +50,6 @@ class Run:
     kernel: Kernel
     above: KVCache = field(default_factory=dict)
     keep: frozenset[int] = frozenset()
-    part: tuple[int, int] = (0, 0)
     rows: tuple[int, int] = (0, 0)
     keys_only: bool = False
     calls: int = 0

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from ropewalk.harness.engine import sdpa
 from ropewalk.harness.engine.memory import ROWS
@@ -21,7 +20,6 @@ from ropewalk.harness.engine.prefix_tree import Node, NodePath, PrefixTree
 from ropewalk.harness.engine.structure import NotShareableError, decoder_layers, language_model
 
 Ranges = list[tuple[int, int, bool]]  # first row, end, and whether its output is needed
-Carried = dict[int | str, tuple[Any, Any]]  # what a layer is given, and its copy on the last GPU
 
 
 def run_pack(
@@ -30,16 +28,12 @@ def run_pack(
     pack: NodePath,
     needed: NDArray[np.bool_],
     chunk: int,
-    *,
-    overlap: bool = False,
     **more: Any,
 ) -> tuple[Tensor, Run]:
     """Return the pack's hidden states (1, rows, width), valid at the ``needed`` rows, and its Run.
 
     ``chunk``, a multiple of 32, is how many rows a layer computes at a time; ``more`` goes to the
     Run. A layer computes all chunks before the next layer begins, and only its keys are in memory.
-    With ``overlap``, layers that are spread over GPUs get one chunk after the other through all
-    layers: a GPU begins with a chunk while the next one still computes the chunk before.
     """
     trunk = language_model(model)
     tokens, positions = _laid_out([tree.nodes[node] for node in pack], model.device)
@@ -48,61 +42,19 @@ def run_pack(
     every = _ranges([True] * size, chunk)
     last = _ranges([*needed.tolist(), *[False] * (size - len(needed))], chunk)
     layers = decoder_layers(trunk)
-    in_parts = overlap and over_gpus(layers) and len(every) > 1
-    parts = [(first, end) for first, end, _ in every] if in_parts else [(0, size)]
-    carried: Carried = {}
-    hidden: Any = None
     with ExitStack() as stack:
         stack.enter_context(installed(model, run.attend))
         for layer in layers:
-            forward = _layer_by_rows(layer.forward, run, last if layer is layers[-1] else every)
-            if in_parts:
-                forward = _carrying(forward, layer, carried)
-            stack.enter_context(_replaced(layer, forward))
-        if len(every) > 1 and not in_parts:
+            ranges = last if layer is layers[-1] else every
+            stack.enter_context(_replaced(layer, _layer_by_rows(layer.forward, run, ranges)))
+        if len(every) > 1:
             for child in trunk.children():
                 if "Norm" in type(child).__name__:
                     stack.enter_context(_replaced(child, _norm_by_rows(child.forward, every)))
-        for first, end in parts:
-            run.part = first, end
-            rows = slice(first, end)
-            out = trunk(input_ids=tokens[:, rows], position_ids=positions[:, rows], use_cache=False)
-            if not in_parts:
-                hidden = out[0]
-                break
-            hidden = out[0].new_empty((1, size, out[0].shape[2])) if hidden is None else hidden
-            hidden[:, rows] = out[0]
+        hidden: Tensor = trunk(input_ids=tokens, position_ids=positions, use_cache=False)[0]
     if run.calls != len(layers):
         raise NotShareableError("a layer without attention")
     return hidden, run
-
-
-def over_gpus(layers: Sequence[nn.Module]) -> bool:
-    """Return whether layers are on more than one device, all of them GPUs."""
-    devices = {next(layer.parameters()).device for layer in layers}
-    return len(devices) > 1 and all(map(sdpa.on_gpu, devices))
-
-
-def _carrying(own: Callable[..., Any], layer: nn.Module, carried: Carried) -> Callable[..., Any]:
-    """Return a layer's forward that takes shared tensors, as cos and sin, from the GPU before it.
-
-    A copy between two GPUs waits for the earlier work of both. Copies from the first GPU to all
-    others would make it wait for the last one, so only neighbours copy.
-    """
-    device = next(layer.parameters()).device
-
-    def here(name: int | str, value: Any) -> Any:
-        source, nearest = carried.get(name, (None, None))
-        nearest = nearest if source is value else value
-        carried[name] = value, tree_map_only(Tensor, lambda t: t.to(device), nearest)
-        return carried[name][1]
-
-    def forward(hidden: Tensor, *args: Any, **named: Any) -> Any:
-        positional = [here(index, value) for index, value in enumerate(args)]
-        keywords = {name: here(name, value) for name, value in named.items()}
-        return own(hidden.to(device), *positional, **keywords)
-
-    return forward
 
 
 def _ranges(needed: Sequence[bool], chunk: int) -> Ranges:
@@ -138,25 +90,22 @@ def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callabl
     """
 
     def forward(hidden: Tensor, *args: Any, **named: Any) -> Any:
-        size, (origin, stop) = hidden.shape[1], run.part
+        size = hidden.shape[1]
         out: Any = hidden
-        inside = [(max(a, origin), min(b, stop), wanted) for a, b, wanted in ranges]
-        inside = [(first, end, wanted) for first, end, wanted in inside if first < end]
-        for first, end, wanted in inside:
-            run.rows, run.keys_only = (first, end), not wanted
-            rows = slice(first - origin, end - origin)
+        for first, end, needed in ranges:
+            run.rows, run.keys_only = (first, end), not needed
+            rows = slice(first, end)
             positional = [_rows(value, rows, size) for value in args]
             keywords = {name: _rows(value, rows, size) for name, value in named.items()}
             try:
                 out = own(hidden[:, rows], *positional, **keywords)
             except SkipAttention:
                 continue
-            if len(inside) > 1:
+            if len(ranges) > 1:
                 hidden[:, rows] = out[0] if isinstance(out, tuple) else out
                 out = (hidden, *out[1:]) if isinstance(out, tuple) else hidden
-        if size == run.size:  # the next layer computes its keys and values before it stores them
-            run.layers.clear()
-            run.derived.clear()
+        run.layers.clear()  # the next layer computes its keys and values before it stores them
+        run.derived.clear()
         return out
 
     return forward
