@@ -1,6 +1,6 @@
 """Methods against their papers' equations, a channel at a time in float64, on a grid.
 
-For the methods that transformers does not have; test_scaling_reference.py has the others.
+For the methods that transformers does not have; test_reference.py has the others.
 """
 
 import math

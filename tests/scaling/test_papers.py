@@ -23,6 +23,7 @@ from ropewalk.scaling import (
     none,
     ntk,
     ntk_by_parts,
+    ntk_by_parts_code,
     ntk_mixed,
     p_rope,
     pi,
@@ -38,6 +39,47 @@ TINY = Rope(4, 10000.0, 64)  # its two plain frequencies are 1 and 0.01
 
 def _same(one: Frequencies, other: Frequencies) -> bool:
     return one.fingerprint == other.fingerprint
+
+
+# One channel of Llama-2 (or another rope) by a method, worked by hand.
+BY_HAND: list[tuple[Frequencies, int, float]] = [
+    # by parts: theta = 10000^(-64/128) = 0.01; wavelength = 2 pi / 0.01 = 628.31853
+    # r = 4096 / 628.31853 = 6.5189865; gamma = (6.5189865 - 1) / 31 = 0.17803182
+    # theta * ((1 - gamma) / 16 + gamma) = 0.01 * (0.05137301 + 0.17803182)
+    (ntk_by_parts.frequencies(LLAMA2, 65536), 32, 0.0022940483),
+    # by parts of the code. Channel of r turns: 45.0267 - 6.948712 ln r.
+    # 16, 2: 25.761, 40.210, outwards 25 and 41; 1.25, 0.75: 43.476, 47.026, outwards 43 and 48.
+    # 35: theta = 10^-2.1875 = 0.0064938163; ntk: / 16^(35/63) = 16^(5/9) = 4.6661165, 0.0013917003
+    # (41 - 35) / 16 = 0.375: 0.625 * 0.0013917003 + 0.375 * 0.0064938163
+    (ntk_by_parts_code.frequencies(LLAMA2, 1, factor=16.0), 35, 0.0033049938),
+    # 45, between NTK-aware and divided: theta = 10^-2.8125 = 0.0015399265, / 16 = 9.6245408e-5
+    # ntk: / 16^(45/63) = 16^(5/7) = 7.2457893, 0.00021252709; (48 - 45) / 5 = 0.6
+    # 0.4 * 9.6245408e-5 + 0.6 * 0.00021252709
+    (ntk_by_parts_code.frequencies(LLAMA2, 1, factor=16.0), 45, 0.00016601442),
+    # resonance: wavelengths of 6.28 and 628.32 tokens become 6 and 628; on pi at 4, 25.13 is 25
+    (resonance.frequencies(LLAMA2, 1), 0, 2 * math.pi / 6),
+    (resonance.frequencies(LLAMA2, 1), 32, 2 * math.pi / 628),
+    (resonance.frequencies(LLAMA2, 16384, on=pi.frequencies), 0, 2 * math.pi / 25),
+    # Giraffe's power 1/2: 1 - 48 / 64 = 1/4, its root 1/2; 10000^(-96/128) = 0.001
+    (giraffe_power.frequencies(LLAMA2, 1), 48, 0.0005),
+    # mixed: share = (16 / 64)^0.75 = 0.35355339; 16^share = exp(2.7725887 * 0.35355339) = 2.6651441
+    # theta = 10000^(-30/128) = 10^-0.9375 = 0.11547820; / 2.6651441
+    (ntk_mixed.frequencies(LLAMA2, 65536), 15, 0.043329063),
+    # at exponent 1 half of the channels share half of the factor's logarithm: 4 of 16
+    (ntk_mixed.frequencies(LLAMA2, 1, factor=16.0, exponent=1.0), 31, 10000 ** (-62 / 128) / 4),
+    # MrRoPE, channel 33 is 13 of 26 steps down: theta = 10^-2.0625 = 0.0086596432; / 16^(13/26) = 4
+    (mr_rope.frequencies(LLAMA2, 65536, kind="uni"), 33, 0.0021649108),
+    # pro: 13 * 14 / (26 * 27) = 0.25925926; 16^0.25925926 = exp(0.7188193) = 2.052009
+    (mr_rope.frequencies(LLAMA2, 65536), 33, 0.0042200806),
+    # the slowest channels of the NTK-aware methods: divided by the factor
+    (ntk.frequencies(LLAMA2, 1, factor=16.0), -1, 10000 ** (-126 / 128) / 16),
+    (ntk_mixed.frequencies(LLAMA2, 65536), -1, 10000 ** (-126 / 128) / 16),
+]
+
+
+@pytest.mark.parametrize(("frequencies", "channel", "value"), BY_HAND)
+def test_a_channel_by_hand(frequencies, channel, value):
+    assert frequencies.inv_freq[channel].item() == pytest.approx(value, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from ropewalk.harness.stats.paired import Array, adjusted, of_means, of_shares
+from ropewalk.harness.stats.paired import Array, Difference, adjusted, of_means, of_shares
 from ropewalk.harness.stats.selection import Selection, select_means, select_shares
 from scripts.simulate import EXTREME, LEAD, METHODS, MODERATE, RARE, many
 from tests.simulations import committed
@@ -184,3 +184,21 @@ def test_comparisons_with_a_baseline_err_together_in_one_of_twenty():
         corrected = adjusted(less, weights, of_means(less, weights[:, None]), shares=False)
         wrong += any(p is not None and p < 0.05 for p in corrected)
     assert wrong / 200 <= 0.065
+
+
+def test_correlated_methods_lose_less_than_by_holm():
+    """Ten copies of one method with a little noise are nearly one comparison."""
+    rng, weights = np.random.default_rng(6), np.ones(30)
+    less = rng.normal(0.5, 0.7, (30, 1)) + rng.normal(0, 0.01, (30, 10))
+    alone = of_means(less, weights[:, None])
+    largest = max(one.p or 0.0 for one in alone)
+    assert 0 < max(p or 0.0 for p in adjusted(less, weights, alone, shares=False)) < 3 * largest
+
+
+def test_a_swapped_difference_is_the_inverse():
+    """20 % lower is 25 % higher from the other side."""
+    less = Difference(-0.2, -0.5, 0.25, 0.1, 10)
+    turned = less.swapped(relative=True)
+    assert (turned.value, turned.low, turned.high) == pytest.approx((0.25, -0.2, 1.0))
+    plain = less.swapped(relative=False)
+    assert (plain.value, plain.low, plain.high) == (0.2, -0.25, 0.5)
