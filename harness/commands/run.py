@@ -79,7 +79,10 @@ class Run:
 
         ``losses`` adds the loss of every token, or of every run of tokens, as a list.
         """
-        return frame(self.folders, self.tasks, losses=losses, mixed=len(self.folders) > 1)
+        from ropewalk.harness.runs.frame import make_frame
+
+        table = make_frame(self.folders, self.tasks, mixed=len(self.folders) > 1)
+        return table if losses else table.drop(columns="losses", errors="ignore")
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -207,23 +210,19 @@ def run(model: Any = "reference", *, tokenizer: Any = None, **settings: Any) -> 
 
 
 def frame(
-    folders: str | Path | Iterable[str | Path],
-    tasks: Iterable[str] = (),
-    *,
-    losses: bool = False,
-    mixed: bool = False,
+    folders: str | Path | Iterable[str | Path], tasks: Iterable[str] = (), *, losses: bool = False
 ) -> pd.DataFrame:
     """Return the frame of runs, read from their files alone: folders, or what ``to_parquet`` wrote.
 
     ``losses`` adds the loss of every token, or of every run of tokens, as a list. ``tasks`` are
     your own task files that the runs were measured with. Raises UserError where runs are not
-    comparable, unless they are ``mixed``.
+    comparable.
     """
     from ropewalk.harness.runs.frame import make_frame
     from ropewalk.harness.runs.store import runs_in
 
     many = [folders] if isinstance(folders, str | Path) else folders
-    table = make_frame(runs_in([Path(folder) for folder in many]), tasks, mixed=mixed)
+    table = make_frame(runs_in([Path(folder) for folder in many]), tasks)
     return table if losses else table.drop(columns="losses", errors="ignore")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.harness.commands.run import Run
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.runs.frame import SAMPLE, make_frame
 from ropewalk.harness.runs.store import RUN, SAMPLES
@@ -55,6 +56,13 @@ def test_a_run_beside_itself_counts_its_samples_once(run, tmp_path):
     joined = make_frame([run, other])
     assert joined["unit"].is_unique
     assert cell_scores(joined)[["n", "status"]].to_numpy().tolist() == [[3, "ok"]]
+
+
+def test_a_run_has_the_samples_of_its_own_folder_alone(run):
+    """Other runs may be in it."""
+    before = Run((run,)).scores
+    changed(run, run / "inner", lambda record: record["model"].update(name="inner"))
+    assert Run((run,)).scores.equals(before)
 
 
 @pytest.mark.slow
