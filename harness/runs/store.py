@@ -158,8 +158,13 @@ def write_run(folder: Path, record: Run) -> None:
 def record_in(folder: Path) -> Run | None:
     """Return the record of a folder, None of one without.
 
-    Raises UserError for samples without a record: it is written first, so they are not ours.
+    Raises UserError for samples without a record: it is written first, so they are not ours. Also
+    where the folder can never be made, so that a dry run says so too.
     """
+    whole = folder.absolute()
+    above = next(path for path in (whole, *whole.parents) if os.path.lexists(path))
+    if not above.is_dir():
+        raise UserError(f"{above} is not a folder; choose another --out.")
     if (folder / RUN).exists():
         return read_run(folder)
     samples = folder / SAMPLES
@@ -173,12 +178,18 @@ def record_in(folder: Path) -> Run | None:
 def run_folders(out: Path | None, models: Sequence[str], *, several: bool) -> list[Path]:
     """Return the run folder of each model: ``out``, or for several models one inside it.
 
-    Raises UserError where several models have no ``out``.
+    Raises UserError where several models have no ``out``, or would share a folder.
     """
     if not several:
         return [out or Path("results") / f"run-{models[0]}"]
     if out is None:
         raise UserError("several models are measured: name the folder of their runs with --out.")
+    for model in models:
+        if models.count(model) > 1 or model == REPORTS:
+            raise UserError(
+                f"{out} has room for one folder called {model!r}: rename the folder of a model, or"
+                " sweep it separately."
+            )
     return [out / model for model in models]
 
 

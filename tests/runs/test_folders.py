@@ -60,6 +60,19 @@ def test_a_folder_that_is_not_a_runs_is_left_as_it_is(
     assert len(list(tmp_path.iterdir())) == 1 + (record is not None)
 
 
+def test_a_dry_run_names_a_folder_that_can_never_be_made(tiny, docs, tmp_path, rejected):
+    (tmp_path / "text").touch()
+    said = rejected(*sweep(tiny, docs, tmp_path / "text" / "run"), "--dry-run")
+    assert f"{tmp_path / 'text'} is not a folder" in said
+
+
+@pytest.mark.parametrize("name", ["llama", "reports"])
+def test_models_that_would_share_a_folder_are_refused(name, tiny, docs, tmp_path, rejected):
+    other = shutil.copytree(tiny, tmp_path / "other" / name)
+    words = (*sweep(tiny, docs, tmp_path / "runs"), "--model", other)
+    assert f"one folder called {name!r}" in rejected(*words, "--dry-run")
+
+
 def test_a_run_names_no_folder(tiny, docs, tmp_path, ropewalk):
     """Model, documents, files of code and paths in options; a failure that names its file, too."""
     mine = "from ropewalk.scaling import pi\n\ndef frequencies(rope, length):\n"
