@@ -44,6 +44,7 @@ from ropewalk.tasks.types import (
 log = logging.getLogger("ropewalk")
 WAITS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # seconds before a request is sent again
 SECONDS = 3600.0  # for one reply
+FAULTS = 3  # requests in a row that get only errors of the server: it is lost
 CONCURRENCY = 8  # requests at the same time, where an engine names no limit of its own
 FEW = 16  # so many targets are generated, which reads the prefix cache
 PLACES = 16  # of a text, whose losses are requested one by one where there are none of a prompt
@@ -73,6 +74,7 @@ class Engine:
     tokenizer: Any = None
     http: httpx2.AsyncClient
     version, limit, slots = "", None, None
+    faults = 0  # requests in a row that got only errors of the server
 
     def __init__(self, url: str, listed: Mapping[str, Any]) -> None:
         self.url, self.facts = url, dict[str, Any]()
@@ -90,26 +92,31 @@ class Engine:
     async def post(self, path: str, **body: Any) -> Any:
         """Return a reply; send the request again while the server is busy or does not answer.
 
-        Raises GoneError where the last attempt fails too, which ends the run, and UserError for
-        what the server says of this request.
+        Raises GoneError, which ends the run, where it does not answer any more, or several requests
+        in a row only get its own errors; and UserError where this one does.
         """
         for wait in (*WAITS, None):
+            lost = False
             try:
                 reply = await self.http.post(self.url + path, json=body)
             except (httpx2.ReadTimeout, httpx2.WriteTimeout) as error:
                 raise UserError(f"the server sent no reply in {SECONDS:,.0f} seconds.") from error
             except httpx2.TransportError as error:
-                fault = f"does not answer any more: {reason(error)}"
+                lost, fault = True, f"does not answer any more: {reason(error)}"
             else:
                 if reply.status_code != 429 and not reply.is_server_error:
                     break
                 fault = f"replies {reply.status_code} to every attempt: {_message(reply)}"
             if wait is None:
+                self.faults += 1
+                if not lost and self.faults < FAULTS:
+                    raise UserError(f"the server {fault}")
                 raise GoneError(
                     f"--server {self.url} {fault}. What was measured is kept; start it again, and "
                     "the same command continues."
                 )
             await anyio.sleep(wait)
+        self.faults = 0
         if reply.is_error:
             raise UserError(f"the server replied {reply.status_code}: {_message(reply)}")
         return from_json(reply.content)
