@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from random import Random
+from typing import Any
 
 from ropewalk.tasks._prompt import BETWEEN, Chat, around, check_counts, continued, words
 from ropewalk.tasks._retrieval import grade, score
@@ -49,6 +50,7 @@ def ask(
     written = cache(lambda text: continued(context, text))
     for length in lengths:
         often, few, shown = next(times for least, times in OFTEN.items() if length >= least)
+        lists = []
         for trial in range(trials):
             draw = Random(f"{seed}/{trial}")
             sample = draw.sample(known, MOST_SHOWN)[:shown]  # of any length as many draws
@@ -56,9 +58,12 @@ def ask(
             example = f"{BEFORE}{listed(repeated(sample, few, draw))}{AFTER}{REPLY}"
             before = f"{example} {listed(sample[:COMMON])}\n{BEFORE}"
             frame = around(context, before, AFTER, REPLY, new=new, chat=chat)
-            tokens = filled(written, order, often, frame.room(length), draw)
+            lists.append((frame, order, partial(tokens_of, written, order, often, draw.getstate())))
+        least = max(frame.taken + len(tokens(COMMON)) for frame, _, tokens in lists)
+        for trial, (frame, order, tokens) in enumerate(lists):
+            space = frame.room(length, least - frame.taken)
             facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(order[:COMMON])}
-            yield frame.request(f"trial {trial}", tokens, facts)
+            yield frame.request(f"trial {trial}", filled(tokens, len(order), space), facts)
 
 
 def repeated(order: Sequence[str], often: tuple[int, int], draw: Random) -> list[str]:
@@ -73,28 +78,27 @@ def listed(every: Sequence[str]) -> str:
     return " ".join(f"{number}. {word}" for number, word in enumerate(every, 1))
 
 
-def filled(
+def tokens_of(
     written: Callable[[str], list[int]],
     order: Sequence[str],
     often: tuple[int, int],
-    space: int,
-    draw: Random,
+    state: tuple[Any, ...],
+    count: int,
 ) -> list[int]:
+    """Return the tokens of the list of the first ``count`` words, shuffled from a random state."""
+    draw = Random()
+    draw.setstate(state)
+    chosen = repeated(order[:count], often, draw)
+    parts = [part for n, word in enumerate(chosen, 1) for part in (f" {n}.", f" {word}")]
+    return [*written("1."), *(token for part in parts[1:] for token in written(part))]
+
+
+def filled(tokens: Callable[[int], list[int]], known: int, space: int) -> list[int]:
     """Return ``space`` tokens of the list of the fewest words that fill them."""
-    state = draw.getstate()
-
-    def tokens(count: int) -> list[int]:
-        draw.setstate(state)
-        chosen = repeated(order[:count], often, draw)
-        parts = [part for n, word in enumerate(chosen, 1) for part in (f" {n}.", f" {word}")]
-        return [*written("1."), *(token for part in parts[1:] for token in written(part))]
-
-    least, most = len(tokens(COMMON)), COMMON
-    while most < len(order) and len(tokens(most)) < space:
-        most = min(2 * most, len(order))
-    if not least <= space <= len(tokens(most)):
-        raise ValueError(
-            f"{space} tokens are left for a list, which has {least} or more of the words known"
-        )
+    most = COMMON
+    while most < known and len(tokens(most)) < space:
+        most = min(2 * most, known)
+    if space > (longest := len(tokens(most))):
+        raise ValueError(f"a list of all words has {longest} of {space} tokens; give less length")
     place = bisect_left(range(COMMON, most), space, key=lambda n: len(tokens(n)))
     return tokens(COMMON + place)[:space]

@@ -180,6 +180,15 @@ def test_the_words_asked_for_are_the_most_frequent_of_the_text(source, alpha):
         assert min(often[word] for word in wanted) > max(others)
 
 
+def test_the_least_length_of_a_list_is_enough_for_every_trial(source):
+    with pytest.raises(ValueError, match=r"at least \d+ tokens; --length 400 is") as refused:
+        list(common_words.ask(source, [400]))
+    least = int(str(refused.value).partition("at least ")[2].split()[0])
+    assert len(list(common_words.ask(source, [least]))) == 25
+    with pytest.raises(ValueError, match=f"at least {least} tokens"):
+        list(common_words.ask(source, [least - 1]))
+
+
 def test_a_list_has_its_common_words_as_often_as_it_says(source):
     """Whole but for the last words: the same ten six times at 3000 bytes, thirty times at 9000."""
     both = list(common_words.ask(source, [3000, 9000], trials=1))
