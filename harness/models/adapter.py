@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections import Counter
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.files import expanded, recorded
 from ropewalk.harness.models.files import ONLY_SAFE, download, file_hash, reading, tensors
+from ropewalk.harness.models.gguf import is_gguf
+
+log = logging.getLogger("ropewalk")
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 OTHER_BASE = ("corda", "loftq", "lora_ga", "olora", "pissa")  # initial values that change the base
@@ -38,8 +43,11 @@ class Adapter:
         return {"fingerprint": self.fingerprint, "kind": self.kind, "base": base}
 
 
-def open_adapter(name: str, *, allow_pickle: bool, merge: bool) -> Adapter:
-    """Read an adapter's config; raise UserError for one that changes more than weights."""
+def open_adapter(name: str, where: str, *, allow_pickle: bool, merge: bool) -> Adapter:
+    """Read an adapter's config; raise UserError for one that changes more than weights.
+
+    A base of another name than the model at ``where`` is a warning: it may be a copy.
+    """
     if find_spec("peft") is None:
         raise UserError("--adapter needs the package peft: pip install 'ropewalk[peft]'.")
     from peft import PeftConfig
@@ -67,6 +75,10 @@ def open_adapter(name: str, *, allow_pickle: bool, merge: bool) -> Adapter:
                 f"the adapter {name} belongs to changed weights of its base ({start}); save it "
                 "converted (PEFT: path_initial_model_for_weight_conversion)."
             )
+        base = config.base_model_name_or_path or ""
+        trained, model = Path(base).name.lower(), Path(where).name.lower()
+        if not (model.startswith(trained) if is_gguf(where) else trained in ("", model)):
+            log.warning("The adapter %s names %s as its base; the model is %s.", name, base, where)
         hashes = (file_hash(file) for file in (folder / CONFIG, *files))
         return Adapter(
             name=printable(last.rpartition("/")[2]),

@@ -152,7 +152,7 @@ def open_checkpoint(
     added = None
     if adapter is not None:
         merge = not device_map and getattr(config, "quantization_config", None) is None
-        added = open_adapter(adapter, allow_pickle=allow_pickle, merge=merge)
+        added = open_adapter(adapter, where, allow_pickle=allow_pickle, merge=merge)
         fingerprint += f"+{added.fingerprint}"
         shown += f"+{added.name}"
     return Checkpoint(

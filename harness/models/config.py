@@ -60,6 +60,15 @@ def open_config(
                 "of its own rotates its tokens. Give the model it was made from, with the same "
                 "--scaling."
             )
+        from transformers.quantizers.auto import AutoHfQuantizer  # with every model's code
+
+        packed = getattr(config, "quantization_config", None)
+        readable = packed and AutoHfQuantizer.supports_quant_method(packed)
+        if not readable and (packed or (path / "hf_quant_config.json").exists()):  # NVIDIA's file
+            raise UserError(
+                f"transformers does not read the quantised weights of {where}, only the numbers "
+                "that stand for them; give the model that was quantised."
+            )
         if isinstance(config, EncodingConfig):
             config.run_code = trust_remote_code
             check_code(config)

@@ -126,6 +126,15 @@ def test_what_does_not_fit_is_one_sentence(kind, hurt, words, tiny, tmp_path, ad
     assert len(str(refused.value)) < 600
 
 
+def test_another_base_is_named(tiny, tmp_path, adapters, caplog):
+    folder = Path(shutil.copytree(adapters("lora"), tmp_path / "lora"))
+    opened(tiny, folder)
+    assert not caplog.messages
+    _config(base_model_name_or_path="nobody/llama-chat")(folder)
+    opened(tiny, folder)
+    assert f"names nobody/llama-chat as its base; the model is {tiny}" in caplog.text
+
+
 def test_pickled_adapters_are_read_where_they_are_trusted(tiny, tmp_path, adapters):
     folder = Path(shutil.copytree(adapters("lora"), tmp_path / "lora"))
     plain = losses(load_weights(opened(tiny, folder)))
