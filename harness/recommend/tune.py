@@ -151,7 +151,8 @@ class Search(Measurements):
             scores = [self.mean(label) if label else math.inf for label in labels]
             done.extend(zip(scores, methods, strict=True))
             best, name = min(done)
-            log.info(f"{len(done)} of {counted(trials, 'trials')}; best: {exp(best):.4g}, {name}")
+            text = "no number" if math.isinf(best) else f"{exp(best):.4g}, {name}"
+            log.info(f"{len(done)} of {counted(trials, 'trials')}; best: {text}")
             return scores
 
         search(self.space, trials, self.plan.spec.seed, measure)
@@ -289,21 +290,26 @@ def split(plan: Plan, seed: int) -> tuple[frozenset[str], frozenset[str]]:
     return search, frozenset(names) - search
 
 
-def exp(nats: float) -> float:
-    """Return the perplexity of a mean loss, infinite where it has no number."""
-    return math.exp(min(nats, 700.0)) if math.isfinite(nats) else math.inf
+def exp(nats: float) -> float | None:
+    """Return the perplexity of a mean loss, None where it has no number."""
+    return math.exp(min(nats, 700.0)) if math.isfinite(nats) else None
 
 
 def display(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table of a search for people."""
-    rows = [{**row, "metric": "perplexity", "status": "ok"} for row in rows_of(table)]
-    seen = [{**row, "score": row["search"], "low": None} for row in rows]
+    rows = rows_of(table)
     differences = [[row[f"difference{mark}"] for mark in MARKS] for row in rows]
     return pd.DataFrame(
         {
             "method": table["scaling"],
-            "search": list(map(text_of, seen)),
-            "held out [95 %]": list(map(text_of, rows)),
+            "search": [_perplexity(row["search"]) for row in rows],
+            "held out [95 %]": [_perplexity(row["score"], row["low"], row["high"]) for row in rows],
             "difference [95 %]": [signed(*ends) for ends in differences],
         }
     )
+
+
+def _perplexity(score: float | None, low: float | None = None, high: float | None = None) -> str:
+    status = "no number" if score is None else "ok"
+    cell = {"score": score, "low": low, "high": high, "metric": "perplexity", "status": status}
+    return text_of(cell)

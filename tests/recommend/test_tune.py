@@ -12,7 +12,7 @@ import pytest
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.plugins import ROOT, load
-from ropewalk.harness.recommend.tune import Search, minimises_answers, split
+from ropewalk.harness.recommend.tune import Search, display, minimises_answers, split
 from ropewalk.harness.runs.store import read_run
 from ropewalk.harness.sweep import measure
 from ropewalk.harness.sweep.plan import Plan, make_plan
@@ -145,14 +145,16 @@ def test_a_mistake_is_one_sentence(tune, more, message, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def compared(monkeypatch: pytest.MonkeyPatch, nats: dict[str, float]) -> Any:
+def compared(monkeypatch: pytest.MonkeyPatch, nats: dict[str, Any]) -> Any:
     """Compare the first method with the others, on documents where the first is erratic."""
     noise = {"a": 0.0, "b": 0.01, "c": -0.01, "d": 0.02, "e": 0.0, "f": 0.01}
     search = Search.__new__(Search)
     search.halves, search.closed = (frozenset("abc"), frozenset("def")), [*nats][1:]
     first = next(iter(nats))
 
-    def of(_: Search, name: str, documents: frozenset[str]) -> tuple[Any, Any]:
+    def of(_: Search, name: str, documents: frozenset[str]) -> tuple[Any, Any] | None:
+        if nats[name] is None:
+            return None
         spread = 5 if name == first else 1
         losses = [10 * (nats[name] + spread * noise[d]) for d in sorted(documents)]
         return np.array(losses), np.full(len(losses), 10.0)
@@ -173,6 +175,14 @@ def test_the_found_method_is_used_where_it_is_significantly_better(monkeypatch):
     assert table["difference"][0] < 0
     use, table, _ = compared(monkeypatch, {"group=5": 1.0, "group=4": 1.5, "plain": 1.2})
     assert table["scaling"].tolist() == ["group=5", "plain", "group=4"]  # by their own means
+
+
+def test_a_method_without_a_number_has_none_in_the_table(monkeypatch):
+    _, table, _ = compared(monkeypatch, {"found": 0.9, "broken": None, "plain": 1.2})
+    assert table["scaling"].tolist() == ["found", "plain", "broken"]
+    assert table["search"].notna().tolist() == [True, True, False]
+    shown = display(table).iloc[2].tolist()
+    assert shown == ["broken", "no number", "no number", ""]
 
 
 def test_a_dry_run_measures_nothing(tune, tmp_path):
