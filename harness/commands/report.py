@@ -161,8 +161,7 @@ def report(
     verdicts = evaluate(_several(fail_if), frame)
     records = {run: read_run(run) for run in folders}
     why = reasons(records)
-    notes = [f"Not comparable: {'; '.join(why)}."] if why else []
-    note = " ".join([*notes])
+    note = f"Not comparable: {'; '.join(why)}." if why else ""
     whole = chosen is None or ALL in chosen
     file = Path(page) if page else folder / "index.html" if folder and whole else None
     card_file = folder / "card.md" if card and folder else None

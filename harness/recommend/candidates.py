@@ -19,6 +19,7 @@ from ropewalk.harness.sweep.plan import Plan, make_plan, open_model
 from ropewalk.harness.sweep.record import facts_of
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.scaling import native
+from ropewalk.scaling.types import Rotation
 
 log = logging.getLogger("ropewalk")
 TEXT = "perplexity"  # the task that a race lays out by itself
@@ -128,30 +129,42 @@ def candidates_of(plan: Plan, to: str | None) -> dict[str, list[str]]:
     (window, target), given = plan.lengths, {one.label: one.given for one in plan.methods}
     rotations = {(cell.scaling, cell.length): cell.rotation for cell in plan.cells}
     groups: dict[str, list[tuple[bool, tuple[int, int, str], str]]] = {}
+    forms: dict[str, Rotation] = {}  # at the target
     for name in given:
         near, far = (rotations[name, length] for length in plan.lengths)
         if near is not None and far is not None:
             merit = depends_on_length(far, near, window), plainness(name), name
             groups.setdefault(far.fingerprint, []).append(merit)
+            forms[name] = far
     candidates, left_out = dict[str, list[str]](), dict[str, str]()
     for group in groups.values():
         name, *_ = same = [name for *_, name in sorted(group)]
-        far = rotations[name, target]
         changes = {"scaling": (given[name],), "length": (str(target),)}
-        try:
-            if to:
-                export(plan.spec.model_copy(update=changes), None if to == CODE else to)
-            elif far and far.needs_code:
-                raise UserError(f"only --to {CODE} expresses it")
+        if reason := _why_not(forms[name], plan.spec.model_copy(update=changes), to):
+            left_out[name] = reason
+        else:
             candidates[name] = same
-        except UserError as error:
-            left_out[name] = str(error)
-    for name, reason in [*left_out.items()][:1]:
+    if left_out:
+        name, reason = next(iter(left_out.items()))
         if not candidates.keys() - {OWN}:
+            what, instead = f"--to {to}", "leave --to out"
+            if not to:
+                what, instead = "a config", f"write --to {CODE}"
             raise UserError(
-                f"{f'--to {to}' if to else 'a config'} can express none of these methods; name "
-                f"others, or {'leave --to out' if to else f'write --to {CODE}'}. `{name}`: {reason}"
+                f"{what} can express none of these methods; name others, or {instead}. "
+                f"`{name}`: {reason}"
             )
         example = "For example, " * (len(left_out) > 1)
         log.info(f"Left out: {counted(len(left_out), 'methods')}. {example}`{name}`: {reason}")
     return candidates
+
+
+def _why_not(rotation: Rotation, spec: Spec, to: str | None) -> str | None:
+    """Return why the engine, or a config without one, cannot express a method."""
+    if to is None:
+        return f"only --to {CODE} expresses it" if rotation.needs_code else None
+    try:
+        export(spec, None if to == CODE else to)
+    except UserError as error:
+        return str(error)
+    return None

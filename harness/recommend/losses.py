@@ -96,10 +96,12 @@ class Losses(Measurements):
         self.budget, self.began = Budget(), time.monotonic()
         self.window, self.target = plan.lengths
         self.tasks, kinds = measures(plan), dict[tuple[str, int], tuple[str, str]]()
-        inside = next((task.label for task in plan.tasks if task.label not in self.tasks), "")
         for task, how in self.tasks.items():
-            kinds |= {(task, self.window): (task, CUT), (task, self.target): (task, FAR)}
-            kinds[task if how.share else inside, self.window] = task, NEAR
+            kinds[task, self.target] = (task, FAR)
+            kinds[task, self.window] = (task, NEAR if how.share else CUT)
+            if not how.share:  # the other task of perplexity, which is for the inside of the window
+                inside = next(other.label for other in plan.tasks if other.label not in self.tasks)
+                kinds[inside, self.window] = (task, NEAR)
         cells = {
             (*kinds[cell.task, cell.length], cell.scaling): cell
             for cell in plan.cells

@@ -44,6 +44,7 @@ from ropewalk.harness.sweep.spec import Spec
 log = logging.getLogger("ropewalk")
 TRUNCATION, UNREACHED = "truncation", "not measured"
 USE, BEST, OPEN, WORSE = "use", "best scaling", "possible", "worse"
+FIRST = {USE: 0, BEST: 1}  # rows of a table, before the others
 RETRIEVAL = (
     "Retrieval tasks (niah, ruler, passkey) show whether a method uses the longer text: "
     "--task perplexity niah decides by both."
@@ -208,7 +209,7 @@ def make_table(race: Race, standing: Standing, candidates: Mapping[str, list[str
             rows.append(row | score(data.losses(task, CUT, OWN, end)))
         sign = 1 if how.lower else -1
         rows.sort(key=lambda row: sign * row.get("difference", sign * math.inf))
-        table += sorted(rows, key=lambda row: [USE, BEST, row["verdict"]].index(row["verdict"]))
+        table += sorted(rows, key=lambda row: FIRST.get(row["verdict"], len(FIRST)))
     counts = dict.fromkeys(("n", "cost_n"), "Int64")
     return pd.DataFrame(table).astype(counts).fillna({"n": 0, "same": ""})
 
