@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import re
@@ -26,10 +27,9 @@ from ropewalk.harness.files import expanded, is_path
 
 logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # an error says it
 TEXT = (".html", ".md", ".py", ".rst", ".tex", ".txt")
-ROWS = {  # and their names in datasets
-    ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet",
-    ".arrow": "arrow",
-}  # fmt: skip
+JSON = (".json", ".jsonl", ".ndjson")
+TABLES = {".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}  # and their names in datasets
+ROWS = {*JSON, *TABLES}
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 BUFFER = 100  # rows in memory from which a stream is drawn; its shards have any order
 
@@ -165,16 +165,40 @@ def _read_files(files: list[Path], selection: Selection) -> Iterator[RawDocument
             if suffix in ROWS:
                 import datasets
 
-                rows = datasets.load_dataset(
-                    ROWS[suffix], data_files=escape(str(path)), split="train", streaming=True
-                )
+                if suffix in JSON:
+                    rows: Any = datasets.IterableDataset.from_generator(
+                        _json_rows, gen_kwargs={"path": path}
+                    )
+                else:
+                    rows = datasets.load_dataset(
+                        TABLES[suffix], data_files=escape(str(path)), split="train", streaming=True
+                    )
                 yield from read_rows(rows, selection.field, name, selection.seed)
             else:
-                # Without its byte order mark and with the line ends of Unix.
-                packed = "infer" if path.suffix.lower() in COMPRESSED else None
-                whole = str(path.absolute())
-                with open_file(whole, "rt", encoding="utf-8-sig", compression=packed) as file:
+                with _opened(path) as file:
                     yield name, file.read(selection.max_chars)
+
+
+def _opened(path: Path) -> Any:
+    """Open a text, without its byte order mark and with the line ends of Unix."""
+    packed = "infer" if path.suffix.lower() in COMPRESSED else None
+    return open_file(str(path.absolute()), "rt", encoding="utf-8-sig", compression=packed)
+
+
+def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a JSON file: an object or a text per line, or one list or object.
+
+    Arrow, by which datasets reads JSON, takes some texts for dates and may end the process.
+    """
+    with _opened(path) as file:
+        for number, line in enumerate(file, 1):
+            if number == 1 and (line.startswith("[") or line.strip() == "{"):
+                whole = json.loads(line + file.read())
+                rows = whole if isinstance(whole, list) else [whole]
+            else:
+                with foreign(f"{path}: line {number} is not JSON"):
+                    rows = [json.loads(line)] if line.strip() else []
+            yield from (row if isinstance(row, dict) else {"text": row} for row in rows)
 
 
 def read_rows(

@@ -182,6 +182,19 @@ def test_rows_are_what_was_written(name, tmp_path):
     assert "[0]: field 'id' is int, not text." in refused(f"{file}:field=id")
 
 
+@pytest.mark.parametrize(("name", "content", "texts"), [
+    ("bare.jsonl", '"one"\n"two"\n', ["one", "two"]),
+    ("list.json", '["one",\n{"text": "two"}]', ["one", "two"]),
+    ("object.json", '{\n"text": "one"}', ["one"]),
+    ("lines.json", '{"text": "one"}\n\n{"text": "two"}', ["one", "two"]),
+    ("dates.jsonl", '{"text": "2024-01-01"}\n{"text": "2024-01-02"}', ["2024-01-01", "2024-01-02"]),
+    ("null.jsonl", 'null\n"one"', [None, "one"]),
+])  # fmt: skip
+def test_json_is_texts_or_rows_by_line_or_in_a_list(name, content, texts, tmp_path):
+    (tmp_path / name).write_text(content)
+    assert [text for _, text in read(tmp_path / name)] == texts
+
+
 def test_documents_are_the_rows_of_a_split(tmp_path):
     """By the names of files in a folder as the hub has it; of those with a card too."""
     for name in ("carded", "lines", "empty"):
@@ -207,7 +220,7 @@ def test_documents_are_the_rows_of_a_split(tmp_path):
     }.items():
         assert words in refused(tmp_path / name)
     (tmp_path / "line.jsonl").write_text('{"text": "a"}\n{"text": \n')
-    assert "line.jsonl cannot be read: JSON parse error" in refused(tmp_path / "line.jsonl")
+    assert "line.jsonl: line 2 is not JSON" in refused(tmp_path / "line.jsonl")
 
 
 def test_a_folder_is_its_text_files(tmp_path):
