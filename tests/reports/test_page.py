@@ -13,7 +13,7 @@ from ropewalk.harness.reports.cells import cells, differences, scores
 from ropewalk.harness.reports.verdict import summary
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.harness.runs.provenance import command
-from ropewalk.harness.runs.store import read_run
+from ropewalk.harness.runs.store import SAMPLES, read_run
 from ropewalk.harness.stats.cells import shared
 from tests import ROOT
 from tests.frames import sweep
@@ -69,7 +69,7 @@ def test_names_are_text_and_never_markup():
 
 
 @pytest.mark.usefixtures("real_page")
-def test_a_run_has_its_page_beside_its_tables(ropewalk, small, tmp_path):
+def test_a_run_has_its_page_beside_its_tables(ropewalk, small, tmp_path, rejected):
     done = ropewalk("report", small, "--out", tmp_path / "files")
     assert done.status == 0
     text = (tmp_path / "files" / "index.html").read_text(encoding="utf-8")
@@ -78,6 +78,9 @@ def test_a_run_has_its_page_beside_its_tables(ropewalk, small, tmp_path):
     sent = tmp_path / "sent" / "page.html"
     done = ropewalk("report", small, small, "--page", sent, "--report", "cells")
     assert (done.status, [path.name for path in sent.parent.iterdir()]) == (0, ["page.html"])
+    before = (small / SAMPLES).read_bytes()
+    assert "ends in .html" in rejected("report", small, "--page", small / SAMPLES)
+    assert (small / SAMPLES).read_bytes() == before
 
 
 @pytest.mark.parametrize(
