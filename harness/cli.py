@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ from ropewalk.harness.errors import Problems, UserError, reason
 from ropewalk.harness.sweep.spec import mistakes
 
 REFUSED, INTERRUPTED, UNREAD = 2, 130, 141  # exit statuses
+# An option that lets a model's code run is not suggested for a word that resembles it.
+UNSAFE = re.compile(r" Did you mean --(allow-pickle|trust-remote-code)\?")
 
 app = App(
     name="ropewalk",
@@ -89,8 +92,9 @@ def main(words: Sequence[str] | None = None) -> Any:
             words, result_action="return_value", exit_on_error=False, print_error=False
         )
     except CycloptsError as error:
-        cause = error.__cause__
-        sentences = mistakes(cause) if isinstance(cause, ValidationError) else [str(error)]
+        cause, sentences = error.__cause__, [UNSAFE.sub("", str(error))]
+        if isinstance(cause, ValidationError):
+            sentences = mistakes(cause)
         status = show.failed(Problems(sentences), REFUSED)
     except UserError as error:
         status = show.failed(error, REFUSED)

@@ -75,6 +75,10 @@ def _entries(value: Any) -> tuple[Any, ...]:
     for item in _listed(value):
         if not (isinstance(item, str) or callable(item)):
             raise ValueError(f"{SHORT.repr(item)} is no name; write NAME or NAME:option=value")
+        if isinstance(item, str) and item.endswith((".yaml", ".yml")):
+            raise ValueError(f"{item} is a sweep file, which stands first: ropewalk run {item}")
+        if isinstance(item, str) and re.match(r"\w+=", item):
+            raise ValueError(f"{item!r} is an option; write it behind its name, as in NAME:{item}")
         entries += expand(item) if isinstance(item, str) else [item]
     if not entries:
         raise ValueError("name at least one")
@@ -454,6 +458,10 @@ def read_sweep_file(given: Path) -> dict[str, Any]:
         known = nearest(str(given), bundled())  # where a name was given rather than a file
         meant = "" if given.suffix else f"; among the bundled sweeps, {known}"
         raise UserError(f"sweep file {file} does not exist{meant}.")
+    if file.suffix == ".py":
+        raise UserError(
+            f"{file} is code, not a sweep file; name it as --scaling {file} or --task {file}."
+        )
     with foreign(f"sweep file {file} cannot be read"):
         content = file.read_text(encoding="utf-8-sig")
     with foreign(f"sweep file {file} is not YAML"):

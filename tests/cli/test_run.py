@@ -140,6 +140,10 @@ class TestRefused:
         ("words", "told"),
         [
             (("run", "--lenght", "512"), "Unknown option: --lenght. Did you mean --length?"),
+            (("run", "--compile"), "Unknown option: --compile.\n"),  # not: --allow-pickle
+            (("run", "--scaling", "yarn", "factor=4"), "write it behind its name, as in NAME:fac"),
+            (("run", "--scaling", "sweep.yaml"), "which stands first: ropewalk run sweep.yaml"),
+            (("run", ROOT / "scaling" / "yarn.py"), "yarn.py is code, not a sweep file; name it"),
             (("run", "--seed", "0.5"), "seed: it must be a valid integer"),
             (("tune", "--trials", "1.7"), "Invalid value for --trials: 1.7 is not a whole number."),
             (("recommend", "--length", "4x"), "parameter --model requires an argument"),
