@@ -81,6 +81,9 @@ def _call(
 def main(words: Sequence[str] | None = None) -> Any:
     """Run the command line; a user's error is one sentence on stderr and exit status 2."""
     words = sys.argv[1:] if words is None else words
+    for standard in ("stdin", "stdout", "stderr"):
+        if getattr(sys, standard) is None:  # it is closed; the next file would take its number
+            setattr(sys, standard, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a character that a terminal lacks becomes ?

@@ -43,7 +43,11 @@ def test_the_current_directory_is_no_source_of_code(many, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_reader_may_go_away():
-    line = f"{COMMAND} list | (exec <&-); exit ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize(
+    ("after", "status"),
+    [(">&-", 0), ("<&- >&- 2>&-", 0), ("| (exec <&-); exit ${PIPESTATUS[0]}", 141)],
+)
+def test_a_closed_stream_is_as_dev_null_and_a_reader_may_go_away(after, status):
+    line = f"{COMMAND} list {after}"
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (141, b"")
+    assert (done.returncode, done.stderr) == (status, b"")
