@@ -132,6 +132,21 @@ def has_the_bits_of_a_scored_sequence(model: Any, questions: list[Request]) -> N
         assert scored.nll == answer.nll
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gemma2"])
+def test_a_text_does_not_depend_on_what_else_is_asked(family):
+    model, questions = model_of(family), asked()[1:4]
+    found = texts(model, questions)
+    others = [
+        [texts(model, [one])[0] for one in questions],
+        texts(model, questions[::-1])[::-1],
+        texts(model, questions, Sizes(pack=64, chunk=32, logits=1)),
+    ]
+    for other in others:
+        assert [answer.tokens for answer in other] == [answer.tokens for answer in found]
+        assert other == found or family != "llama"
+
+
 @pytest.mark.parametrize("family", ["mamba", "rwkv"])
 def test_a_model_without_keys_reads_the_whole_text_again(family):
     model = build(tiny(family))

@@ -1,16 +1,19 @@
 """Memory estimated before a run against what its tensors come to."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 from ropewalk.harness.engine import Sizes, answers, memory, sdpa
 from ropewalk.harness.engine.prefix_tree import build_tree
 from ropewalk.harness.patching.banded_attention import kept_of
 from ropewalk.harness.patching.patch import patched
+from ropewalk.harness.sweep.memory import needed
+from ropewalk.harness.sweep.plan import Cell, Item
 from ropewalk.scaling import dual_chunk
 from ropewalk.scaling.types import Rope
 from ropewalk.tasks.types import Generate, Loglikelihood
@@ -97,6 +100,23 @@ def test_experts_and_moved_positions_are_in_the_estimate(shaped, moved):
             list(answers(model, [scored(tokens[:50])]))  # the check of the model
             measured, _ = peaks(lambda: list(answers(model, [scored(tokens)])))
     assert measured == pytest.approx(0.75 * estimate, rel=0.15)
+
+
+def test_moved_positions_of_a_model_with_windows_are_in_the_estimate():
+    """Each question is a forward of its own, with the tables of the bands and without a mask."""
+    fields = {"sliding_window": 512, **config(256, 2, 1024).to_dict()}
+    shaped = MistralConfig(**{k: v for k, v in fields.items() if k != "model_type"})
+    model, question = built(shaped), scored(asked(1024, 0)[0], 1015)
+    checkpoint = SimpleNamespace(
+        config=shaped, dtype="float32", device="cpu", sliding_window=512, weight_bytes=0
+    )
+    plan: Any = SimpleNamespace(checkpoint=checkpoint)
+    bands: Any = dual_chunk.bands(Rope(64, 10_000.0, 512), 1024)
+    with patched(model, bands):
+        list(answers(model, [scored(question.tokens[:50])]))  # the check of the model
+        measured, _ = peaks(lambda: list(answers(model, [question])))
+    estimate = needed(plan, Item(Cell("dual_chunk", "task", 1024, bands, "key", ()), question))
+    assert 0.75 * estimate < measured < estimate
 
 
 @pytest.mark.parametrize("flash", [True, False])

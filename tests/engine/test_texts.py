@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from ropewalk.harness.engine import Sizes, answers, forward, memory, sdpa
+from ropewalk.harness.engine import OutOfMemory, Sizes, answers, forward, memory, sdpa
 from ropewalk.harness.engine import texts as written
 from ropewalk.harness.engine.prefix_tree import build_tree
 from ropewalk.harness.patching.config import rope_of
@@ -215,6 +215,17 @@ def test_memory_that_is_too_little_for_some_texts_costs_no_other(monkeypatch):
     monkeypatch.setattr(written.Writer, "_forward", fail)
     alike(texts(model, requests), wanted)
     assert len(lost) == 1
+    begin = written.Generation.of
+
+    def never(model: Any, request: Any, *more: Any) -> Any:
+        if request == requests[4]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return begin(model, request, *more)
+
+    monkeypatch.setattr("ropewalk.harness.engine.generation.Generation.of", never)
+    found = texts(model, requests)
+    assert found.pop(4) == OutOfMemory("the GPU")
+    alike(found, wanted[:4] + wanted[5:])
 
 
 def test_a_gpu_is_asked_every_eighth_token_and_holds_what_is_estimated(monkeypatch):
