@@ -194,15 +194,16 @@ def run_folders(out: Path | None, models: Sequence[str], *, several: bool) -> li
 
 
 def runs_in(places: Sequence[Path]) -> list[Path]:
-    """Return the runs among the given folders, directly inside them, and in Parquet files.
+    """Return the given runs, those directly inside other folders, and those in Parquet files.
 
     Other files and reports folders, which ``FOLDER/*`` includes, are ignored where there is a run;
     a place that does not exist is returned, for its error.
     """
     runs: list[Path] = []
     for place in places:
-        found = sorted(path.parent for path in (*place.glob(RUN), *place.glob(f"*/{RUN}")))
-        runs += parquet.runs_at(place) or found or [place] * (not place.exists())
+        is_run = (place / RUN).exists() or not place.exists()
+        inside = sorted(path.parent for path in place.glob(f"*/{RUN}"))
+        runs += parquet.runs_at(place) or ([place] if is_run else inside)
     return runs or list(places)
 
 
