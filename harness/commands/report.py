@@ -120,8 +120,8 @@ def report(
         report: Which reports, or all. [default: the answer, the cells, and the figures]
         task: Your own task files that the runs were measured with: only these are executed.
         out: Where the files go. [default: RUN/reports, for one run]
-        page: The page, one file with all charts and tables, to send. [default: index.html beside
-            the files of all reports]
+        page: The page, one .html file with all charts and tables, to send. [default: index.html
+            beside the files of all reports]
         card: Write card.md too, a section for the README of a model: the answer, the scores and
             model-index metadata.
         mixed: Show runs side by side that are not comparable.
