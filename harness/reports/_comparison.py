@@ -257,10 +257,11 @@ def read_tables() -> pd.DataFrame:
 
     A row is one value of one table. ``model``, ``data`` and ``scaling`` are as the paper names
     them; ``method`` is the name of the same formula for ``--scaling``, if there is one.
-    ``protocol`` is overlapping, sliding or prefix (``tasks/perplexity.py``), ruler or l-eval;
-    ``stride`` is the number of tokens between two windows. ``tuned`` is "no" for a method without
-    training, else how the checkpoint was trained; ``trained_length`` is empty where the checkpoint
-    was made longer. ``relation`` is ">" where the paper only says that the value is larger.
+    ``protocol`` is overlapping, sliding or prefix (``tasks/perplexity.py``), or l-eval; ``stride``
+    is the number of tokens between two windows. Recall is a share, also where a paper prints
+    percent. ``tuned`` is "no" for a method without training, else how the checkpoint was trained;
+    ``trained_length`` is empty where the checkpoint was made longer. ``relation`` is ">" where the
+    paper only says that the value is larger.
     """
     counts, file = ("trained_length", "stride"), Path(__file__).with_name("published.csv")
     frame = pd.read_csv(file, dtype=dict.fromkeys((*counts, "method"), str), keep_default_na=False)
@@ -309,7 +310,7 @@ def tasks_of(rows: pd.DataFrame, record: Mapping[str, Any]) -> tuple[list[str], 
     Raises UserError if the run has no task with the table's metric.
     """
     first, tasks = rows.iloc[0], record["tasks"]
-    wanted = {name: first[name] for name in ("protocol", "stride") if pd.notna(first[name])}
+    wanted = first[["protocol", "stride"]].replace("", None).dropna().to_dict()
     same = [label for label, task in tasks.items() if task["metric"] == first["metric"]]
     if not same:
         raise UserError(f"the table is of {first['metric']}, the run of {', '.join(tasks)}.")
@@ -331,8 +332,9 @@ def match_values(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> p
 
     A value matches the cell of the same length whose scaling is the table's ``method``, however its
     options are written. Without a ``method``, the scaling must have the table's own name, as a file
-    of yours may have. ``difference`` is relative. A published ">" agrees with any larger value.
-    Raises UserError if the cells are of several tasks, or none is the table's.
+    of yours may have. ``difference`` is relative, that from a published 0 absolute. A published ">"
+    agrees with any larger value. Raises UserError if the cells are of several tasks, or none is the
+    table's.
     """
     if cells["task"].nunique() > 1:
         tasks = ", ".join(cells["task"].unique())
@@ -352,7 +354,7 @@ def match_values(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> p
             "difference": None, "verdict": NOT_MEASURED,
         }  # fmt: skip
         if cell:
-            difference = cell["score"] / published - 1
+            difference = cell["score"] / published - 1 if published else cell["score"]
             within = difference > -tolerance if over else abs(difference) <= tolerance
             value |= {"difference": None if over else difference}
             value |= {"verdict": "within" if within else "outside"}

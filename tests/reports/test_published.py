@@ -11,8 +11,10 @@ from ropewalk.harness.reports._comparison import (
     match_values,
     read_tables,
     rows_of,
+    tasks_of,
 )
 from ropewalk.harness.runs.frame import make_frame
+from ropewalk.harness.sweep.spec import BUNDLED, parse_all
 from ropewalk.scaling import Rope, ntk, pi, yarn
 from tests.command_line import status
 
@@ -31,7 +33,7 @@ def test_values_are_those_of_the_papers():
     assert value("dca", "Llama-2-7B", "yarn on ntk", 65536) == 41.57
     assert value("dca", "Llama-2-70B", "dca", 4096) == 5.24
     assert value("lceg-pg19", "Llama-2-7B", "self_extend", 65536) == 7.15
-    assert value("lceg-ruler", "Llama-2-7B", "ntk", 65536, "1B tokens at 32k") == 46.26
+    assert value("lceg-ruler", "Llama-2-7B", "ntk", 65536, "1B tokens at 32k") == 0.4626
     assert value("pi-pg19", "LLaMA-7B", "pi factor 8", 16384) == 112.13
     assert value("yarn-table-1", "LLongMA-2-7b", "pi", 10240, "tuned at 8k") == 8.07
     assert value("yarn-table-2", "Mistral-7B-v0.1", "native", 16384, "as published") == 36.8
@@ -84,6 +86,24 @@ def test_a_run_is_set_beside_its_table_value_by_value():
     shown = display_values(matched).set_index(["scaling", "length"])["measured [95 %]"]
     assert shown["pi (dynamic)", "8192"] == "9.60 [9.00, 10.20] (9 of 10)"
     assert shown["dca", "4096"] == ""
+
+
+@pytest.mark.parametrize("sweep", sorted(BUNDLED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_a_bundled_sweep_measures_is_in_its_table(sweep):
+    """Every method has a value of each model, under the protocol of the table."""
+    for spec in parse_all(sweep, {}):
+        rows = rows_of(str(spec.published), None, None, spec.model)
+        (task,) = (load("task", name) for name in spec.task)
+        tasks = {task.label: {"metric": task.module.METRIC, "options": task.options}}
+        model = {"trained_length": rows["trained_length"].iloc[0]}
+        assert tasks_of(rows, {"tasks": tasks, "model": model}) == ([task.label], [])
+        cells = pd.DataFrame(
+            {"scaling": name, "length": int(length), "score": score, "task": task.label}
+            for score, name in enumerate(spec.scaling)
+            for length in spec.length
+        )
+        found = match_values(rows, cells, 0)["measured"].dropna()
+        assert {*found} == {*range(len(spec.scaling))}
 
 
 def test_the_command_writes_the_comparison_and_its_status_is_the_verdict(
