@@ -21,6 +21,7 @@ TYPES: dict[str, ModuleType] = {
     "longrope": longrope,
 }
 BETA = "llama_4_scaling_beta"  # of Ministral 3 and Mistral 4
+TUNED = ("attn_scale", "floor_scale")  # of Llama 4, keys of the config itself
 LATENT = "latent"  # whether the keys are latent (MLA): such a model reads mscale_all_dim
 DUAL_CHUNK = "dual_chunk_attention_config"  # of Qwen2.5-1M and Qwen3-2507
 
@@ -89,8 +90,11 @@ def logit_scale(rope: Rope) -> float:
     return mu * mu
 
 
-def temperature(rope: Rope) -> tuple[float, int] | None:
-    """Return beta and step of the shipped scale of queries by position (Ministral 3)."""
+def temperature(rope: Rope) -> tuple[float, int] | tuple[float, int, int] | None:
+    """Return the shipped scale of queries by position (Ministral 3, Llama 4)."""
+    if TUNED[1] in rope.shipped:
+        scale, floor = (_required(rope, name) for name in TUNED)
+        return scale, int(floor), 1
     if not (beta := _optional(rope, BETA)):
         return None
     return beta, int(_required(rope, "original_max_position_embeddings"))

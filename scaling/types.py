@@ -155,13 +155,14 @@ class Frequencies(Rotation):
 
     Two factors are outside the rotary embedding. ``logit_scale`` multiplies the logits of every
     layer, as DeepSeek's softmax scale. ``temperature`` (beta, step) multiplies the query at
-    position m by 1 + beta * ln(1 + floor(m / step)), as the model's own code does (Ministral 3).
+    position m by 1 + beta * ln(1 + floor(m / step)), as the model's own code does (Ministral 3);
+    with an offset behind them, that of m + offset, in layers without rotary alone (Llama 4).
     """
 
     inv_freq: torch.Tensor
     attention_factor: float = 1.0
     logit_scale: float = 1.0
-    temperature: tuple[float, int] | None = None
+    temperature: tuple[float, int] | tuple[float, int, int] | None = None
 
     def __post_init__(self) -> None:
         row: Any = self.inv_freq  # a user's method may give anything
@@ -196,8 +197,8 @@ class Frequencies(Rotation):
 
     def query_scale(self, length: int) -> torch.Tensor:
         """Return what multiplies each query outside the rotary embedding, float64 ``(length,)``."""
-        beta, step = self.temperature or (0.0, 1)
-        here = torch.arange(length, dtype=torch.float64)
+        beta, step, *offset = self.temperature or (0.0, 1)
+        here = torch.arange(length, dtype=torch.float64) + sum(offset)
         return self.logit_scale * (1 + beta * (1 + (here / step).floor()).log())
 
     def frequency_sets(self) -> tuple[Frequencies, ...]:
@@ -411,8 +412,10 @@ class Bands(Rotation):
         if outer.inside() is not outer:
             kept = tuple(replace(b, frequencies=b.frequencies.inside()) for b in kept)
             object.__setattr__(self, "bands", kept)
-            whole = self.scaled(outer.query_scale(self.length))
+            layers = "all" if len(outer.temperature or ()) < 3 else "unrotated"
+            whole = self.scaled(outer.query_scale(self.length), layers)
             object.__setattr__(self, "query_scale", whole.query_scale)
+            object.__setattr__(self, "scaled_in", layers)
         object.__setattr__(self, "bands", kept)
         rows = torch.cat([band.start + torch.arange(len(band.first)) for band in kept])
         first, end = (torch.cat([getattr(b, name) for b in kept]) for name in ("first", "end"))

@@ -24,6 +24,7 @@ ORIGINAL = "original_max_position_embeddings"
 COHERE = ("cohere", "cohere2")
 GEOMETRY = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
 FULL = "full_attention"  # the scaled slot of a rotary embedding per layer type
+TUNING = "attn_temperature_tuning"  # whether Llama 4 scales queries by position
 DUAL_CHUNK = native.DUAL_CHUNK  # a key of the config itself, which transformers keeps unread
 
 
@@ -103,6 +104,8 @@ def rope_of(config: Any, trained_length: int | None = None) -> Rope:
             scaling["factor"] = config.max_position_embeddings / trained
         if scaling.get("mscale_all_dim") and getattr(config, "kv_lora_rank", None):
             scaling[native.LATENT] = scaling.get("rope_type", "default") != "default"
+        if getattr(config, TUNING, False):
+            scaling |= {name: float(getattr(config, name)) for name in native.TUNED}
         if (dual := getattr(config, DUAL_CHUNK, None)) is not None:
             scaling[DUAL_CHUNK] = dual
         base = _number(kind, "rope_theta", shipped.get("rope_theta"))
@@ -127,6 +130,8 @@ def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:
     if new.get("rope_type") == "default" and shipped.get("rope_type") == "proportional":
         new["rope_type"] = "proportional"  # which channels turn is no scaling
     text.rope_parameters = {**parameters, slot: new} if slot else new
+    if getattr(text, TUNING, False):
+        setattr(text, TUNING, False)
     return changed
 
 

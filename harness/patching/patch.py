@@ -26,7 +26,7 @@ from ropewalk.harness.engine import (
 from ropewalk.harness.engine.loss import divergences
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.bands import banded, unrotated
-from ropewalk.harness.patching.config import is_rotary, rescaled, rope_of
+from ropewalk.harness.patching.config import TUNING, is_rotary, rescaled, rope_of
 from ropewalk.harness.patching.frequencies import (
     layered,
     once,
@@ -89,6 +89,12 @@ def scaled_outside(model: Any, wanted: Frequencies) -> Iterator[None]:
         if hasattr(module, "layer_idx") and isinstance(getattr(module, "scaling", None), float)
     }
     parameters = text.rope_parameters
+    unscaled = temperature is not None and wanted.temperature is None
+    tuned = {
+        module: getattr(module, TUNING)
+        for module in (language_model(model).modules() if unscaled else ())
+        if hasattr(module, TUNING)
+    }
 
     def scale(factor: float) -> None:
         for module, own in scales.items():
@@ -104,11 +110,15 @@ def scaled_outside(model: Any, wanted: Frequencies) -> Iterator[None]:
         if changes:
             once(model, "logits", verify)
             scale(wanted.logit_scale)
-        if temperature is not None and wanted.temperature is None:
+        if unscaled:
             text.rope_parameters = {**parameters, native.BETA: 0.0}
+        for module in tuned:
+            setattr(module, TUNING, False)
         yield
     finally:
         text.rope_parameters = parameters
+        for module, own in tuned.items():
+            setattr(module, TUNING, own)
         for module, own in scales.items():
             module.scaling = own
 

@@ -13,7 +13,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from ropewalk.harness.errors import reason
-from ropewalk.harness.patching.config import DUAL_CHUNK, FULL, ORIGINAL
+from ropewalk.harness.patching.config import DUAL_CHUNK, FULL, ORIGINAL, TUNING
 from ropewalk.harness.plugins import Plugin
 from ropewalk.scaling import native
 from ropewalk.scaling.types import Frequencies, Rope, Rotation, StatefulRope
@@ -231,6 +231,8 @@ def changes(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     changed["rope_parameters"] = {**shipped, FULL: new} if target.per_layer_type else new
     if DUAL_CHUNK in target.rope.shipped:  # vLLM and SGLang would build its rotary class
         changed[DUAL_CHUNK] = None
+    if native.TUNED[1] in target.rope.shipped and target.rotation.last.temperature is None:
+        changed[TUNING] = False
     try:
         changed_config(changed, target)
     except (StrictDataclassError, KeyError) as error:

@@ -143,7 +143,7 @@ def notes(
             f"{model} ships dual chunk attention, which transformers ignores: native applies it; "
             "none is the model as transformers runs it."
         )
-    elif kind != "default":
+    elif kind != "default" or native.temperature(rope) is not None:
         by = f", factor {factor:g}" if isinstance(factor, int | float) else ""
         if (scale := native.logit_scale(rope)) != 1:
             by += f", its softmax scale, {scale:.4g}"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+import ropewalk as rw
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import check_rope
 from ropewalk.harness.patching.config import geometry_of, rescaled, rope_of
@@ -88,6 +89,31 @@ def test_the_temperature_of_ministral_is_an_option():
         rope, LENGTH, scale=0.3, floor=WINDOW, offset=0, on=lambda *_: shipped
     )
     close(inside(model, other), logits(model))
+
+
+def test_the_temperature_of_llama_4_is_shipped_and_other_methods_start_without(tmp_path):
+    """In the layer without rotary: transformers' own logits with its switch on, and off.
+
+    Its attention cannot be moved, so the option cannot put it back; native has it.
+    """
+    config = tiny("llama4_text")
+    config.attn_temperature_tuning = True
+    model = build(config)
+    rope, before = rope_of(model.config), logits(model)
+    without = build(rescaled(model.config, {"rope_type": "default"}))
+    without.load_state_dict(model.state_dict())
+    assert not without.config.attn_temperature_tuning
+    plain, shipped = none.frequencies(rope, LENGTH), native.frequencies(rope, LENGTH)
+    assert torch.equal(inside(model, shipped), before)
+    assert torch.equal(inside(model, plain), logits(without))
+    assert not torch.equal(logits(without), before)
+    assert torch.equal(logits(model), before)
+    settings = {"scale": model.config.attn_scale, "floor": int(model.config.floor_scale)}
+    option = temperature.bands(rope, LENGTH, layers="unrotated", **settings)
+    assert shipped.as_bands(LENGTH).fingerprint == option.fingerprint
+    changes = {"scaling": "none", "length": str(LENGTH), "to": "vllm"}
+    model.config.save_pretrained(tmp_path)
+    assert rw.export(tmp_path, **changes).changed["attn_temperature_tuning"] is False
 
 
 def test_logits_that_a_model_does_not_scale_by_a_number_are_refused():
