@@ -13,8 +13,8 @@ def frequencies(
     """Return theta_i / factor for start <= i / pairs < end, and theta_i for all other channels.
 
     Unlike in YaRN the slowest channels may stay as they are. The bounds are found on the model:
-    ``start`` with the lowest perplexity while ``end`` is 1, then ``end`` (``ropewalk tune
-    critical_band``). An unset ``start`` is the first channel with fewer than 32 turns in the
+    ``start`` with the lowest perplexity while ``end`` is 1, then ``end``, by two searches of
+    ``ropewalk tune``. An unset ``start`` is the first channel with fewer than 32 turns in the
     trained window, where YaRN begins; an unset ``end`` is 1. An unset factor is the stretch of the
     length.
     """
