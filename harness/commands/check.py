@@ -74,7 +74,6 @@ def check(
     from ropewalk.harness.patching.config import rope_of
     from ropewalk.harness.plugins import entry, load
 
-    config = open_config(sweep.model, sweep.revision, sweep.trust_remote_code)[2]
     if "encoding" in kinds:
         about, wrong = f"encoding {plugin}", _broken(partial(check_encoding, plugin))
         passed = Finding(about, "passed", "keeps the contract")
@@ -82,19 +81,22 @@ def check(
     if "method" not in kinds:
         return findings
     loaded = load("method", plugin)
+    config = open_config(sweep.model, sweep.revision, sweep.trust_remote_code)[2]
     rope = rope_of(config, sweep.trained_length)
     lengths = sweep.lengths(rope.trained_length)
     function = partial(entry(loaded.module, "method"), **loaded.arguments)
     test, about = partial(check_method, function, rope, lengths), f"method {loaded.label}"
     if wrong := _broken(test):
-        return Findings([*findings, Finding(about, "failed", wrong)])
+        findings.append(Finding(about, "failed", wrong))
+        return findings
     text = (
         f"keeps the contract at rotary_dim {rope.rotary_dim}, base {rope.base:g}, window "
         f"{rope.trained_length}, lengths {', '.join(map(str, lengths))}"
     )
-    note = _broken(partial(test, plain_inside=True))
-    notes = [Finding(about, "note", note)] if note else []
-    return Findings([*findings, Finding(about, "passed", text), *notes])
+    findings.append(Finding(about, "passed", text))
+    if note := _broken(partial(test, plain_inside=True)):
+        findings.append(Finding(about, "note", note))
+    return findings
 
 
 def _broken(test: Callable[[], Any]) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from tempfile import TemporaryDirectory
 
 import torch
+from transformers.utils import logging
 
 from ropewalk.harness.encodings._config import config_of
 from ropewalk.harness.encodings._model import EncodingForCausalLM
@@ -108,6 +109,7 @@ def check_encoding(encoding: str) -> None:
     Args:
         encoding: a name or a ``.py`` file, with options.
     """
+    logging.disable_progress_bar()  # of a model that is saved and loaded in a moment
     config = config_of(encoding, **SMALL)
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -110,7 +110,7 @@ def scaled_outside(model: Any, wanted: Frequencies) -> Iterator[None]:
         if changes:
             once(model, "logits", verify)
             scale(wanted.logit_scale)
-        if unscaled:
+        if native.BETA in rope.shipped and unscaled:
             text.rope_parameters = {**parameters, native.BETA: 0.0}
         for module in tuned:
             setattr(module, TUNING, False)
