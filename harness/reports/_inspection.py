@@ -261,7 +261,10 @@ def _drawn(frame: pd.DataFrame, x: str, y: str, note: str) -> Figure:
         if x == "pair":
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-            axes.axhline(window, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
+            axes.axhline(
+                window, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1,
+                label="trained window",
+            )  # fmt: skip
             axes.set(xlabel="Channel pair i, fastest first", ylabel="Wavelength (tokens)")
         else:
             style.length_axis(axes, 0.95, length * 1.05, window)

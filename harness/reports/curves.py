@@ -174,8 +174,8 @@ def _curve(axes: Axes, rows: pd.DataFrame, name: str, look: style.Look) -> None:
         return
     means = rows["score"] * (math.nan if share else 1)
     axes.plot(rows["length"], means, look.linestyle, label=name, linewidth=look.width,
-              **edge | {"markersize": 0})  # fmt: skip
+              markevery=[], **edge)  # fmt: skip  # marked in the legend alone
     single = pd.DataFrame([of if isinstance(of, tuple) else () for of in rows["single"]])
     for seed in single:
-        axes.plot(rows["length"], single[seed], look.linestyle if share else "", linewidth=0.5,
-                  label="_seed", **edge)  # fmt: skip
+        axes.plot(rows["length"], single[seed], linestyle=look.linestyle if share else "none",
+                  linewidth=0.5, label="_seed", **edge)  # fmt: skip

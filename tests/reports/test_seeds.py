@@ -96,7 +96,8 @@ def test_the_figure_has_the_means_and_the_range_of_single_seeds(frame, table):
     (line,) = (line for line in panel.get_lines() if line.get_label() == "rope · yarn")
     assert list(line.get_ydata()) == pytest.approx(row.score.tolist())
     cells = frame[(frame.task == PERPLEXITY) & (frame.scaling == "yarn")]
-    drawn = [list(line.get_ydata()) for line in panel.get_lines()]
+    dots = [line for line in panel.get_lines() if line.get_linestyle() == "None"]
+    drawn = [list(line.get_ydata()) for line in dots]
     for seed in (1, 2, 3):
         scores = cells[cells.model == f"rope-seed{seed}"].drop_duplicates("length").score.tolist()
         assert pytest.approx(scores) in drawn
