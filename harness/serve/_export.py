@@ -22,7 +22,8 @@ from ropewalk.harness.patching.config import is_rotary, rope_of
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import Plugin, load
 from ropewalk.harness.serve import gguf, hf_code, transformers
-from ropewalk.harness.serve._parameters import AT_THE_TOP, Distance, Target, forms
+from ropewalk.harness.serve._config import changed_file
+from ropewalk.harness.serve._parameters import Distance, Target, forms
 from ropewalk.harness.sweep.spec import Spec
 
 FORMS = {
@@ -32,7 +33,6 @@ FORMS = {
 }
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
 NATIVE = ("consolidated", "params.json")  # Mistral's files, which vLLM prefers to a config
-LEGACY = ("rope_scaling", "rope_theta")  # what transformers 4, mlx-lm and others read
 PORTS = {"gguf": 8080, "vllm": 8000, "sglang": 30000}  # where each serves by default
 MERGED = "MERGED"  # the folder of a model with its adapter's weights
 
@@ -142,11 +142,10 @@ def export(spec: Spec, engine: str | None) -> Export:
 def choose(target: Target, engine: Plugin) -> Export:
     """Return the plainest form that differs from what was measured by rounding only.
 
-    Raises UserError where there is none, with the engine's reasons and the nearest form.
+    Raises UserError where there is none, with the reason against each form.
     """
     module, name = engine.module, engine.label.replace("_", "-")
     reasons = dict[str, list[str]]()  # the forms that each excludes
-    nearest: tuple[float, str] | None = None
     try:
         for parameters in forms(target, module.NAMED):
             form = parameters["rope_type"]
@@ -159,12 +158,11 @@ def choose(target: Target, engine: Plugin) -> Export:
             distance = None if computed is None else target.distance(computed)
             if distance is None or distance.close:
                 return Export(name, module, target, form, changed, distance)
-            this = (distance.factor, f"the nearest is {form}, where {distance}")
-            nearest = min(this, nearest or this)
+            reasons.setdefault(str(distance), []).append(form)
     except ValueError as error:
         reasons = {str(error): []}
     texts = [f"{', '.join(forms)}: {why}" for why, forms in reasons.items()]
-    texts = [*(texts if len(reasons) > 1 else reasons), *([nearest[1]] if nearest else [])]
+    texts = texts if len(texts) > 1 else [*reasons]
     raise UserError(f"{name} cannot serve {target.label} ({'; '.join(texts)}).")
 
 
@@ -209,7 +207,7 @@ def write(export: Export, out: Path, *, copy: bool) -> Path:
     with new_folder(out, "--out") as folder:
         source = _fill(target, folder, copy=copy)
         raw = json.loads((source / CONFIG).read_text(encoding="utf-8"))
-        contents = {CONFIG: _changed_file(raw, export.changed, target)}
+        contents = {CONFIG: changed_file(raw, export.changed, target)}
         if (source / TOKENIZER).is_file():
             tokenizer = json.loads((source / TOKENIZER).read_text(encoding="utf-8"))
             most = tokenizer.get("model_max_length")  # above it libraries warn, or truncate
@@ -249,23 +247,3 @@ def _fill(target: Target, out: Path, *, copy: bool) -> Path:
             else:
                 (out / file.name).symlink_to(file.resolve())
     return source
-
-
-def _changed_file(raw: dict[str, Any], changed: dict[str, Any], target: Target) -> dict[str, Any]:
-    """Return config.json with the changes, and with the keys of older readers beside the new ones.
-
-    transformers 5 reads rope_parameters, others rope_theta and rope_scaling: both say the same.
-    """
-    inside = target.text is not target.config
-    text = dict(raw.get("text_config") or {}) if inside else dict(raw)
-    for name in LEGACY:
-        text.pop(name, None)
-    parameters = changed["rope_parameters"]
-    if "rope_theta" in parameters:
-        plain = parameters["rope_type"] == "default"
-        text |= {name: parameters[name] for name in AT_THE_TOP if name in parameters}
-        text["rope_scaling"] = None if plain else parameters
-    text |= {name: value for name, value in changed.items() if name not in LEGACY}
-    for name in [name for name, value in changed.items() if value is None]:
-        del text[name]
-    return {**raw, "text_config": text} if inside else text

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 
-from ropewalk.harness.errors import reason
-from ropewalk.harness.patching.config import DUAL_CHUNK, FULL, ORIGINAL, TUNING
+from ropewalk.harness.patching.config import ORIGINAL
 from ropewalk.harness.plugins import Plugin
 from ropewalk.scaling import native
 from ropewalk.scaling.types import Frequencies, Rope, Rotation, StatefulRope
@@ -21,12 +19,6 @@ from ropewalk.scaling.types import Frequencies, Rope, Rotation, StatefulRope
 RopeParameters = dict[str, Any]  # a scaling as Hugging Face writes it: rope_type and its parameters
 NEGLIGIBLE = 1e-12  # radians at the last token: a pair that turns less counts as not turning
 STILL = 1e30  # the factor of a pair that does not turn: JSON has no infinity
-LIMITS = (  # other names of the window: vLLM takes the smallest of all, SGLang the first it knows
-    "max_seq_len", "max_seq_length", "max_sequence_length", "model_max_length", "n_positions",
-    "seq_len", "seq_length",
-)  # fmt: skip
-AT_THE_TOP = ("rope_theta", "partial_rotary_factor")  # where older readers read them
-SECTIONS = ("mrope_section", "mrope_interleaved")  # the channels of an image's rows and columns
 
 
 @dataclass(frozen=True)
@@ -53,8 +45,13 @@ class Target:
 
     @property
     def text(self) -> Any:
-        """Return the config of the text model, which may be inside of another."""
+        """Return the config of the text model."""
         return self.config.get_text_config()
+
+    @property
+    def nested(self) -> bool:
+        """Return whether that config is inside of another, as in an image-text model."""
+        return self.text is not self.config
 
     @property
     def per_layer_type(self) -> bool:
@@ -123,17 +120,23 @@ def forms(target: Target, types: tuple[str, ...]) -> list[RopeParameters]:
     rule for choosing between its two lists, which differs in each, has no effect on equal ones.
     Raises ValueError where there can be none.
     """
-    rope, rotation = target.rope, target.rotation
+    rope, rotation, elsewhere = target.rope, target.rotation, "dynamic" not in types
     if rotation.needs_code and "bands" in types:
         return [{"rope_type": "bands"}]
     if isinstance(rotation, StatefulRope):
-        if "dynamic" in types:
-            return [{**rotation.rope_parameters, "rope_theta": rope.base}]
-        raise ValueError(
-            "only transformers has a base that follows the length step by step. Use mode=frozen, "
-            "the base of one length"
-        )
+        if elsewhere:
+            raise ValueError(
+                "only transformers has a base that follows the length step by step. Use "
+                "mode=frozen, the base of one length"
+            )
+        return [{**rotation.rope_parameters, "rope_theta": rope.base}]
     measured = target.frequencies
+    if elsewhere and target.per_layer_type:
+        raise ValueError(
+            f"{target.config.model_type} has a rotary embedding per layer type, and how other "
+            "programs than transformers read a scaling of one of them is not checked. Use --to "
+            "transformers"
+        )
     method = target.method.module.__name__.rpartition(".")[2]
     options = target.method.arguments if target.method.digest is None else {}
     if method == "native" and (kind := native.shipped_type(rope)) in ("yarn", "llama3"):
@@ -169,90 +172,43 @@ def forms(target: Target, types: tuple[str, ...]) -> list[RopeParameters]:
         ORIGINAL: rope.trained_length,
         "factor": rope.stretch(target.length),
     }
-    known = [form for form in [*found, longrope] if form["rope_type"] in (*types, "longrope")]
-    return [form for form in known if _outside(form, target)]
+    kinds, outside = {*types, "longrope"}, _outside(target)
+    if measured.inside() is not measured:  # and others would not be scaled there
+        kinds &= {rope.shipped["rope_type"]}
+    return [form | outside for form in [*found, longrope] if form["rope_type"] in kinds]
 
 
-def _outside(form: RopeParameters, target: Target) -> bool:
-    """Return whether a form can hold what is scaled outside the rotary embedding; add its keys.
+def _outside(target: Target) -> RopeParameters:
+    """Return the keys of what is scaled outside the rotary embedding, beside those of a form.
 
     Raises ValueError for a scale that the checkpoint does not ship.
     """
-    shipped, measured = target.rope.shipped, target.frequencies
-    if measured.inside() is measured:
-        if native.BETA in shipped:  # its code needs a number
-            form |= {native.BETA: 0.0, ORIGINAL: target.rope.trained_length}
-        return True
-    own = native.logit_scale(target.rope), native.temperature(target.rope)
-    if (measured.logit_scale, measured.temperature) != own:
+    rope, measured = target.rope, target.frequencies
+    if measured.inside() is measured:  # Ministral's code needs a number
+        plain = {native.BETA: 0.0, ORIGINAL: rope.trained_length}
+        return plain if native.BETA in rope.shipped else {}
+    if (measured.logit_scale, measured.temperature) != (
+        native.logit_scale(rope), native.temperature(rope)
+    ):  # fmt: skip
         raise ValueError("no config holds a scale of the logits that the checkpoint does not ship")
-    form |= {k: shipped[k] for k in ("mscale", "mscale_all_dim", native.BETA) if k in shipped}
-    return bool(form["rope_type"] == shipped["rope_type"])
+    names = ("mscale", "mscale_all_dim", native.BETA)
+    return {name: rope.shipped[name] for name in names if name in rope.shipped}
 
 
 def _base_of(inv_freq: torch.Tensor, rope: Rope) -> float | None:
     """Return the base whose plain frequencies are bit-identical to these, or None."""
-    pairs, last = len(inv_freq), float(inv_freq[-1])
-    if torch.equal(rope.inv_freq(), inv_freq):
-        return rope.base
-    guess = last ** (-pairs / (pairs - 1)) if pairs > 1 and 0 < last < 1 else 0.0
-    if not 1 < guess < math.inf:
-        return None
-    base = torch.tensor(guess, dtype=torch.float32)  # as every library computes
-    spacing = float(torch.nextafter(base, torch.tensor(math.inf)) - base)
-    near = (float(base) + spacing * step for step in sorted(range(-16, 17), key=abs))
-    return next((b for b in near if b > 1 and torch.equal(rope.inv_freq(b), inv_freq)), None)
+    pairs, last, bases = len(inv_freq), float(inv_freq[-1]), [rope.base]
+    if pairs > 1 and 0 < last < 1:
+        near = torch.tensor(last ** (-pairs / (pairs - 1)))  # float32, as every library computes
+        spacing = float(torch.nextafter(near, torch.tensor(math.inf)) - near)
+        bases += [float(near) + spacing * step for step in sorted(range(-16, 17), key=abs)]
+    return next((base for base in bases if torch.equal(rope.inv_freq(base), inv_freq)), None)
 
 
 def _linear_factor(inv_freq: torch.Tensor, rope: Rope, expected: float) -> float | None:
     """Return the one factor that divides all plain frequencies, or None."""
-    if not bool((inv_freq > 0).all()):
-        return None
-    ratios = rope.inv_freq().double() / inv_freq.double()
-    if float(ratios.max() / ratios.min()) - 1 > 1e-6 or float(ratios[0]) <= 1:
+    ratios = rope.inv_freq().double() / inv_freq.double()  # infinite where a pair does not turn
+    if not (ratios.max() / ratios.min() - 1 <= 1e-6 and 1 < ratios[0] < math.inf):
         return None
     mean = float(ratios.mean())
     return expected if abs(expected / mean - 1) < 1e-6 else mean
-
-
-def changes(parameters: RopeParameters, target: Target) -> dict[str, Any]:
-    """Return the changed keys of config.json, as transformers 5 writes them.
-
-    Raises ValueError for a scaling that the model's config class rejects: no engine could load it.
-    """
-    shipped, new = target.text.rope_parameters, dict(parameters)
-    own = shipped.get(FULL, shipped)  # whose other keys are of the embedding itself
-    new |= {name: own[name] for name in ("partial_rotary_factor", *SECTIONS) if name in own}
-    changed: dict[str, Any] = {"max_position_embeddings": target.length}
-    given = target.text.to_dict()
-    changed |= {k: target.length for k in LIMITS if (given.get(k) or target.length) < target.length}
-    if getattr(target.text, ORIGINAL, None):  # Phi 3 reads it
-        changed[ORIGINAL] = target.rope.trained_length
-    changed["rope_parameters"] = {**shipped, FULL: new} if target.per_layer_type else new
-    if DUAL_CHUNK in target.rope.shipped:  # vLLM and SGLang would build its rotary class
-        changed[DUAL_CHUNK] = None
-    if native.TUNED[1] in target.rope.shipped and target.rotation.last.temperature is None:
-        changed[TUNING] = False
-    try:
-        changed_config(changed, target)
-    except (StrictDataclassError, KeyError) as error:
-        why = reason(error.__cause__ or error).rstrip(".")
-        raise ValueError(
-            f"transformers' {type(target.config).__name__} rejects it: {why}"
-        ) from error
-    return changed
-
-
-def changed_config(changed: dict[str, Any], target: Target) -> Any:
-    """Return the library's config of the text model with these changes."""
-    text = target.text
-    return type(text).from_dict({**text.to_dict(), "rope_scaling": None, **changed})
-
-
-def check_one_embedding(target: Target, engine: str) -> None:
-    """Raise ValueError for a model that has a rotary embedding per layer type."""
-    if target.per_layer_type:
-        raise ValueError(
-            f"{target.config.model_type} has a rotary embedding per layer type, and how {engine} "
-            "reads a scaling of one of them is not checked. Use --to transformers"
-        )

@@ -13,7 +13,7 @@ import torch
 from ropewalk.harness.files import replacing
 from ropewalk.harness.models.gguf import header, is_gguf
 from ropewalk.harness.patching.config import ORIGINAL
-from ropewalk.harness.serve._parameters import RopeParameters, Target, check_one_embedding
+from ropewalk.harness.serve._parameters import RopeParameters, Target
 from ropewalk.scaling.types import Frequencies
 
 NAMED, OVERRIDES = ("default", "linear", "yarn"), True
@@ -25,7 +25,6 @@ KINDS: dict[type, str] = {str: "STRING", int: "UINT32", float: "FLOAT32"}
 
 def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     """Return the keys of the file without their prefix, the architecture, and the factors."""
-    check_one_embedding(target, "llama.cpp")
     kind, attention = parameters["rope_type"], target.frequencies.attention_factor
     keys = {WINDOW: target.length, BASE: float(parameters["rope_theta"]), f"{SCALING}type": "none"}
     if kind == "linear":

@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from ropewalk.harness.files import replacing
 from ropewalk.harness.models.structure import layers_of
-from ropewalk.harness.serve._parameters import RopeParameters, Target, changes
+from ropewalk.harness.serve._config import changes
+from ropewalk.harness.serve._parameters import RopeParameters, Target
 
 NAMED, OVERRIDES = ("bands",), False
 # Families for which the losses of the file were compared with the measured ones.
@@ -29,7 +30,7 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
             "config.json carries them without code"
         )
     kind = target.config.model_type
-    if target.per_layer_type or kind not in READ:
+    if kind not in READ:
         raise ValueError(f"the file is checked for {', '.join(READ)}, not for {kind}")
     window = layers_of(target.config, trust_remote_code=target.trusted).window
     if target.rotation.moves_positions and window is not None and window < target.length:

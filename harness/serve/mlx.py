@@ -3,60 +3,48 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import Any
 
 import numpy as np
 import torch
 
 from ropewalk.harness.patching.config import ORIGINAL
-from ropewalk.harness.serve import _servers
+from ropewalk.harness.serve._config import BY_NAME, changes
 from ropewalk.harness.serve._parameters import RopeParameters, Target
 from ropewalk.scaling import _ramp
 from ropewalk.scaling.types import Frequencies, Rope
 
-
-def _spell(parameters: RopeParameters, target: Target) -> RopeParameters:
-    """Write the attention factor in the keys that mlx-lm computes it from.
-
-    Its longrope has the factor sqrt(1 + ln(max / original) / ln(original)) and reads no key for it,
-    so ``original`` is the window that gives the measured factor.
-    """
-    attention = target.frequencies.attention_factor
-    if parameters["rope_type"] == "longrope":
-        if attention < 1:
-            raise ValueError(
-                f"its longrope has no attention factor below 1, and the method's is {attention:.4g}"
-            )
-        window = target.length ** (1 / attention**2) if attention > 1 else target.length
-        return {**parameters, ORIGINAL: window}
-    if parameters["rope_type"] == "yarn":
-        if not parameters.get("truncate", True):
-            raise ValueError("its yarn always rounds the bounds of the ramp")
-        gain = 0.1 * math.log(parameters["factor"])
-        mscale = (attention - 1) / gain if gain else 1.0
-        return {**parameters, "mscale": mscale, "mscale_all_dim": 0.0}
-    return parameters
-
-
-SERVER = _servers.Server(
-    name="mlx-lm",
-    line="mlx_lm.server --model {place}",
-    spell=_spell,
-    # Model types whose files in mlx-lm 0.32 hand rope_scaling, and the whole head, to
-    # initialize_rope.
-    families=("exaone4", "granite", "llama", "mistral", "olmo2", "qwen2", "qwen3", "seed_oss"),
-)
-NAMED, OVERRIDES = _servers.NAMED, False
-command = SERVER.command
+NAMED, OVERRIDES = BY_NAME, False
+# Model types whose files in mlx-lm 0.32 hand rope_scaling, and the whole head, to initialize_rope.
+READ = ("exaone4", "granite", "llama", "mistral", "olmo2", "qwen2", "qwen3", "seed_oss")
 
 
 def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     """Return the changes of config.json: rope_theta and rope_scaling are the keys it reads.
 
-    The model's own window is beside the scaling, where mlx-lm does not read it.
+    Its longrope has the factor sqrt(1 + ln(max / original) / ln(original)) and reads no key for it,
+    so ``original`` is the window that gives the measured factor. The model's own window is beside
+    the scaling, where mlx-lm does not read it.
     """
-    changed = SERVER.express(parameters, target)
-    if parameters["rope_type"] == "longrope":
+    if (kind := target.config.model_type) not in READ:
+        raise ValueError(
+            f"mlx-lm is not known to read a scaling for {kind}, but for {', '.join(READ)}"
+        )
+    attention, new = target.frequencies.attention_factor, dict(parameters)
+    if new["rope_type"] == "longrope":
+        if attention < 1:
+            raise ValueError(
+                f"its longrope has no attention factor below 1, and the method's is {attention:.4g}"
+            )
+        new[ORIGINAL] = target.length ** (1 / attention**2) if attention > 1 else target.length
+    if new["rope_type"] == "yarn":
+        if not new.get("truncate", True):
+            raise ValueError("its yarn always rounds the bounds of the ramp")
+        gain = 0.1 * math.log(new["factor"])
+        new |= {"mscale": (attention - 1) / gain if gain else 1.0, "mscale_all_dim": 0.0}
+    changed = changes(new, target)
+    if new["rope_type"] == "longrope":
         changed[ORIGINAL] = target.rope.trained_length
     new = changed["rope_parameters"]
     return {**changed, "rope_theta": new["rope_theta"], "rope_scaling": new}
@@ -91,3 +79,8 @@ def computed(changed: dict[str, Any], target: Target) -> Frequencies:
             inv_freq = np.exp(np.arange(0, -pairs, -1, dtype=np.float32) * step)
             inv_freq = inv_freq * np.float32(1 / parameters.get("factor", 1.0))
     return Frequencies(torch.from_numpy(inv_freq.astype(np.float32)), scale)
+
+
+def command(changed: dict[str, Any], place: str, target: Target) -> str:
+    """Return the command that serves it."""
+    return f"mlx_lm.server --model {shlex.quote(place)}" + " --trust-remote-code" * target.trusted

@@ -8,7 +8,8 @@ from typing import Any
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.models.structure import own_frequencies, without_weights
 from ropewalk.harness.patching.config import rescaled
-from ropewalk.harness.serve._parameters import RopeParameters, Target, changed_config, changes
+from ropewalk.harness.serve._config import changed_config, changes
+from ropewalk.harness.serve._parameters import RopeParameters, Target
 from ropewalk.scaling.types import Frequencies
 
 NAMED, OVERRIDES = ("default", "linear", "llama3", "yarn", "dynamic"), True

@@ -143,20 +143,20 @@ def test_what_an_engine_cannot_express_is_refused(to, scaling, words, tiny, reje
 
 
 @pytest.mark.parametrize(("family", "to", "scaling", "words"), [
-    ("mixtral", "sglang", "yarn:factor=4", "its class for mixtral reads no scaling, a base alone"),
+    ("mixtral", "sglang", "yarn:factor=4", "its class for mixtral reads only rope_type default"),
     ("mixtral", "vllm", "yarn:factor=4", ""),
-    ("gemma", "sglang", "pi", "no scaling"),
+    ("gemma", "sglang", "pi", "only rope_type default"),
     ("gemma", "sglang", "ntk", ""),
-    ("starcoder2", "sglang", "abf:base=20000.5", "the nearest is default"),
-    ("deepseek_v3", "vllm", "ntk_by_parts", "no scaling"),
-    ("deepseek_v3", "sglang", "yarn:factor=4", "no scaling"),
-    ("gpt_oss", "vllm", "pi", "yarn alone"),
+    ("starcoder2", "sglang", "abf:base=20000.5", "default: .* of 8 frequencies are bit-identical"),
+    ("deepseek_v3", "vllm", "ntk_by_parts", "only rope_type default"),
+    ("deepseek_v3", "sglang", "yarn:factor=4", "only rope_type default"),
+    ("gpt_oss", "vllm", "pi", "only rope_type yarn"),
     ("gpt_oss", "vllm", "yarn:factor=4", ""),
     ("gpt_oss", "vllm", "yarn:factor=4,attention_factor=1", "attention factor differs by 0.14"),
     ("gpt_oss", "sglang", "yarn:factor=4,attention_factor=1", ""),
     ("qwen2", "gguf", "mr_rope", "not for qwen2"),
-    ("cohere", "vllm", "mr_rope", "cohere, whose pairs are neighbouring"),
-    ("ernie4_5_moe", "vllm", "mr_rope", "ernie4_5_moe, whose pairs are neighbouring"),
+    ("cohere", "vllm", "mr_rope", "cohere reads only rope_type default, linear"),
+    ("ernie4_5_moe", "vllm", "mr_rope", "ernie4_5_moe reads only rope_type default, linear"),
     ("gemma2", "mlx", "mr_rope", "not known to read"),
     ("mistral", "hf-code", "rerope", "sliding layers, which see 32 tokens"),
     ("gemma3_text", "transformers", "yarn", ""),  # of its layers with full attention
