@@ -117,7 +117,6 @@ def doctor(
     scaling: str = "native",
     length: str = "1x",
     server: str | None = None,
-    quick: bool = False,
     spec: Annotated[Reading, Parameter(name="*")] = Reading(),
 ) -> Findings:
     """Find faults of one model: its config, patch, cache and server; exit status 1 if it has any.
@@ -127,7 +126,6 @@ def doctor(
         scaling: The method that should be in use, NAME:option=value,…; native is the shipped one.
         length: The length that the method is for: 512, 4k (4096) or 2x (twice the trained window).
         server: http://HOST:PORT of a running server (vLLM, SGLang, llama.cpp); losses are compared.
-        quick: Read only 64 tokens.
     """
     settings = {**settings_of(spec), "model": model, "scaling": [scaling], "length": [str(length)]}
     sweep = parse(None, settings)
@@ -135,7 +133,7 @@ def doctor(
     from ropewalk.harness.sweep.server import connect
 
     running = connect(server) if server else None  # before weights are read
-    return Findings(examine(sweep, running, quick=quick))
+    return Findings(examine(sweep, running))
 
 
 @takes_settings

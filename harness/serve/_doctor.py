@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
 import torch
+from torch.nn.functional import cross_entropy
 from transformers import DynamicCache, PreTrainedConfig
 
 from ropewalk.harness.data.documents import open_documents
@@ -32,7 +32,6 @@ from ropewalk.harness.sweep.spec import Spec
 
 log = logging.getLogger("ropewalk")
 LONGEST = 16_384  # tokens of the text
-QUICK = 64  # tokens that are read at all
 # Other names of rope_theta, and the scalings that need the window of pretraining.
 BASES = ("rotary_emb_base", "rope_base", "theta", "rotary_base")
 WINDOWED = ("llama3", "yarn", "longrope")
@@ -41,7 +40,7 @@ PAST = 16  # tokens before and at least behind the end of a window, where statef
 BANDED = 1024  # tokens with moved positions, whose forward holds scores of all pairs
 # Tokens x parameters that are read, twice: a minute or two on few cores, seconds on a GPU.
 BUDGET, CPU_BUDGET = 1e14, 1e12
-ALLOWED = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}  # in log-probability
+ALLOWED = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}  # nats of a loss
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,11 @@ class Finding:
     text: str
 
 
-def examine(spec: Spec, server: Engine | None = None, *, quick: bool = False) -> Iterator[Finding]:
+def examine(spec: Spec, server: Engine | None = None) -> Iterator[Finding]:
     """Yield the findings one by one; raise UserError for what cannot be examined.
 
-    With the method ``native`` the model is examined as it is loaded. The losses of a server are
-    compared with those of the method. ``quick`` reads short texts alone.
+    With the method ``native`` the cache is examined in the model as it is loaded. The losses of a
+    server are compared with those of the method.
     """
     checkpoint, method = open_model(spec), load("method", spec.scaling[0])
     rope, label = checkpoint.rope, method.label
@@ -88,23 +87,22 @@ def examine(spec: Spec, server: Engine | None = None, *, quick: bool = False) ->
         )
     log.info(f"Loading {checkpoint.parameter_count / 1e6:,.0f} million parameters.")
     model: Any = load_weights(checkpoint)
+    budget = CPU_BUDGET if model.device.type == "cpu" else BUDGET
+    longest = BANDED if rotation.moves_positions else LONGEST
+    most = min(len(tokens), max(SHORT, min(longest, int(budget / model.num_parameters()))))
+    most = most if label == "native" else min(most, length)  # bands reach no further
+    windows = {w for w in (rope.trained_length, checkpoint.sliding_window) if w}
+    passed = [window * 3 // 2 for window in windows if window + PAST <= most]
+    read = tokens[: min(most, max([SHORT, *passed]))]
     with patched(model, rotation):  # which verifies itself
-        pass
-    yield Finding("layers", "passed", f"{label} is verified on the output of the model")
-    with nullcontext() if label == "native" else patched(model, rotation):
-        budget = CPU_BUDGET if model.device.type == "cpu" else BUDGET
-        longest = BANDED if rotation.moves_positions else LONGEST
-        most = max(SHORT, min(longest, int(budget / model.num_parameters())))
-        most = min(QUICK if quick else most, len(tokens))
-        most = most if label == "native" else min(most, length)  # bands reach no further
-        windows = {w for w in (rope.trained_length, checkpoint.sliding_window) if w}
-        passed = [window for window in windows if window + PAST <= most]
-        size = min(most, max(SHORT, max(passed, default=0) * 3 // 2))
-        yield cache_finding(model, tokens[:size], windows)
+        yield Finding("layers", "passed", f"{label} is verified on the output of the model")
+        if label != "native":
+            yield cache_finding(model, read, windows)
+    if label == "native":
+        yield cache_finding(model, read, windows)
     if server is not None:
-        size = max(2, min(QUICK if quick else COMPARED, length - 1))
         bos = checkpoint.tokenizer.bos_token_id
-        read = [*([] if bos is None else [bos]), *tokens[:size]]
+        read = [*([] if bos is None else [bos]), *tokens[: max(2, min(COMPARED, length - 1))]]
         asked = partial(ask_losses, server, checkpoint.tokenizer)
         served = resolve(method, rope, max(length, len(read)))
         identity = identify(asked, model, rope, served, label, read)
@@ -112,21 +110,19 @@ def examine(spec: Spec, server: Engine | None = None, *, quick: bool = False) ->
 
 
 def config_findings(checkpoint: Checkpoint) -> list[Finding]:
-    """Return the faults of a config, or one finding that there are none."""
-    text = checkpoint.config.get_text_config()
-    with reading("config", checkpoint.name):
-        if is_gguf(checkpoint.name):
-            raw = checkpoint.config.to_dict()
-        else:
-            name, commit = checkpoint.name, checkpoint.revision
-            raw = PreTrainedConfig.get_config_dict(name, revision=commit)[0]
-        raw = raw.get("text_config", raw) if text is not checkpoint.config else raw
-        faults = [Finding("config", "failed", fault) for fault in _faults(raw, text)]
-    if faults:
-        return faults
-    rope = checkpoint.rope
+    """Return the faults of a config, or one finding that there are none.
+
+    A GGUF file whose config would have one is not opened.
+    """
+    faults, rope = list[str](), checkpoint.rope
+    if not is_gguf(checkpoint.name):
+        with reading("config", checkpoint.name):
+            raw = PreTrainedConfig.get_config_dict(checkpoint.name, revision=checkpoint.revision)[0]
+            faults = [*_faults(raw.get("text_config", raw), checkpoint.config.get_text_config())]
     about = f"base {rope.base:g}, trained window {rope.trained_length:,} tokens"
-    return [Finding("config", "passed", about)]
+    return [Finding("config", "failed", fault) for fault in faults] or [
+        Finding("config", "passed", about)
+    ]
 
 
 def _faults(raw: Mapping[str, Any], text: Any) -> Iterator[str]:
@@ -182,45 +178,42 @@ def _faults(raw: Mapping[str, Any], text: Any) -> Iterator[str]:
 
 @torch.inference_mode()
 def cache_finding(model: Any, tokens: list[int], windows: set[int]) -> Finding:
-    """Compare the log-probabilities of a text read at once and read in parts.
+    """Compare the losses of a text read at once and read in parts.
 
     One part ends shortly before a window does, where a stateful type begins anew, and the last ones
     are single tokens.
     """
-    given, size = torch.tensor([tokens], device=model.device), len(tokens)
+    text, size = torch.tensor([tokens], device=model.device), len(tokens)
     steps = min(size // 2, STEPS)
+
+    def losses(logits: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(logits[0, :-1].float(), text[0, -steps:], reduction="none")
+
+    whole = losses(model(input_ids=text, use_cache=False, logits_to_keep=steps + 1).logits)
+    if not bool(whole.isfinite().all()):
+        said = f"the model's predictions of {size:,} tokens are not numbers"
+        return Finding("cache", "failed", f"{said}: its weights are damaged")
     single = range(size - steps, size + 1)
     ends = sorted({max(1, w - PAST) for w in windows if w < single[0]} | {*single})
-    logits = model(input_ids=given, use_cache=False, logits_to_keep=steps + 1).logits
-    whole = _log_probabilities(logits, given)
-    parts, cache = [], DynamicCache(config=model.config)
+    logits, cache = [], DynamicCache(config=model.config)
     for start, stop in pairwise([0, *ends]):
-        part = given[:, start:stop]
+        part = text[:, start:stop]
         out = model(input_ids=part, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        parts.append(out.logits)
-    if not bool(torch.isfinite(whole).all()):
-        text = f"the model's predictions of {size:,} tokens are not numbers"
-        return Finding("cache", "failed", f"{text}: its weights are damaged")
-    difference = (whole - _log_probabilities(torch.cat(parts[-steps - 1 :], 1), given)).abs()
+        logits.append(out.logits)
+    difference = (whole - losses(torch.cat(logits[-steps - 1 :], 1))).abs()
     worst, allowed = float(difference.max()), ALLOWED.get(model.dtype, 0.5)
     read = f"{size:,} tokens, the last {steps} one by one"
-    if worst <= allowed:
-        text = (
-            f"{read}, have the losses of one forward (largest difference {worst:.1g}; at most "
-            f"{allowed:g} is allowed in {str(model.dtype).removeprefix('torch.')})"
+    if not worst <= allowed:
+        at = size - steps + int((~(difference <= allowed)).nonzero()[0])
+        said = (
+            f"{read}, differ from one forward by up to {worst:.2g} (at most {allowed:g} is "
+            f"allowed), from token {at} on: keys that were cached are not those of the whole text"
         )
-        if left := [f"{window:,}" for window in sorted(windows) if window >= size]:
-            text += f"; nothing was compared past the window of {' and '.join(left)} tokens"
-        return Finding("cache", "passed", text)
-    at = size - steps + int((~(difference <= allowed)).nonzero()[0])
-    text = (
-        f"{read}, differ from one forward by up to {worst:.2g} (at most {allowed:g} is allowed), "
-        f"from token {at} on: keys that were cached are not those of the whole text"
+        return Finding("cache", "failed", said)
+    said = (
+        f"{read}, have the losses of one forward (largest difference {worst:.1g}; at most "
+        f"{allowed:g} is allowed in {str(model.dtype).removeprefix('torch.')})"
     )
-    return Finding("cache", "failed", text)
-
-
-def _log_probabilities(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Return the log-probability of the last tokens, one fewer than there are logits, float32."""
-    logs = logits[0, :-1].float().log_softmax(-1)
-    return logs.gather(1, tokens[0, -len(logs) :, None])[:, 0]
+    if left := [f"{window:,}" for window in sorted(windows) if window >= size]:
+        said += f"; nothing was compared past the window of {' and '.join(left)} tokens"
+    return Finding("cache", "passed", said)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
@@ -41,7 +41,6 @@ from ropewalk.harness.sweep.server import (
 from ropewalk.harness.sweep.spec import Spec
 
 log = logging.getLogger("ropewalk")
-KEYS = {"vllm": "vllm", "sglang": "sglang", "gguf": "llamacpp"}
 # vLLM holds tokens x vocabulary numbers for the losses of a prompt, outside of what it reserves.
 MORE = {"vllm": ("--max-num-batched-tokens", "2048")}
 # The token behind the last one is requested, so the limit is one more than the longest length.
@@ -77,45 +76,32 @@ class Launched:
         self.workers = spec.concurrency or CONCURRENCY
         self.machines: dict[str, Any] = {}
         self.weights = Identification()
-        self.process: subprocess.Popen[bytes] | None = None
-        self.rotation: str | None = None  # that of the engine that runs
-        self.engine: Engine | None = None
+        self.running = ExitStack()  # ends the engine that runs
+        self.rotation: str | None = None  # what it computes
 
     def open(self, spec: Spec) -> Checkpoint:
         """Open the config and the tokenizer of the model."""
         assert spec.engine is not None
-        return served(spec, KEYS[spec.engine])
+        return served(spec, "llamacpp" if spec.engine == "gguf" else spec.engine)
 
     def answers(self, plan: Plan, work: Sequence[Batch]) -> Iterator[tuple[Item, Reply]]:
-        """Return the replies to all requests; raise UserError for what the engine cannot serve."""
+        """Yield the replies to all requests; raise UserError for what the engine cannot serve."""
         check(work)
-        exported = [(batch, self._export(plan, batch)) for batch in work]
-        self._ready(plan, *exported[0])
-        return self._replies(plan, exported)
-
-    def _ready(self, plan: Plan, batch: Batch, export: Export) -> Engine:
-        """Return the engine that computes a batch, started unless it runs."""
-        if self.rotation != batch.rotation.fingerprint or self.engine is None:
-            self.stop()
-            self.engine = self._start(export)
-            before = self.machines.get("server", {}).get("computes", {})
-            self.machines = identified(self.engine, self.weights, plan, batch)
-            self.machines["server"]["computes"] |= before
-            self.rotation = batch.rotation.fingerprint
-        return self.engine
-
-    def _replies(
-        self, plan: Plan, exported: Sequence[tuple[Batch, Export]]
-    ) -> Iterator[tuple[Item, Reply]]:
-        for batch, export in exported:
-            engine = self._ready(plan, batch, export)
-            concurrency = self.spec.concurrency or engine.slots or CONCURRENCY
+        for batch, export in [(batch, self._export(plan, batch)) for batch in work]:
+            if self.rotation != batch.rotation.fingerprint:
+                self.stop()
+                self.engine, self.log = self.running.enter_context(started(export, self.spec))
+                before = self.machines.get("server", {}).get("computes", {})
+                self.machines = identified(self.engine, self.weights, plan, batch)
+                self.machines["server"]["computes"] |= before
+                self.rotation = batch.rotation.fingerprint
+            concurrency = self.spec.concurrency or self.engine.slots or CONCURRENCY
             try:
-                yield from replies(engine, plan, batch.items, concurrency)
+                yield from replies(self.engine, plan, batch.items, concurrency)
             except GoneError as error:
                 raise UserError(
-                    f"{engine.name} failed while it computed {export.scaling}. {self._log_end()}\n"
-                    "What was measured is kept; the same command continues."
+                    f"{self.engine.name} failed while it computed {export.scaling}. "
+                    f"{_end(self.log)}\nWhat was measured is kept; the same command continues."
                 ) from error
 
     def _export(self, plan: Plan, batch: Batch) -> Export:
@@ -129,64 +115,67 @@ class Launched:
         )  # fmt: skip
         return choose(target, self.plugin)
 
-    def _start(self, export: Export) -> Engine:
-        """Start an engine and return it once it is healthy."""
-        self.folder = TemporaryDirectory(prefix="ropewalk-engine-")
-        place = write(export, Path(self.folder.name) / "model", copy=False)
+    def stop(self) -> None:
+        """End the engine that runs."""
+        self.rotation = None
+        self.running.close()
+
+
+@contextmanager
+def started(export: Export, spec: Spec) -> Iterator[tuple[Engine, Path]]:
+    """Start an engine and yield it, with its log, once it is healthy; end all of its processes.
+
+    The log of an engine that failed is kept.
+    """
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    with TemporaryDirectory(prefix="ropewalk-engine-") as folder:
+        place = write(export, Path(folder) / "model", copy=False)
         longer = replace(export.target, length=export.length + 1)
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            port = taken.getsockname()[1]
         words = [
             *shlex.split(replace(export, place=place, target=longer).command),
             *("--host", "127.0.0.1", "--port", str(port)),
             *MORE.get(export.engine, ()),
-            *(("--dtype", self.spec.dtype) if self.spec.dtype != "auto" else ()),
-            *shlex.split(self.spec.engine_args or ""),
+            *(("--dtype", spec.dtype) if spec.dtype != "auto" else ()),
+            *shlex.split(spec.engine_args or ""),
         ]
         log.info(f"Starting an engine for {export.scaling}: {shlex.join(words)}")
         with NamedTemporaryFile(prefix="ropewalk-engine-", suffix=".log", delete=False) as file:
-            self.log = Path(file.name)
             try:
-                self.process = subprocess.Popen(
+                process = subprocess.Popen(
                     words, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                     start_new_session=True, env=os.environ | dict.fromkeys(LONGER, "1"),
                 )  # fmt: skip
             except OSError as error:
                 raise UserError(
-                    f"--engine {self.spec.engine}: {words[0]} cannot be started: {reason(error)}; "
+                    f"--engine {export.engine}: {words[0]} cannot be started: {reason(error)}; "
                     "put it on the PATH."
                 ) from None
-        url = f"http://127.0.0.1:{port}"
-        while not _healthy(url):
-            if self.process.poll() is not None:
-                raise UserError(
-                    f"--engine {self.spec.engine} did not start for {export.scaling}. "
-                    f"{self._log_end()}"
-                )
-            describe(self._log_end().rpartition("\n")[2])
-            time.sleep(1)
-        return connect(url)
+        path, url = Path(file.name), f"http://127.0.0.1:{port}"
+        try:
+            while not _healthy(url):
+                if process.poll() is not None:
+                    raise UserError(
+                        f"--engine {export.engine} did not start for {export.scaling}. {_end(path)}"
+                    )
+                describe(_end(path).rpartition("\n")[2])
+                time.sleep(1)
+            yield connect(url), path
+        finally:
+            if process.poll() is None:
+                path.unlink()
+            for end in (signal.SIGTERM, signal.SIGKILL):
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, end)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE)
 
-    def _log_end(self) -> str:
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join([f"{self.log} ends:", *lines[-LINES:]])
 
-    def stop(self) -> None:
-        """End the engine that runs, and every process that it started."""
-        if self.process is None:
-            return
-        if self.process.poll() is None:  # it did not fail
-            self.log.unlink()
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(GRACE)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.process = self.engine = self.rotation = None
-        self.folder.cleanup()
+def _end(path: Path) -> str:
+    """Return the last lines of a log."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join([f"{path} ends:", *lines[-LINES:]])
 
 
 def _healthy(url: str) -> bool:

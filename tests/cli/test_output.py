@@ -40,7 +40,7 @@ def words(run: Path, tiny: Path, docs: Path, tmp_path: Path) -> dict[str, list[o
         "tune": ["tune", *model, "--length", "2x", "--task", "perplexity:tail=16", "--dry-run"],
         "calibrate": ["calibrate", "--model", tiny, "--docs", docs, *heads],
         "export": ["export", tiny, "--scaling", "yarn", "--length", "2x", "--to", "vllm"],
-        "doctor": ["doctor", tiny, "--quick"],
+        "doctor": ["doctor", tiny],
         "inspect": ["inspect", tiny, "--scaling", "none", "rerope", "--length", "2x"],
         "check": ["check", "pi", "--model", tiny],
         "compare": ["compare", run, other],
