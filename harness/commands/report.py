@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ropewalk.harness.reports._write import Written
 
 log = logging.getLogger("ropewalk")
+MOST = 20  # lines about failures; a sweep can have thousands
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,14 @@ class Reports:
     card: Path | None = None
     chosen: bool = False
 
-    JSON = ("written", "note", "page", "card", "unscored", "conditions")
+    JSON = ("written", "note", "page", "card", "missing", "conditions")
 
     @property
-    def unscored(self) -> list[str]:
-        """Say why tasks could not score what was measured."""
-        failed = (self.frame["status"] == "failed") & self.frame["value"].notna()
-        return [*self.frame.loc[failed, "reason"].unique()]
+    def missing(self) -> pd.DataFrame:
+        """One row per sample without a number: its cell, its status, and the reason."""
+        from ropewalk.harness.runs.frame import without_numbers
+
+        return without_numbers(self.frame)
 
     @property
     def status(self) -> int:
@@ -59,15 +61,15 @@ class Reports:
         known = {verdict.holds for verdict in self.conditions}
         if True in known or None in known:
             return 3 if True in known else 4
-        missing = self.written.failed or (self.chosen and self.written.skipped)
-        return int(bool(self.unscored or missing))
+        unscored = (self.frame["status"] == "failed") & self.frame["value"].notna()
+        lacking = self.written.failed or (self.chosen and self.written.skipped)
+        return int(bool(unscored.any() or lacking))
 
     def ends(self) -> Iterator[str]:
         """Yield what is below an answer: why there is less, and where everything is."""
         if self.note:
             yield self.note
         yield from (f"No {name}: {text}" for name, text in self.written.skipped.items())
-        yield from (f"No score: {text}" for text in self.unscored)
         if self.page is not None:
             yield f"Page: {self.page}"
         if self.card is not None:
@@ -77,7 +79,7 @@ class Reports:
         from ropewalk.harness.reports._text import as_text
 
         if not self.chosen:
-            return "\n".join([answer(self.frame), *self.ends()])
+            return "\n".join([answer(self.frame), *self.ends(), *failures(self.frame)])
         lines = []
         for name, table in self.written.tables.items():
             lines.append(name)
@@ -93,6 +95,22 @@ def answer(frame: pd.DataFrame) -> str:
     from ropewalk.harness.reports.verdict import screen
 
     return screen(cells(frame))
+
+
+def failures(frame: pd.DataFrame) -> Iterator[str]:
+    """Say what has no number and why, one line per cell and reason."""
+    from ropewalk.harness.runs.frame import without_numbers
+
+    table = without_numbers(frame).drop(columns="unit")
+    lines = table.value_counts([*table], sort=False).reset_index()
+    if len(lines):
+        yield "Without a number:"
+    for row in lines.head(MOST).itertuples():
+        status = "" if row.status == "failed" else f"{row.status.replace('_', ' ')}: "
+        counted = f" ({row.count} samples)" if row.count > 1 else ""
+        yield f"  {row.scaling}, {row.task}, {row.length} tokens: {status}{row.reason}{counted}"
+    if len(lines) > MOST:
+        yield f"  … and {len(lines) - MOST} more; samples.jsonl has every reason."
 
 
 def report(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from ropewalk.harness.commands.report import Reports
     from ropewalk.harness.models.checkpoint import Checkpoint
-    from ropewalk.harness.sweep.measure import Failure
     from ropewalk.harness.sweep.plan import Backend, Plan
     from ropewalk.scaling.types import Rotation
 
@@ -45,7 +43,6 @@ DEMO = (
     "This uses the embedded demo model, whose rankings do not transfer to large models. Name your "
     "own: --model FOLDER or OWNER/NAME."
 )
-MOST = 20  # lines about failures; a sweep can have thousands
 
 
 @dataclass(frozen=True)
@@ -55,14 +52,12 @@ class Run:
     Attributes:
         folders: the run folders, one per model.
         tasks: the user's own task files that were measured.
-        missing: every sample and cell without a number.
         reports: what was written; None where only measuring was requested.
         left_out: the number of models that could not be measured.
     """
 
     folders: tuple[Path, ...]
     tasks: tuple[str, ...] = ()
-    missing: tuple[Failure, ...] = ()
     reports: Reports | None = None
     left_out: int = 0
 
@@ -72,7 +67,7 @@ class Run:
     def status(self) -> int:
         """The exit status of the command."""
         status = self.reports.status if self.reports else 0
-        return status or int(bool(self.missing or self.left_out))
+        return status or int(bool(len(self.missing) or self.left_out))
 
     def frame(self, *, losses: bool = False) -> pd.DataFrame:
         """Return one row per sample, with its cell's score (``results/README.md``).
@@ -83,6 +78,13 @@ class Run:
 
         table = make_frame(self.folders, self.tasks, mixed=len(self.folders) > 1)
         return table if losses else table.drop(columns="losses", errors="ignore")
+
+    @property
+    def missing(self) -> pd.DataFrame:
+        """One row per sample without a number: its cell, its status, and the reason."""
+        from ropewalk.harness.runs.frame import without_numbers
+
+        return without_numbers(self.reports.frame if self.reports else self.frame())
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -120,30 +122,15 @@ class Run:
         return result
 
     def __str__(self) -> str:
-        from ropewalk.harness.commands.report import answer
+        from ropewalk.harness.commands.report import answer, failures
 
-        scores = answer(self.reports.frame if self.reports else self.frame())
-        ends = self.reports.ends() if self.reports else ()
-        return "\n".join([scores, *ends, *_without_numbers(self.missing)])
+        if self.reports:
+            return str(self.reports)
+        frame = self.frame()
+        return "\n".join([answer(frame), *failures(frame)])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
-
-
-def _without_numbers(missing: Sequence[Failure]) -> Iterator[str]:
-    """Say what has no number and why, one line per cell and reason."""
-    lines = Counter(
-        f"{of.scaling}, {of.task}, {of.length} tokens: "
-        + f"{of.status.replace('_', ' ')}: " * (of.status != "failed")
-        + of.reason
-        for of in missing
-    )
-    if lines:
-        yield "Without a number:"
-    for line, count in [*lines.items()][:MOST]:
-        yield f"  {line}" + f" ({count} samples)" * (count > 1)
-    if len(lines) > MOST:
-        yield f"  … and {len(lines) - MOST} more; samples.jsonl has every reason."
 
 
 def run_sweep(
@@ -297,7 +284,7 @@ def measured(pairs: Sequence[tuple[Plan, Path]], backend: Backend) -> Run:
     """
     from ropewalk.harness.plugins import names_code
     from ropewalk.harness.reports._trackers import tracking
-    from ropewalk.harness.sweep.measure import Started, failures, measure
+    from ropewalk.harness.sweep.measure import Started, measure
     from ropewalk.harness.sweep.notes import note_plan, unnamed_cells
     from ropewalk.harness.sweep.progress import follow
 
@@ -322,6 +309,5 @@ def measured(pairs: Sequence[tuple[Plan, Path]], backend: Backend) -> Run:
     return Run(
         folders=tuple(folder for _, folder in done),
         tasks=tuple(task for task in pairs[0][0].spec.task if names_code("task", task)),
-        missing=tuple(failure for pair in done for failure in failures(*pair)),
         left_out=len(rejected),
     )

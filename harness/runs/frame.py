@@ -103,6 +103,12 @@ def make_frame(
     return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
+def without_numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per sample that was measured and has no number: its status, and the reason."""
+    lost = frame[~frame["status"].isin(["ok", NOT_MEASURED])]
+    return lost[["model", "task", "scaling", "length", "unit", "status", "reason"]]
+
+
 def _rows(place: Key, cell: Cell) -> Iterable[dict[str, Any]]:
     """Yield the rows of a cell; a fact takes the place of no other column."""
     score, unscored = score_of(cell.task, filter(None, cell.samples.values()))

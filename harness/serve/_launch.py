@@ -24,7 +24,6 @@ from ropewalk.harness.plugins import load
 from ropewalk.harness.serve._export import Export, choose, write
 from ropewalk.harness.serve._parameters import Target
 from ropewalk.harness.sweep.identity import Identification
-from ropewalk.harness.sweep.measure import local_backend
 from ropewalk.harness.sweep.plan import Backend, Batch, Item, Plan, Reply
 from ropewalk.harness.sweep.progress import describe
 from ropewalk.harness.sweep.server import (
@@ -39,6 +38,7 @@ from ropewalk.harness.sweep.server import (
     served,
 )
 from ropewalk.harness.sweep.spec import Spec
+from ropewalk.harness.sweep.this_process import ThisProcess
 
 log = logging.getLogger("ropewalk")
 # vLLM holds tokens x vocabulary numbers for the losses of a prompt, outside of what it reserves.
@@ -60,9 +60,15 @@ def backend_for(spec: Spec) -> Iterator[Backend]:
             yield launched
         finally:
             launched.stop()
-    else:
-        with local_backend(spec) as backend:
+    elif spec.workers or spec.cluster:
+        from ropewalk.harness.sweep.ray import workers  # few need Ray
+
+        with workers(spec) as backend:
             yield backend
+    else:
+        process = ThisProcess()
+        yield process
+        process.model = None  # the backend may be held longer than this
 
 
 class Launched:

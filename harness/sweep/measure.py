@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -20,7 +19,6 @@ from ropewalk.harness.runs.store import append, each_sample, measured, write_run
 from ropewalk.harness.sweep.memory import needed
 from ropewalk.harness.sweep.plan import Backend, Failed, Item, Key, Plan, Reply, check_facts
 from ropewalk.harness.sweep.record import records
-from ropewalk.harness.sweep.spec import Spec
 from ropewalk.harness.sweep.this_process import ThisProcess
 from ropewalk.tasks.types import (
     DivergenceResponse,
@@ -51,32 +49,6 @@ class Stored:
 
 
 Event = Started | Stored
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A sample without a number (without unit: a whole cell), its status, and why in words."""
-
-    task: str
-    scaling: str
-    length: int
-    unit: str | None
-    status: str
-    reason: str
-
-
-@contextmanager
-def local_backend(spec: Spec) -> Iterator[Backend]:
-    """Open the backend that holds the weights: Ray's workers, or this process."""
-    if spec.workers or spec.cluster:
-        from ropewalk.harness.sweep.ray import workers  # few need Ray
-
-        with workers(spec) as backend:
-            yield backend
-    else:
-        process = ThisProcess()
-        yield process
-        process.model = None  # the backend may be held longer than this
 
 
 def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generator[Event]:
@@ -133,23 +105,6 @@ def measure(plan: Plan, folder: Path, backend: Backend | None = None) -> Generat
     except KeyboardInterrupt as error:
         error.add_note("everything measured is kept. The same command continues")
         raise
-
-
-def failures(plan: Plan, folder: Path) -> Iterator[Failure]:
-    """Yield what has no number, and why; what is not measured yet has no entry."""
-    outcomes = {
-        (one["cell"], one["question"]): (one["status"], one.get("reason"))
-        for one in each_sample(folder)
-    }
-    for cell in plan.cells:
-        at = cell.task, cell.scaling, cell.length
-        if cell.failed is not None:
-            yield Failure(*at, None, "failed", cell.failed)
-            continue
-        for question in cell.questions:
-            status, reason = outcomes.get(Item(cell, question).key, ("ok", None))
-            if status != "ok":
-                yield Failure(*at, question.doc_id, status, reason or status)
 
 
 def _joined(group: Item, replies: dict[Key, Reply]) -> Reply:

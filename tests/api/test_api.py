@@ -82,7 +82,7 @@ def test_a_loaded_model_gives_the_samples_of_its_folder(loaded, tiny, docs, tmp_
     names = ["none", "pi", half]
     one = rw.run(model, tokenizer=tokenizer, scaling=names, out=tmp_path / "a", **settings)
     other = rw.run(str(tiny), scaling=["none", "pi"], out=tmp_path / "b", **settings)
-    assert one.missing == ()
+    assert one.missing.empty
     columns = ["scaling", "length", "unit", "value"]
     ours, theirs = one.frame()[columns], other.frame()[columns]
     both = ours[ours["scaling"] != "half"].reset_index(drop=True)

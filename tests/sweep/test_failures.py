@@ -53,7 +53,7 @@ def test_a_method_that_fails_at_one_length_fails_there_alone(run):
     )
     done = run(**changes)
     assert done.status == 1
-    assert f"\n  mine:factor=2, perplexity:tail=16, 320 tokens: {told}\n" in done.out
+    assert f"\n  mine:factor=2, perplexity:tail=16, 320 tokens: {told} (3 samples)\n" in done.out
     assert statuses() == {
         ("none", 256): "ok", ("none", 320): "ok",
         ("mine:factor=2", 256): "ok", ("mine:factor=2", 320): "failed",

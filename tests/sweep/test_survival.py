@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ropewalk.harness.cli import main
+from ropewalk.harness.commands import report
 from ropewalk.harness.reports import _write as write
 from ropewalk.harness.runs.store import SAMPLES, append, read_samples
 from ropewalk.harness.sweep import measure, this_process
@@ -151,7 +152,7 @@ def take_free_heap(size: int = 16 * 2**20) -> None:
 
 def run_limited(mib: int, words: list[str]) -> None:
     """Run a sweep that may take so much memory beyond the weights."""
-    ready, failures = this_process.ready, measure.failures
+    ready, reported = this_process.ready, report.report
 
     def limited(checkpoint: Any) -> Any:
         model = ready(checkpoint)
@@ -160,11 +161,11 @@ def run_limited(mib: int, words: list[str]) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         return model
 
-    def freed(*measured: Any) -> Any:  # the reports may take what they like
+    def freed(*folders: Any, **options: Any) -> Any:  # the reports may take what they like
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
-        return failures(*measured)
+        return reported(*folders, **options)
 
-    this_process.ready, measure.failures = limited, freed
+    this_process.ready, report.report = limited, freed
     main(words)
 
 
