@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,16 +100,18 @@ def answer(frame: pd.DataFrame) -> str:
 
 def failures(frame: pd.DataFrame) -> Iterator[str]:
     """Say what has no number and why, one line per cell and reason."""
-    from ropewalk.harness.runs.frame import without_numbers
+    from ropewalk.harness.runs.frame import FAILED, without_numbers
 
-    table = without_numbers(frame).drop(columns="unit")
-    lines = table.value_counts([*table], sort=False).reset_index()
-    if len(lines):
+    lines = Counter(
+        f"  {row['scaling']}, {row['task']}, {row['length']} tokens: "
+        + f"{row['status'].replace('_', ' ')}: " * (row["status"] != FAILED)
+        + row["reason"]
+        for row in without_numbers(frame).to_dict("records")
+    )
+    if lines:
         yield "Without a number:"
-    for row in lines.head(MOST).itertuples():
-        status = "" if row.status == "failed" else f"{row.status.replace('_', ' ')}: "
-        counted = f" ({row.count} samples)" if row.count > 1 else ""
-        yield f"  {row.scaling}, {row.task}, {row.length} tokens: {status}{row.reason}{counted}"
+    for line, count in [*lines.items()][:MOST]:
+        yield line + f" ({count} samples)" * (count > 1)
     if len(lines) > MOST:
         yield f"  … and {len(lines) - MOST} more; samples.jsonl has every reason."
 
