@@ -46,6 +46,12 @@ def make_folder(folder: Path, what: str = "folder") -> None:
         raise UserError(f"{what} {folder} cannot be made: {reason(error)}.") from None
 
 
+def check_ours(file: Path, mark: str, flag: str) -> None:
+    """Raise UserError for an existing file without the mark of the files that are written there."""
+    if file.exists() and mark.encode() not in file.read_bytes():
+        raise UserError(f"{flag} {file} is there already and has other contents; name a new file.")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a file to write to, which replaces ``path`` once it is whole and on the disk.

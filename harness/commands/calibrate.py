@@ -77,12 +77,13 @@ def calibrate(
         raise UserError(f"--out {file} is a folder; name a file, as in --out {file / FILE}.")
     from ropewalk.harness.data.corpus import Corpus
     from ropewalk.harness.data.documents import open_documents
-    from ropewalk.harness.files import make_folder, replacing
+    from ropewalk.harness.files import check_ours, make_folder, replacing
     from ropewalk.harness.models.weights import load_weights
     from ropewalk.harness.patching.heads import measure_heads
     from ropewalk.harness.reports._text import counted
     from ropewalk.harness.sweep.plan import open_model
 
+    check_ours(file, "outlier_shares", "--out")
     if not isinstance(sweep.docs, str):
         raise UserError("calibrate reads one --docs.")
     checkpoint, given = open_model(sweep), open_documents(sweep.docs)

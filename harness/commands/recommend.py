@@ -85,7 +85,8 @@ def recommend(
     if to is not None:
         check_name("engine", to.replace("-", "_"))  # before anything that takes long to import
     name, loaded = open_loaded(model, tokenizer, settings_of(spec))
-    settings = {**settings_of(spec), "length": spec.length, "model": name}
+    usual = {"task": spec.task, "length": spec.length, "model": name}
+    settings = {**settings_of(spec), **usual}
     if spec.scaling == ("all",):
         settings.pop("scaling", None)
     sweep = parse(None, settings)

@@ -153,6 +153,7 @@ def report(
         fail_if: As for `ropewalk run`.
     """
     from ropewalk.harness.commands.gate import evaluate
+    from ropewalk.harness.files import check_ours
     from ropewalk.harness.reports._page import write_card, write_page
     from ropewalk.harness.reports._style import COLUMN, PAGE, Paper, drawing
     from ropewalk.harness.reports._write import ALL, FORMATS, write_reports
@@ -172,6 +173,8 @@ def report(
         folder = folder or places[0] / REPORTS
     if page is not None and Path(page).suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--page {page}: name a file that ends in .html.")
+    if page is not None:
+        check_ours(Path(page), "Ropewalk</title>", "--page")
     if unknown := {*formats} - {*FORMATS}:
         raise UserError(f"--format {min(unknown)}: write some of {', '.join(FORMATS)}.")
     paper = Paper({"page": PAGE, "column": COLUMN}[width], style)

@@ -22,7 +22,7 @@ from ropewalk.scaling import native
 from ropewalk.scaling.types import Rotation
 
 log = logging.getLogger("ropewalk")
-TEXT = "perplexity"  # the task that a race lays out by itself
+TEXT = "perplexity"  # the task whose options a race sets by itself
 OWN = "none"  # the model without scaling, against which in-window costs are measured
 SHIPPED = "native"  # the checkpoint's own scaling
 # Searched or calibrated on the model: without that they are an error, or another method.
@@ -84,14 +84,13 @@ def plan_race(
         named = tuple(dict.fromkeys(forms.get(one, one) for one in named))
         if fixed := ", ".join(f"`{one}` as `{form}`" for one, form in forms.items() if form != one):
             log.info(f"{to} keeps one factor for all lengths. Measured in this form: {fixed}.")
-    tasks = spec.task if "task" in spec.model_fields_set else (TEXT,)
-    if any(name.partition(":")[0] == TEXT != name for name in tasks):
+    if any(name.partition(":")[0] == TEXT != name for name in spec.task):
         raise UserError(f"recommend sets the options of {TEXT} itself; write --task {TEXT}.")
     ends = f"{TEXT}:tail={target - trained},slide=true", f"{TEXT}:tail={trained // 2}"
     changes = {
         "scaling": named if OWN in named else (OWN, *named),
         "length": (str(trained), str(target)),
-        "task": tuple(one for name in tasks for one in (ends if name == TEXT else (name,))),
+        "task": tuple(one for name in spec.task for one in (ends if name == TEXT else (name,))),
     }
     return make_plan(spec.model_copy(update=changes), checkpoint=checkpoint)
 

@@ -92,6 +92,11 @@ def test_a_budget_that_is_too_small_names_the_least(recommend, tmp_path):
     assert not (tmp_path / "race" / SAMPLES).exists()
 
 
+def test_fewer_documents_are_no_other_tasks(recommend):
+    """Without --task, perplexity alone decides, whatever --limit is."""
+    assert "in rounds of 2 documents." in recommend("--limit", "2", "--dry-run").err
+
+
 def test_an_engine_has_the_candidates_that_it_expresses(ropewalk, tiny, docs):
     """If it expresses none, the plain model is not recommended: nobody asked about it."""
     asked = ["recommend", "--model", tiny, "--docs", docs, "--dry-run", "--scaling", "rerope"]
@@ -141,7 +146,7 @@ def test_a_factor_is_fixed_where_that_makes_a_method_the_same_at_all_lengths(
 @pytest.fixture
 def plan(tiny: Path, docs: Path) -> Callable[..., Plan]:
     """Return what makes the plan of a race on the tiny model."""
-    given = {"model": str(tiny), "docs": str(docs), "length": "4x"}
+    given = {"model": str(tiny), "docs": str(docs), "length": "4x", "task": "perplexity"}
     return lambda *scaling: plan_race(parse(None, {**given, "scaling": list(scaling)}))
 
 

@@ -78,6 +78,10 @@ def test_a_run_has_its_page_beside_its_tables(ropewalk, small, tmp_path, rejecte
     sent = tmp_path / "sent" / "page.html"
     done = ropewalk("report", small, small, "--page", sent, "--report", "cells")
     assert (done.status, [path.name for path in sent.parent.iterdir()]) == (0, ["page.html"])
+    assert ropewalk("report", small, "--page", sent).status == 0  # its own page is made again
+    sent.write_text("<title>Mine</title>")
+    assert "is there already" in rejected("report", small, "--page", sent)
+    assert sent.read_text() == "<title>Mine</title>"
     before = (small / SAMPLES).read_bytes()
     assert "ends in .html" in rejected("report", small, "--page", small / SAMPLES)
     assert (small / SAMPLES).read_bytes() == before
