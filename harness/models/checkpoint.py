@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.engine import language_model
@@ -21,7 +21,7 @@ from ropewalk.harness.models import gguf
 from ropewalk.harness.models.adapter import Adapter, open_adapter
 from ropewalk.harness.models.config import label, open_config, quantization
 from ropewalk.harness.models.files import folder_hash, reading, tokenizer_hash
-from ropewalk.harness.models.gguf import gguf_tokenizer, is_gguf
+from ropewalk.harness.models.gguf import files_of, is_gguf
 from ropewalk.harness.models.structure import (
     own_frequencies,
     position_limit,
@@ -99,13 +99,11 @@ class Checkpoint:
         """The generation config that it ships."""
         if self.loaded is not None:
             return self.loaded.generation_config
-        if is_gguf(self.name):
-            return GenerationConfig.from_model_config(self.config)
-        read, commit = GenerationConfig.from_pretrained, self.revision
+        read, place = GenerationConfig.from_pretrained, files_of(self.name)
         try:
-            return read(self.name, revision=commit)
+            return read(place, revision=self.revision)
         except OSError:  # without a file of its own, it is in the model's config
-            return read(self.name, config_file_name="config.json", revision=commit)
+            return read(place, config_file_name="config.json", revision=self.revision)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return generated tokens as a text."""
@@ -223,11 +221,9 @@ def _tokenizer(where: str, commit: str | None, trusted: bool) -> Any:
     that token other losses are measured.
     """
     with reading("tokenizer", where):
-        if is_gguf(where):
-            tokenizer = gguf_tokenizer(where)
-        else:
-            options = {"revision": commit, "trust_remote_code": trusted}
-            tokenizer = AutoTokenizer.from_pretrained(where, **options)
+        options = {"revision": commit, "trust_remote_code": trusted}
+        kind = PreTrainedTokenizerFast if is_gguf(where) else AutoTokenizer  # as it was written
+        tokenizer = kind.from_pretrained(files_of(where), **options)
         tokenizer.decode(tokenizer("A short text.", add_special_tokens=False)["input_ids"])
         folder = Path(where)
         named = not folder.is_dir() or any((folder / name).exists() for name in SPECIAL)

@@ -14,7 +14,7 @@ from ropewalk.harness.encodings._config import EncodingConfig, check_code
 from ropewalk.harness.errors import UserError, printable
 from ropewalk.harness.files import expanded, is_path
 from ropewalk.harness.models.files import TOKENIZER_FILES, download, reading
-from ropewalk.harness.models.gguf import GGUF, gguf_config, is_gguf, kind_of
+from ropewalk.harness.models.gguf import GGUF, files_of, is_gguf, kind_of
 
 HUB_GGUF = re.compile(r"([^./~@][^/@]*/[^/@]+)/(.+\.gguf)", re.IGNORECASE)  # owner/name/file.gguf
 MOVED = "MovedForCausalLM"  # without its code it would be the plain model, and named as that
@@ -43,7 +43,7 @@ def open_config(
     where, commit = str(path) if local else name, None
     with reading("config", where):
         if is_gguf(where):
-            return where, None, _own_attention(gguf_config(where))
+            return where, None, _own_attention(AutoConfig.from_pretrained(files_of(where)))
         if not local:
             path = download(name, revision, ["*.json", *TOKENIZER_FILES], "*/*")
             commit = path.name

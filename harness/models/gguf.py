@@ -1,4 +1,4 @@
-"""Read a model from a GGUF file by transformers, where it reads all that the file holds."""
+"""Read a GGUF file by transformers, where it reads all that the file holds, once into a folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from huggingface_hub import cached_assets_path, constants
+from huggingface_hub.utils import WeakFileLock
 from safetensors import SafetensorError
 from safetensors.torch import save_model
 from tokenizers import Regex, decoders
 from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ropewalk.harness.errors import UserError, reason
@@ -31,7 +32,7 @@ from ropewalk.harness.patching.config import is_rotary, rope_of, sliding_window
 
 log = logging.getLogger("ropewalk")
 GGUF = ".gguf"
-ALONE = f"model{GGUF}"
+FILE = {"gguf_file": f"model{GGUF}"}  # the option of from_pretrained
 PLAIN_BASE = 10_000.0  # the base of a file that gives none, by the format's definition
 PLAIN_SCALING = ("none", 0, 1)  # a type and factors that change nothing
 NO_SCALING = (".finetuned", ".original_context_length")  # facts beside one
@@ -49,22 +50,6 @@ def is_gguf(where: str) -> bool:
     return where.lower().endswith(GGUF) and Path(where).is_file()
 
 
-@contextmanager
-def pretrained(where: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the place and the options that ``from_pretrained`` reads a model with.
-
-    A GGUF file must be alone in its folder: transformers would read a tokenizer beside it too,
-    which the file's fingerprint does not cover.
-    """
-    if not is_gguf(where):
-        yield where, {}
-        return
-    with TemporaryDirectory(prefix="ropewalk-") as folder, Path(os.devnull).open("w") as nowhere:
-        (Path(folder) / ALONE).symlink_to(Path(where).absolute())
-        with redirect_stderr(nowhere):  # its progress bar has no switch
-            yield folder, {"gguf_file": ALONE}
-
-
 def fingerprint(where: str) -> str:
     """Return the hash of a GGUF file's content."""
     return _fingerprint(where, Path(where).stat().st_mtime_ns)
@@ -75,20 +60,62 @@ def _fingerprint(where: str, _time: int) -> str:
     return file_hash(Path(where))[:16]
 
 
-def kept(content: str, fingerprint: str) -> Path:
-    """Return the folder for what takes long to read from a file: its weights in a dtype, or else.
+def header(where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a file's metadata and the names of its tensors."""
+    from transformers.integrations.gguf import read_gguf_metadata
 
-    It is in the Hugging Face assets cache (HF_ASSETS_CACHE), by the file's hash and by the versions
-    that the content depends on.
+    result: tuple[dict[str, Any], tuple[str, ...]] = read_gguf_metadata(where)
+    return result
+
+
+def kind_of(where: str) -> str:
+    """Return the kind of a file's weights, as Q4_K_M."""
+    from gguf import LlamaFileType
+
+    kind = header(where)[0].get("general.file_type")
+    known = {one.value: one.name.partition("_")[2] for one in LlamaFileType}
+    return known.get(kind % GUESSED, "GGUF") if isinstance(kind, int) else "GGUF"
+
+
+def files_of(where: str) -> str:
+    """Return the folder with a GGUF file's config and tokenizer; any other place as it is.
+
+    Such a file takes long to read, so that it is read once into the Hugging Face assets cache
+    (HF_ASSETS_CACHE), by its hash and by the versions that its content depends on. Raises UserError
+    where transformers reads less than the file says.
     """
-    key = f"1 {version('transformers')} {version('gguf')} {fingerprint} {content}"
+    if not is_gguf(where):
+        return where
+    key = f"2 {version('transformers')} {version('gguf')} {fingerprint(where)}"
     cache = cached_assets_path("ropewalk", "gguf", assets_dir=constants.HF_ASSETS_CACHE)
-    return Path(cache) / sha256(key.encode()).hexdigest()[:32]
+    folder = Path(cache) / sha256(key.encode()).hexdigest()[:32]
+    with WeakFileLock(folder.with_suffix(".lock")):
+        if not folder.exists():
+            with new_folder(folder, "HF_ASSETS_CACHE") as new:
+                _unpack(where, new)
+    return str(folder)
 
 
-def keep(model: Any, where: str, fingerprint: str, folder: Path) -> None:
-    """Write the dequantised weights of a file that has not changed, whole or not at all."""
-    if file_hash(Path(where))[: len(fingerprint)] != fingerprint:
+@contextmanager
+def weights_of(where: str, dtype: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the place and the options that ``from_pretrained`` reads a model's weights with.
+
+    It is the folder of weights that are dequantised already, or the GGUF file alone in a folder:
+    transformers would read a tokenizer beside it too.
+    """
+    if not is_gguf(where):
+        yield where, {}
+    elif (kept := Path(files_of(where), dtype)).exists():
+        yield str(kept), {}
+    else:
+        with _alone(where) as folder:
+            yield folder, FILE
+
+
+def keep(model: Any, where: str, dtype: str) -> None:
+    """Write the dequantised weights of a file for the next time, whole or not at all."""
+    folder = Path(files_of(where), dtype)
+    if folder.exists():
         return
     with suppress(UserError, OSError, SafetensorError), new_folder(folder) as new:
         save_model(model, str(new / SAFE_WEIGHTS_NAME), {"format": "pt"})
@@ -96,42 +123,28 @@ def keep(model: Any, where: str, fingerprint: str, folder: Path) -> None:
         log.info(f"The dequantised weights of {where} are kept for the next time in {folder}.")
 
 
-def gguf_config(where: str) -> Any:
-    """Return the config of a GGUF file; raise UserError where transformers reads less than it says.
-
-    Two windows, bases or widths, or a tensor without a place in the model, give other numbers than
-    the model has. No weight is read. Settings that were read once, of a file without unread
-    tensors, are kept.
-    """
-    folder, (metadata, tensors) = kept("config", fingerprint(where)), header(where)
-    if known := folder.exists():
-        settings = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
-    else:
-        with pretrained(where) as (place, options):
-            settings = PreTrainedConfig.get_config_dict(place, **options)[0]
-    config = AutoConfig.for_model(**settings)
-    unread = list(_unread_settings(config, metadata))
-    if unread := unread or ([] if known else _unread_tensors(config, metadata, tensors)):
-        raise UserError(f"transformers does not read {unread[0]} of {where}: {FROM}")
-    if not known:
-        with suppress(UserError, OSError), new_folder(folder) as new:
-            (new / CONFIG_NAME).write_text(json.dumps(settings), encoding="utf-8")
-    return config
+@contextmanager
+def _alone(where: str) -> Iterator[str]:
+    with TemporaryDirectory(prefix="ropewalk-") as folder, Path(os.devnull).open("w") as nowhere:
+        (Path(folder) / FILE["gguf_file"]).symlink_to(Path(where).absolute())
+        with redirect_stderr(nowhere):  # its progress bar has no switch
+            yield folder
 
 
-def gguf_tokenizer(where: str) -> Any:
-    """Return the tokenizer of a GGUF file, which is built once."""
-    folder = kept("tokenizer", fingerprint(where))
-    if folder.exists():
-        return PreTrainedTokenizerFast.from_pretrained(folder)
-    with pretrained(where) as (place, file):
-        tokenizer = configure_tokenizer(where, AutoTokenizer.from_pretrained(place, **file))
-    with suppress(UserError, OSError), new_folder(folder) as new:
-        tokenizer.save_pretrained(new)
-    return tokenizer
+def _unpack(where: str, folder: Path) -> None:
+    """Write the config and the tokenizer of a GGUF file into a folder; no weight is read."""
+    metadata, tensors = header(where)
+    with _alone(where) as place:
+        settings = PreTrainedConfig.get_config_dict(place, **FILE)[0]
+        config = AutoConfig.for_model(**settings)
+        if unread := next(_unread(config, metadata, tensors), None):
+            raise UserError(f"transformers does not read {unread} of {where}: {FROM}")
+        tokenizer = AutoTokenizer.from_pretrained(place, **FILE)
+    configure_tokenizer(where, tokenizer, metadata).save_pretrained(folder)
+    (folder / CONFIG_NAME).write_text(json.dumps(settings), encoding="utf-8")
 
 
-def configure_tokenizer(where: str, tokenizer: Any) -> Any:
+def configure_tokenizer(where: str, tokenizer: Any, metadata: dict[str, Any]) -> Any:
     """Return the tokenizer of a GGUF file, configured to split a text as the file says.
 
     A SentencePiece tokenizer puts a space before a text unless the file says otherwise. Qwen's has
@@ -140,7 +153,6 @@ def configure_tokenizer(where: str, tokenizer: Any) -> Any:
     """
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
-    metadata = header(where)[0]
     kind, way = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
     if kind == "gpt2" and way in BY_DIGIT:
         digits = Split(Regex(r"\p{N}"), behavior="isolated")
@@ -161,57 +173,12 @@ def configure_tokenizer(where: str, tokenizer: Any) -> Any:
     return tokenizer
 
 
-def kind_of(where: str) -> str:
-    """Return the kind of a file's weights, as Q4_K_M."""
-    from gguf import LlamaFileType
+def _unread(config: Any, metadata: dict[str, Any], tensors: tuple[str, ...]) -> Iterator[str]:
+    """Yield what a file says and its config or model does not have, in words.
 
-    kind = header(where)[0].get("general.file_type")
-    known = {one.value: one.name.partition("_")[2] for one in LlamaFileType}
-    return known.get(kind % GUESSED, "GGUF") if isinstance(kind, int) else "GGUF"
-
-
-def header(where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a file's metadata and the names of its tensors."""
-    return _header(where, Path(where).stat().st_mtime_ns)
-
-
-@lru_cache(maxsize=4)
-def _header(where: str, _time: int) -> tuple[dict[str, Any], tuple[str, ...]]:
-    from transformers.integrations.gguf import read_gguf_metadata
-
-    with pretrained(where) as (folder, _):
-        result: tuple[dict[str, Any], tuple[str, ...]] = read_gguf_metadata(f"{folder}/{ALONE}")
-    return result
-
-
-def _unread_settings(config: Any, metadata: dict[str, Any]) -> Iterator[str]:
-    """Yield the settings of a file that its config does not have, in words."""
-    kind = metadata["general.architecture"]
-    own = {k.removeprefix(f"{kind}."): v for k, v in metadata.items() if k.startswith(f"{kind}.")}
-    yield from (f"{name} {reason(own[name])}" for name in own if name.endswith("scale"))
-    if metadata.get("split.count", 1) > 1:
-        yield f"the other {metadata['split.count'] - 1} files"
-    if not is_rotary(config):
-        return
-    # To llama.cpp a factor without a type is a linear scaling; rope.scale_linear is the older key.
-    for name in own:
-        scales = name.startswith("rope.scal") and not name.endswith(NO_SCALING)
-        if scales and own[name] not in PLAIN_SCALING:
-            yield f"the scaling ({name} {reason(own[name])})"
-    rope = rope_of(config)
-    for name, plain, read in (
-        ("context_length", None, config.max_position_embeddings),
-        ("rope.freq_base", PLAIN_BASE, rope.base),
-        ("rope.dimension_count", rope.rotary_dim, rope.rotary_dim),
-        ("attention.sliding_window", 0, sliding_window(config) or 0),
-    ):
-        value = own.get(name, plain)
-        if not isinstance(value, int | float) or abs(value - read) > 1e-6 * abs(read):
-            yield f"{name} {reason(value)} (it takes {read:g})"
-
-
-def _unread_tensors(config: Any, metadata: dict[str, Any], tensors: tuple[str, ...]) -> list[str]:
-    """Return the tensors that have no place in the model, in words: a scaling, a bias, experts."""
+    Two windows, bases or widths, or a tensor without a place in the model (a scaling, a bias,
+    experts) give other numbers than the model has.
+    """
     from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
     from transformers.modeling_gguf_pytorch_utils import (
         TENSOR_PROCESSORS,
@@ -220,8 +187,28 @@ def _unread_tensors(config: Any, metadata: dict[str, Any], tensors: tuple[str, .
     )
 
     kind = metadata["general.architecture"]
-    if kind in GGUF_CONFIG_ARCHS:  # the library's newer way, whose report on the weights names them
-        return []
-    processor = TENSOR_PROCESSORS.get(kind, TensorProcessor)(config=config.to_dict())
-    known = get_gguf_hf_weights_map(without_weights(config, trust_remote_code=False), processor)
-    return [f"the tensor {reason(name)}" for name in tensors if name not in known]
+    own = {k.removeprefix(f"{kind}."): v for k, v in metadata.items() if k.startswith(f"{kind}.")}
+    yield from (f"{name} {reason(own[name])}" for name in own if name.endswith("scale"))
+    if metadata.get("split.count", 1) > 1:
+        yield f"the other {metadata['split.count'] - 1} files"
+    if is_rotary(config):
+        # To llama.cpp a factor without a type is a linear scaling; rope.scale_linear is older.
+        for name, value in own.items():
+            scales = name.startswith("rope.scal") and not name.endswith(NO_SCALING)
+            if scales and value not in PLAIN_SCALING:
+                yield f"the scaling ({name} {reason(value)})"
+        rope = rope_of(config)
+        for name, plain, read in (
+            ("context_length", None, config.max_position_embeddings),
+            ("rope.freq_base", PLAIN_BASE, rope.base),
+            ("rope.dimension_count", rope.rotary_dim, rope.rotary_dim),
+            ("attention.sliding_window", 0, sliding_window(config) or 0),
+        ):
+            value = own.get(name, plain)
+            if not isinstance(value, int | float) or abs(value - read) > 1e-6 * abs(read):
+                yield f"{name} {reason(value)} (it takes {read:g})"
+    if kind not in GGUF_CONFIG_ARCHS:  # of these its report on the weights names unread tensors
+        processor = TENSOR_PROCESSORS.get(kind, TensorProcessor)(config=config.to_dict())
+        model = without_weights(config, trust_remote_code=False)
+        known = get_gguf_hf_weights_map(model, processor)
+        yield from (f"the tensor {reason(name)}" for name in tensors if name not in known)

@@ -6,7 +6,6 @@ import re
 from copy import deepcopy
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +14,10 @@ from huggingface_hub.utils import enable_progress_bars
 from torch import nn
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.models import gguf
 from ropewalk.harness.models.adapter import adapted
 from ropewalk.harness.models.checkpoint import DTYPES, Checkpoint
 from ropewalk.harness.models.files import reading, tensors
-from ropewalk.harness.models.gguf import is_gguf, keep, pretrained
+from ropewalk.harness.models.gguf import is_gguf, keep, weights_of
 from ropewalk.harness.models.structure import auto_model
 from ropewalk.harness.patching.frequencies import check_geometry
 
@@ -39,14 +37,11 @@ def load_weights(checkpoint: Checkpoint, **more: Any) -> Any:
     if checkpoint.loaded is not None:
         check_geometry(checkpoint.loaded, checkpoint.rope)
         return checkpoint.loaded
-    kept, own = None, checkpoint.fingerprint.partition("+")[0]  # without that of an adapter
-    if is_gguf(checkpoint.name) and not checkpoint.device_map:
-        kept = gguf.kept(checkpoint.dtype, own)
     with reading("weights", checkpoint.name):
-        model, info = _load(checkpoint, kept, **more)
+        model, info = _load(checkpoint, **more)
     _check_fit(checkpoint.name, model, info)
-    if kept is not None and not kept.exists():
-        keep(model, checkpoint.name, own, kept)
+    if is_gguf(checkpoint.name) and not checkpoint.device_map:
+        keep(model, checkpoint.name, checkpoint.dtype)
     if checkpoint.adapter is not None:
         with reading("adapter", checkpoint.adapter.name):
             model = adapted(model, checkpoint.adapter)
@@ -72,20 +67,15 @@ def parts_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
     return _check_fit(checkpoint.name, *loaded)
 
 
-def _load(checkpoint: Checkpoint, kept: Path | None = None, **more: Any) -> Any:
-    """Return the model and the library's report on its tensors.
-
-    ``kept`` is where the dequantised weights of a GGUF file may be.
-    """
+def _load(checkpoint: Checkpoint, **more: Any) -> Any:
+    """Return the model and the library's report on its tensors."""
     if checkpoint.device_map:
         more["device_map"] = checkpoint.device_map
     elif torch.device(checkpoint.device).type != "cpu":  # a CPU maps the files
         more["device_map"] = {"": torch.device(checkpoint.device)}
     if checkpoint.revision and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
         enable_progress_bars()  # a download of weights takes long; transformers' switch hides it
-    with pretrained(checkpoint.name) as (where, file):
-        if kept is not None and kept.exists():
-            where, file = str(kept), {}
+    with weights_of(checkpoint.name, checkpoint.dtype) as (where, file):
         return auto_model(checkpoint.config).from_pretrained(
             where,
             config=deepcopy(checkpoint.config),
