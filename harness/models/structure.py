@@ -49,8 +49,9 @@ def weight_bytes(config: Any, dtype: torch.dtype, trust_remote_code: bool) -> in
 
     Without that library, as on a machine that only gives work to others, they count in full.
     """
-    model = without_weights(config, trust_remote_code=trust_remote_code)
-    weights: list[tuple[str, torch.Tensor]] = [*model.named_parameters()]
+    from transformers.integrations.accelerate import compute_module_sizes
+
+    model = without_weights(config, trust_remote_code=trust_remote_code).to(dtype)
     quantizer: Any = None
     if getattr(config, "quantization_config", None) is not None:
         from transformers.quantizers.auto import get_hf_quantizer  # with every model's code
@@ -60,15 +61,7 @@ def weight_bytes(config: Any, dtype: torch.dtype, trust_remote_code: bool) -> in
         with named, suppress(ImportError), torch.device("meta"):
             quantizer = get_hf_quantizer(deepcopy(config), None, None, **options)[0]
             quantizer.preprocess_model(model, device_map=None)
-            weights = [*model.named_parameters(), *model.named_buffers()]
-
-    def size(name: str, one: torch.Tensor) -> float:
-        if quantizer is not None and quantizer.param_needs_quantization(model, name):
-            packed = quantizer.quantized_element_size
-            return one.element_size() if packed is None else float(packed)
-        return dtype.itemsize if one.is_floating_point() else one.element_size()
-
-    return int(sum(one.numel() * size(name, one) for name, one in weights))
+    return int(compute_module_sizes(model, quantizer)[0][""])
 
 
 Kind = Literal["full", "sliding"]
@@ -153,15 +146,12 @@ def _depends(attention: nn.Module, own: Any, text: Any, index: int) -> bool:
     layer = {"layer_type": text.layer_types[index]} if isinstance(own.rope_type, dict) else {}
     angles = own(hidden, torch.zeros(1, 2, dtype=torch.int64, device="meta"), **layer)
     watched: Any = tree_map(lambda part: part.detach().requires_grad_(), angles)
-    needed: dict[str, Any] = {
-        name: None
-        for name, parameter in _parameters(attention).items()
-        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
-    }
+    parameters = _parameters(attention).values()
+    required = (p for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD)
+    inputs: dict[str, Any] = dict.fromkeys(parameter.name for parameter in required)
+    inputs |= {"hidden_states": hidden, "position_embeddings": watched}
     with torch.enable_grad():
-        output: Any = attention(
-            **needed | {"hidden_states": hidden, "position_embeddings": watched}
-        )
+        output: Any = attention(**inputs)
     return bool((output[0] if isinstance(output, tuple) else output).requires_grad)
 
 
