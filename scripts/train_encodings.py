@@ -33,7 +33,7 @@ from ropewalk.harness.encodings._config import EncodingConfig, config_of
 from ropewalk.harness.encodings._model import EncodingForCausalLM
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import make_folder, replacing
-from ropewalk.harness.models.config import REFERENCE
+from ropewalk.harness.models.checkpoint import REFERENCE
 from ropewalk.harness.plugins import call, names
 from ropewalk.harness.reports._text import counted
 from scripts._training import (

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import ropewalk as rw
-from ropewalk.harness.models.config import REFERENCE
+from ropewalk.harness.models.checkpoint import REFERENCE
 from ropewalk.harness.reports._write import write_reports
 
 RUN = Path(__file__).resolve().parent.parent / "results" / "reference"

@@ -70,7 +70,7 @@ def check(
     if not {"method", "encoding"} & {*kinds}:
         raise UserError(f"check tests methods and encodings, and {name} is {article(kinds[0])}.")
     from ropewalk.harness.commands.contracts import check_encoding, check_method
-    from ropewalk.harness.models.config import open_config
+    from ropewalk.harness.models.checkpoint import open_config
     from ropewalk.harness.patching.config import rope_of
     from ropewalk.harness.plugins import entry, load
 

@@ -27,20 +27,15 @@ UNREAD = ("Unexpected keyword", "Found missing adapter keys")
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter in its folder; ``merge`` says whether its weights may be added to the base's."""
+    """An adapter in its folder; ``merge`` says whether its weights may be added to the base's.
+
+    ``metadata`` is what a record holds: not the folder, which may change.
+    """
 
     name: str
     folder: str
-    fingerprint: str
-    kind: str
-    base: str | None
+    metadata: dict[str, Any]
     merge: bool
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """What a record holds: not the folder, which may change."""
-        base = self.base and recorded(self.base)
-        return {"fingerprint": self.fingerprint, "kind": self.kind, "base": base}
 
 
 def open_adapter(name: str, where: str, *, allow_pickle: bool, merge: bool) -> Adapter:
@@ -75,19 +70,17 @@ def open_adapter(name: str, where: str, *, allow_pickle: bool, merge: bool) -> A
                 f"the adapter {name} belongs to changed weights of its base ({start}); save it "
                 "converted (PEFT: path_initial_model_for_weight_conversion)."
             )
-        base = config.base_model_name_or_path or ""
-        trained, model = Path(base).name.lower(), Path(where).name.lower()
+        base = config.base_model_name_or_path
+        trained, model = Path(base or "").name.lower(), Path(where).name.lower()
         if not (model.startswith(trained) if is_gguf(where) else trained in ("", model)):
             log.warning("The adapter %s names %s as its base; the model is %s.", name, base, where)
         hashes = (file_hash(file) for file in (folder / CONFIG, *files))
-        return Adapter(
-            name=printable(last.rpartition("/")[2]),
-            folder=str(folder),
-            fingerprint=sha256("".join(hashes).encode()).hexdigest()[:16],
-            kind=str(config.peft_type.value),
-            base=config.base_model_name_or_path,
-            merge=merge,
-        )
+        metadata = {
+            "fingerprint": sha256("".join(hashes).encode()).hexdigest()[:16],
+            "kind": str(config.peft_type.value),
+            "base": base and recorded(base),
+        }
+        return Adapter(printable(last.rpartition("/")[2]), str(folder), metadata, merge)
 
 
 def adapted(model: Any, adapter: Adapter) -> Any:

@@ -1,9 +1,10 @@
-"""Open a model: config and tokenizer first, weights later; or one that Python holds already."""
+"""Open a model: where it is, its config and its tokenizer; or one that Python holds already."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,16 +13,22 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+from transformers.utils import logging
 
-from ropewalk.harness.encodings._config import EncodingConfig
+from ropewalk.harness.encodings._config import EncodingConfig, check_code
 from ropewalk.harness.engine import language_model
-from ropewalk.harness.errors import UserError, foreign
-from ropewalk.harness.models import gguf
+from ropewalk.harness.errors import UserError, foreign, printable
+from ropewalk.harness.files import expanded, is_path
 from ropewalk.harness.models.adapter import Adapter, open_adapter
-from ropewalk.harness.models.config import label, open_config, quantization
-from ropewalk.harness.models.files import folder_hash, reading, tokenizer_hash
-from ropewalk.harness.models.gguf import files_of, is_gguf
+from ropewalk.harness.models.files import (
+    TOKENIZER_FILES,
+    download,
+    folder_hash,
+    reading,
+    tokenizer_hash,
+)
+from ropewalk.harness.models.gguf import GGUF, files_of, fingerprint, is_gguf, kind_of
 from ropewalk.harness.models.structure import (
     own_frequencies,
     position_limit,
@@ -42,6 +49,11 @@ UNSUPPORTED = {
 ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}  # variables of PyTorch
 SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+HUB_GGUF = re.compile(r"([^./~@][^/@]*/[^/@]+)/(.+\.gguf)", re.IGNORECASE)  # owner/name/file.gguf
+MOVED = "MovedForCausalLM"  # without its code it would be the plain model, and named as that
+REFERENCE = Path(__file__).resolve().parent / "reference"
+ATTENTION, EXPERTS = ("eager", "sdpa"), ("eager", "batched_mm", "grouped_mm")  # the library's own
+APPLIED = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")  # of PEFT's layers
 
 
 @dataclass(frozen=True)
@@ -54,18 +66,17 @@ class Checkpoint:
 
     name: str
     label: str
-    revision: str | None
     fingerprint: str
     config: Any
     tokenizer: Any
     rope: Rope
     dtype: str
     device: str
-    trust_remote_code: bool
-    allow_pickle: bool
+    quantized: str | None  # the kind of quantised weights
+    revision: str | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
     device_map: str | None = None
-    positions: int | None = None  # the largest number of tokens with a position, where limited
-    quantized: str | None = None  # the kind of quantised weights
     adapter: Adapter | None = None
     loaded: Any = None  # the model itself, where Python holds it already
     tokenizer_hash: str | None = None  # of a folder, whose fingerprint leaves out some of its files
@@ -84,15 +95,23 @@ class Checkpoint:
         return self.config.to_dict()["encoding"] if own else None
 
     @cached_property
+    def positions(self) -> int | None:
+        """The largest number of tokens with a position, where limited."""
+        return None if is_rotary(self.config) else position_limit(self._without_weights)
+
+    @cached_property
     def parameter_count(self) -> int:
         """The number of parameters, from the config alone."""
-        model = without_weights(self.config, trust_remote_code=self.trust_remote_code)
-        return sum(one.numel() for one in model.parameters())
+        return sum(weight.numel() for weight in self._without_weights.parameters())
 
     @cached_property
     def weight_bytes(self) -> int:
         """The bytes of the weights in memory, from the config alone."""
         return weight_bytes(self.config, DTYPES[self.dtype], self.trust_remote_code)
+
+    @property
+    def _without_weights(self) -> Any:
+        return without_weights(self.config, trust_remote_code=self.trust_remote_code)
 
     @cached_property
     def generation(self) -> GenerationConfig:
@@ -113,6 +132,62 @@ class Checkpoint:
         return text
 
 
+def open_config(
+    name: str, revision: str | None, trust_remote_code: bool
+) -> tuple[str, str | None, Any]:
+    """Return where a model is (file, folder or hub name), its commit on the hub, and its config."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    path = REFERENCE if name == "reference" else expanded(name)
+    if not is_path(path) and (on_hub := HUB_GGUF.fullmatch(name)):
+        with reading("config", name):  # even the config needs the whole file
+            path = download(on_hub[1], revision, [on_hub[2]]) / on_hub[2]
+            if not path.exists():
+                raise UserError(f"{on_hub[1]} has no file {on_hub[2]}.")
+        revision = None
+    local = is_path(path)
+    if local and revision:
+        raise UserError(
+            f"--revision {revision} is for hub models; {name} is a place on this machine."
+        )
+    where, commit = str(path) if local else name, None
+    with reading("config", where):
+        if not local:
+            path = download(name, revision, ["*.json", *TOKENIZER_FILES], "*/*")
+            commit = path.name
+        if (path / "adapter_config.json").exists():  # the library would load its base
+            raise UserError(
+                f"{where} holds an adapter (adapter_config.json): give its base model as --model "
+                "and this as --adapter."
+            )
+        options = {"revision": commit, "trust_remote_code": trust_remote_code}
+        config = AutoConfig.from_pretrained(files_of(where), **options)
+        if MOVED in (config.architectures or ()):
+            raise UserError(
+                f"{where} is for other programs: `ropewalk export --to hf-code` wrote it, and code "
+                "of its own rotates its tokens. Give the model it was made from, with the same "
+                "--scaling."
+            )
+        from transformers.quantizers.auto import AutoHfQuantizer  # with every model's code
+
+        packed = getattr(config, "quantization_config", None)
+        readable = packed and AutoHfQuantizer.supports_quant_method(packed)
+        if not readable and (packed or (path / "hf_quant_config.json").exists()):  # NVIDIA's file
+            raise UserError(
+                f"transformers does not read the quantised weights of {where}, only the numbers "
+                "that stand for them; give the model that was quantised."
+            )
+        if isinstance(config, EncodingConfig):
+            config.run_code = trust_remote_code
+            check_code(config)
+        # The library loads other attention and experts from the hub.
+        text = config.get_text_config()
+        attention, experts = text._attn_implementation, text._experts_implementation
+        config._attn_implementation = attention if attention in ATTENTION else None
+        config._experts_implementation = experts if experts in EXPERTS else None
+        return where, commit, config
+
+
 def open_checkpoint(
     name: str,
     *,
@@ -128,51 +203,79 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Read config and tokenizer; raise UserError for a model that cannot be evaluated.
 
+    The dtype ``auto`` is float32 on a CPU, where it is exact; elsewhere the checkpoint's. The
+    weights of a GGUF file, scales times whole numbers, are exact in float32 alone.
+
     ``elsewhere`` is the device of other processes, which this one need not have.
     """
     where, commit, config = open_config(name, revision, trust_remote_code)
     if device_map and device != "auto":
         raise UserError(f"--device-map {device_map} uses every device; leave --device out.")
-    where_to = elsewhere or _device(device)
-    number = _dtype(dtype, where_to, config)
+    device = elsewhere or _device(device)
+    if dtype == "auto":
+        shipped = str(config.dtype or torch.float32).removeprefix("torch.")
+        dtype = "float32" if device == "cpu" or shipped not in DTYPES else shipped
     with reading("weights", where):
         quantized = quantization(where, config)
         shown = label(name, quantized)
         if commit is not None:
-            fingerprint = commit
+            key = commit
         elif is_gguf(where):
-            fingerprint = gguf.fingerprint(where)
+            key = fingerprint(where)
         else:
-            pickles = {"allow_pickle": allow_pickle}
-            fingerprint = folder_hash(Path(where), code=trust_remote_code, **pickles)
+            key = folder_hash(Path(where), code=trust_remote_code, allow_pickle=allow_pickle)
     if trust_remote_code and getattr(config, "auto_map", None):
-        fingerprint += "+code"  # under transformers' own class the same files may compute otherwise
+        key += "+code"  # under transformers' own class the same files may compute otherwise
     added = None
     if adapter is not None:
         merge = not device_map and getattr(config, "quantization_config", None) is None
         added = open_adapter(adapter, where, allow_pickle=allow_pickle, merge=merge)
-        fingerprint += f"+{added.fingerprint}"
+        key += f"+{added.metadata['fingerprint']}"
         shown += f"+{added.name}"
     return Checkpoint(
         name=where,
         label=shown,
-        revision=commit,
-        fingerprint=fingerprint,
+        fingerprint=key,
         config=config,
         tokenizer=_tokenizer(where, commit, trust_remote_code),
         rope=geometry_of(config, trained_length),
-        dtype=number,
-        device=where_to,
+        dtype=dtype,
+        device=device,
+        quantized=quantized,
+        revision=commit,
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
         device_map=device_map,
-        positions=None
-        if is_rotary(config)
-        else position_limit(without_weights(config, trust_remote_code=trust_remote_code)),
-        quantized=quantized,
         adapter=added,
         tokenizer_hash=None if commit or is_gguf(where) else tokenizer_hash(Path(where)),
     )
+
+
+def label(name: str, quantized: str | None) -> str:
+    """Return a model's name in tables and folders: its last part with the kind of its weights."""
+    if name == "reference":
+        return name
+    path = expanded(name)
+    path = path.with_suffix("") if path.suffix.lower() == GGUF else path
+    last = printable(Path(os.path.normpath(path.absolute())).name)
+    named = quantized is None or quantized.lower() in last.lower()
+    return last if named else f"{last}-{quantized}"
+
+
+def quantization(where: str, config: Any) -> str | None:
+    """Return the kind of quantised weights, such as Q4_K_M or bitsandbytes-8bit."""
+    if is_gguf(where):
+        return kind_of(where)
+    given = getattr(config, "quantization_config", None)
+    if given is None:
+        return None
+    keys = given if isinstance(given, dict) else given.to_dict()
+    bits = 8 if keys.get("load_in_8bit") else 4 if keys.get("load_in_4bit") else keys.get("bits")
+    kind = f"{bits}bit" if bits else ""
+    if isinstance(keys.get("quant_type"), dict):  # of torchao
+        kind = str(keys["quant_type"].get("default", {}).get("_type", "")).removesuffix("Config")
+    method = keys.get("quant_method")
+    return printable("-".join(filter(None, (str(getattr(method, "value", method)), kind))))
 
 
 def check_rope(config: Any, rope: Rope, *, trust_remote_code: bool = False) -> None:
@@ -220,19 +323,18 @@ def _tokenizer(where: str, commit: str | None, trusted: bool) -> Any:
     Raises UserError for a folder without the file that says which token is the begin token: without
     that token other losses are measured.
     """
+    files = Path(files_of(where))
     with reading("tokenizer", where):
-        options = {"revision": commit, "trust_remote_code": trusted}
         kind = PreTrainedTokenizerFast if is_gguf(where) else AutoTokenizer  # as it was written
-        tokenizer = kind.from_pretrained(files_of(where), **options)
+        tokenizer = kind.from_pretrained(str(files), revision=commit, trust_remote_code=trusted)
         tokenizer.decode(tokenizer("A short text.", add_special_tokens=False)["input_ids"])
-        folder = Path(where)
-        named = not folder.is_dir() or any((folder / name).exists() for name in SPECIAL)
-        if tokenizer.bos_token_id is None and not named:
-            raise UserError(
-                f"{where} has no {SPECIAL[0]}, which names the begin token or says that there is "
-                "none; copy it from where the model came from."
-            )
-        return tokenizer
+    named = not files.is_dir() or any((files / name).exists() for name in SPECIAL)
+    if tokenizer.bos_token_id is None and not named:
+        raise UserError(
+            f"{where} has no {SPECIAL[0]}, which names the begin token or says that there is "
+            "none; copy it from where the model came from."
+        )
+    return tokenizer
 
 
 def _device(device: str) -> str:
@@ -245,20 +347,6 @@ def _device(device: str) -> str:
     with foreign(f"device {device!r} is unavailable"):
         torch.empty(1, device=device).cpu()  # the meta device has no values to copy
     return device
-
-
-def _dtype(dtype: str, device: str, config: Any) -> str:
-    """Resolve auto: float32 on a CPU, where it is exact; elsewhere the checkpoint's dtype.
-
-    The weights of a GGUF file, scales times whole numbers, are exact in float32 alone.
-    """
-    if dtype != "auto":
-        return dtype
-    shipped = str(config.dtype or torch.float32).removeprefix("torch.")
-    return "float32" if device == "cpu" or shipped not in DTYPES else shipped
-
-
-APPLIED = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")  # of PEFT's layers
 
 
 def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Checkpoint:
@@ -285,17 +373,13 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
     return Checkpoint(
         name=name,
         label=name,
-        revision=None,
         fingerprint=_fingerprint_in_memory(model),
         config=model.config,
         tokenizer=tokenizer,
         rope=geometry_of(model.config, trained_length),
         dtype=dtype,
         device=str(model.device),
-        trust_remote_code=False,
-        allow_pickle=False,
         quantized=quantized,
-        positions=None if is_rotary(model.config) else position_limit(model),
         loaded=model,
     )
 

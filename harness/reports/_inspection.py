@@ -18,8 +18,7 @@ from matplotlib.ticker import StrMethodFormatter
 from tabulate import tabulate
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.models.checkpoint import check_rope
-from ropewalk.harness.models.config import label, open_config, quantization
+from ropewalk.harness.models.checkpoint import check_rope, label, open_config, quantization
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load

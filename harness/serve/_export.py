@@ -13,8 +13,7 @@ from typing import Any
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.errors import UserError, foreign
 from ropewalk.harness.files import make_folder, new_folder, replacing
-from ropewalk.harness.models.checkpoint import check_rope, open_checkpoint
-from ropewalk.harness.models.config import open_config
+from ropewalk.harness.models.checkpoint import check_rope, open_checkpoint, open_config
 from ropewalk.harness.models.files import TOKENIZER_FILES, download, reading
 from ropewalk.harness.models.gguf import GGUF, is_gguf
 from ropewalk.harness.models.weights import load_weights
