@@ -1,34 +1,28 @@
-"""Train a language model by a recipe, resumable: what the training scripts share.
-
-The model reads text, repeated spans and, if the recipe has them, passkey prompts.
-"""
+"""Train a language model by a recipe: on text, repeated spans and, if it has them, passkeys."""
 
 from __future__ import annotations
 
 import math
 import platform
-import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from pydoc_data.topics import topics
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from cyclopts import App, CycloptsError
 from rich.console import Console
 from rich.progress import track
 from transformers.utils import logging
 
 from ropewalk.harness.data.corpus import make_context
 from ropewalk.harness.data.readers import HELD_OUT_MODULES, HELD_OUT_TOPICS, held_out
-from ropewalk.harness.errors import UserError, printable
-from ropewalk.harness.files import make_folder
+from ropewalk.harness.errors import UserError
 from ropewalk.harness.reports._text import counted
 from ropewalk.harness.sweep.record import named
 from ropewalk.tasks.passkey import Filler, framed, prompt
@@ -36,6 +30,7 @@ from ropewalk.tasks.types import TaskContext
 
 logging.disable_progress_bar()  # of shards that are written: a log keeps every step of it
 console = Console()
+EVERY = 100  # steps between two progress lines
 WATCHED = 60  # passkeys that a progress line tells of
 FILLERS: tuple[Filler, ...] = ("standard", "documents")
 # Neither measured nor trained on: pdb.py has the same text in its docstrings, in other lines.
@@ -103,8 +98,7 @@ class Recipe:
     passkeys: bool = True  # a quarter of the rows; without them, these are text
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One training window and the weight of every token in the loss."""
 
     tokens: list[int]
@@ -170,16 +164,6 @@ def batch(
     rows += [passkey_row(source, recipe, least, draw) for _ in range(keys)]
     rows += [text_row(source, recipe.window, draw) for _ in range(recipe.rows - spans - keys)]
     return torch.tensor([r.tokens for r in rows]), torch.tensor([r.weights for r in rows])
-
-
-def start(app: App) -> None:
-    """Run a script's command; a user's error is one sentence on stderr and exit status 2."""
-    try:
-        app(sys.argv[1:], result_action="return_value", exit_on_error=False, print_error=False)
-    except (CycloptsError, UserError) as error:
-        message = f"{Path(sys.argv[0]).stem}: {printable(' '.join(str(error).split()))}"
-        Console(stderr=True).print(message, highlight=False, markup=False, soft_wrap=True)
-        sys.exit(2)
 
 
 @dataclass(frozen=True)
@@ -258,84 +242,41 @@ def passkey_share(model: Any, source: TaskContext, window: int, least: int) -> f
     return round(recovered / WATCHED, 3)
 
 
-class Training:
-    """A model, its optimizer, and how far they are; read back from a checkpoint in ``out``.
-
-    ``settings`` are those that the weights depend on: a checkpoint with others is rejected.
-    """
-
-    def __init__(
-        self, model: Any, recipe: Recipe, texts: Texts, out: Path, settings: Mapping[str, Any]
-    ) -> None:
-        self.model, self.recipe, self.texts, self.out = model, recipe, texts, out
-        self.settings = dict(settings)
-        matrices = [p for p in model.parameters() if p.dim() > 1]
-        others = [p for p in model.parameters() if p.dim() <= 1]
-        groups = [
-            {"params": matrices, "weight_decay": recipe.decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
-        self.optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), fused=True)
-        self.state: dict[str, Any] = {"step": 0, "seconds": 0.0, "curve": []}
-        if (checkpoint := out / "checkpoint.pt").exists():
-            saved = torch.load(checkpoint, weights_only=True, map_location=model.device)
-            if saved["recipe"] != self.settings:
-                raise UserError(f"{out} holds a run of another recipe: {saved['recipe']}")
-            model.load_state_dict(saved["model"])
-            self.optimizer.load_state_dict(saved["optimizer"])
-            self.state = saved["state"]
-
-    def step(self, number: int) -> float:
-        """Train on the batch of a step, a function of seed and number; return its loss."""
-        rows = batch(self.texts.source, self.recipe, self.texts.least, number)
-        tokens, weights = (part.to(self.model.device) for part in rows)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.recipe, number)
-        with autocast(self.model.device.type):
-            loss = loss_of(self.model, tokens, weights)
+def train(model: Any, recipe: Recipe, texts: Texts, title: str) -> dict[str, Any]:
+    """Train a model; return how long it took, on what, and the curve of its progress lines."""
+    groups = [
+        {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": recipe.decay},
+        {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), fused=True)
+    began, device, curve = time.time(), model.device, list[dict[str, Any]]()
+    for step in track(range(recipe.steps), title, console=console):
+        rows = batch(texts.source, recipe, texts.least, step)
+        tokens, weights = (part.to(device) for part in rows)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(recipe, step)
+        with autocast(device.type):
+            loss = loss_of(model, tokens, weights)
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.item()
-
-    def run(self, every: int, title: str = "Training") -> dict[str, Any]:
-        """Take the steps that are left, save and watch ``every`` so many; return the record."""
-        began, steps = time.time(), range(self.state["step"], self.recipe.steps)
-        for number in track(steps, title, console=console):
-            loss = self.step(number)
-            if not math.isfinite(loss):
-                raise UserError(
-                    f"{title}: the loss of step {number + 1} is {loss}; training ends here."
-                )
-            if (number + 1) % every == 0 or number + 1 == self.recipe.steps:
-                self.state["seconds"] += time.time() - began
-                began = time.time()
-                self._watch(number + 1, loss)
-        device, threads = self.model.device, counted(torch.get_num_threads(), "threads")
-        return {
-            "recipe": self.settings,
-            "seconds": round(self.state["seconds"]),
-            "machine": f"{named(str(device))}, {platform.machine()}, {threads}, {device}",
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "curve": self.state["curve"],
-        }
-
-    def _watch(self, done: int, loss: float) -> None:
-        """Append to the curve, and write a checkpoint beside the last, then in its place."""
-        window, (_, watched, least) = self.recipe.window, vars(self.texts).values()
-        held_out = held_out_loss(self.model, watched, window)
-        share = passkey_share(self.model, watched, window, least)
-        entry = {"step": done, "train_loss": round(loss, 4), "held_out": held_out, "passkey": share}
-        self.state["curve"].append(entry)
-        self.state["step"] = done
-        console.print(
-            f"{self.state['seconds']:.0f} s, step {done}: loss {loss:.2f}, held-out"
-            f" {held_out['all']:.2f} nats, passkeys {share:.0%}"
-        )
-        whole = {"recipe": self.settings, "state": self.state}
-        whole |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        make_folder(self.out)
-        torch.save(whole, self.out / "checkpoint.new")
-        (self.out / "checkpoint.new").replace(self.out / "checkpoint.pt")
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if not loss.isfinite():
+            raise UserError(f"{title}: the loss of step {step + 1} is {loss}; training ends here.")
+        if (step + 1) % EVERY == 0 or step + 1 == recipe.steps:
+            held = held_out_loss(model, texts.watched, recipe.window)
+            share = passkey_share(model, texts.watched, recipe.window, texts.least)
+            entry = {"step": step + 1, "train_loss": round(loss.item(), 4)}
+            curve.append(entry | {"held_out": held, "passkey": share})
+            console.print(
+                f"{time.time() - began:.0f} s, step {step + 1}: loss {loss:.2f}, held-out"
+                f" {held['all']:.2f} nats, passkeys {share:.0%}"
+            )
+    threads = counted(torch.get_num_threads(), "threads")
+    return {
+        "seconds": round(time.time() - began),
+        "machine": f"{named(str(device))}, {platform.machine()}, {threads}, {device}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "curve": curve,
+    }

@@ -11,58 +11,55 @@ import argparse
 import gc
 import gzip
 import json
-import random
 import signal
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
-from operator import itemgetter
+from itertools import chain, product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import transformers
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AutoModelForCausalLM, LlamaConfig
 
 import ropewalk
-from ropewalk.harness.engine import DEFAULT, OutOfMemory, memory, sdpa, texts
+from ropewalk.harness.engine import DEFAULT, OutOfMemory, memory, sdpa
 from ropewalk.harness.engine.prefix_tree import build_tree
 from ropewalk.harness.models.checkpoint import open_checkpoint
 from ropewalk.harness.models.weights import load_weights
 from ropewalk.harness.patching.banded_attention import kept_of
-from ropewalk.harness.patching.config import geometry_of
 from ropewalk.harness.patching.patch import answering
-from ropewalk.harness.patching.resolve import resolve
-from ropewalk.harness.plugins import load
 from ropewalk.harness.sweep.record import named
-from ropewalk.scaling.types import Bands, Rope, Rotation
+from ropewalk.scaling.types import Bands, Rotation
 from ropewalk.tasks.types import Generate, Loglikelihood, ModelRequest
-from scripts.bench import RESULTS, ROOT, operations
+from scripts._measure import (
+    RESULTS,
+    ROOT,
+    Row,
+    build,
+    one_pass,
+    operations,
+    replies,
+    rotation_of,
+    timed,
+    tokens_of,
+)
 
 ANSWERS = RESULTS / "answers.json"
 BOOK = ROOT / "results" / "smollm2" / "books" / "en-moby-dick.txt.gz"
 PASSKEYS = ROOT / "results" / "smollm2" / "passkey.parquet" / "passkey"
 HEADS = ROOT / "results" / "smollm2" / "heads.json"
-SHAPES = {
-    "quick": (64, 128, 2, 4, 2, 512, True),
-    "135M": (576, 1536, 30, 9, 3, 49_152, True),
-    "8B": (4096, 14_336, 32, 32, 8, 128_256, False),
-}
 RATE = 989e12  # operations per second of an H100 or H200, dense, in bfloat16
 MOVED = ("none", "rerope", "gali", "lampe", f"dpe:heads={HEADS}")
 BARS = {("135M", 1): 6, ("135M", 16): 1, ("8B", 1): 12, ("8B", 16): 2}  # ms per token
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -79,53 +76,16 @@ class Check:
         """Whether this is a GPU; what only a GPU has is left out elsewhere."""
         return torch.device(self.device).type == "cuda"
 
-    def seconds(self, work: Callable[[], Any]) -> float:
-        """Return the wall time that some work takes."""
-        began = time.perf_counter()
-        work()
-        if self.gpu:
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter() - began
-
     def size(self, tokens: int) -> int:
         """Return a length, a short one in a smoke test."""
         return max(tokens // 256, 80) if self.quick else tokens
 
     def build(self, name: str) -> Any:
-        """Return a model of seeded random weights in bfloat16, which ends no text."""
+        """Return a model of seeded random weights in bfloat16, a tiny one in a smoke test."""
         gc.collect()
         if self.gpu:
             torch.cuda.empty_cache()
-        shape = SHAPES["quick" if self.quick else name]
-        width, inner, layers, heads, groups, vocabulary, tied = shape
-        torch.manual_seed(0)
-        with torch.device(self.device):
-            config = LlamaConfig(
-                hidden_size=width, intermediate_size=inner, num_hidden_layers=layers,
-                num_attention_heads=heads, num_key_value_heads=groups, vocab_size=vocabulary,
-                tie_word_embeddings=tied, max_position_embeddings=8192,
-            )  # fmt: skip
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-        model.generation_config.eos_token_id = None
-        return model
-
-
-def replies(
-    model: Any, rotation: Rotation, requests: Sequence[ModelRequest], decode: Any = lambda _: ""
-) -> list[Any]:
-    """Return the engine's responses in the order of the requests."""
-    with answering(model, rotation, decode=decode) as answer:
-        return [response for _, response in sorted(answer(requests), key=itemgetter(0))]
-
-
-def rotation_of(model: Any, method: str, length: int, rope: Rope | None = None) -> Rotation:
-    """Return a method's rotation at a length, by default of the model's own geometry."""
-    return resolve(load("method", method), rope or geometry_of(model.config), length)
-
-
-def one_pass(model: Any, length: int, targets: int, seed: int = 0) -> Loglikelihood:
-    """Return a request for the losses of the last of some random tokens."""
-    return Loglikelihood(tokens_of(model, length, seed), length - targets, doc_id=f"{seed}")
+        return build("tiny" if self.quick else name, torch.bfloat16, self.device)
 
 
 def prompts(model: Any, length: int, count: int, new: int) -> list[ModelRequest]:
@@ -135,15 +95,10 @@ def prompts(model: Any, length: int, count: int, new: int) -> list[ModelRequest]
     return [Generate(shared + end, new, doc_id=f"text {n}") for n, end in enumerate(ends)]
 
 
-def tokens_of(model: Any, count: int, seed: int = 0) -> tuple[int, ...]:
-    """Return random tokens; fewer of a seed begin the longer text."""
-    return tuple(random.Random(seed).choices(range(model.config.vocab_size), k=count))
-
-
-def difference(ones: Sequence[Any], others: Sequence[Any]) -> float:
+def difference(ones: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> float:
     """Return by how much losses differ at most."""
-    pairs = (pair for a, b in zip(ones, others, strict=True) for pair in zip(a, b, strict=True))
-    return max(abs(float(a - b)) for a, b in pairs)
+    pairs = zip(chain(*ones), chain(*others), strict=True)
+    return max(abs(one - other) for one, other in pairs)
 
 
 def dense(
@@ -315,29 +270,21 @@ def waits(check: Check) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def without_graph(*given: Any, mode: Any = texts._mode, **named: Any) -> Any:
-    """Return how texts are continued, without a CUDA graph."""
-    return mode(*given, **named)._replace(graph=False)
-
-
 def decoding(check: Check) -> Iterator[Row]:
     """Time a token of 1 and 16 texts, and compare texts alone to the same ones together."""
     for name in ("135M", "8B"):
         model = check.build(name)
         plain = rotation_of(model, "none", 1024)
-        eager = [(False, 2048, 1)] if name == "135M" else []
-        for graph, length, count in [*eager, *product([True], (2048, 16_384), (1, 16))]:
+        for length, count in product((2048, 16_384), (1, 16)):
             size = check.size(length)
             asked = (prompts(model, size, count, new) for new in (16, 64))
             few, many = (partial(replies, model, plain, one) for one in asked)
-            with nullcontext() if graph else patch.object(texts, "_mode", without_graph):
-                many()
-                first, second = check.seconds(few), check.seconds(many)
+            many()
+            first, second = (timed(work, check.device)[0] for work in (few, many))
             milliseconds = 1000 * (second - first) / 48 / count
-            bar = BARS[name, count] if graph and check.gpu else float("inf")
             yield {
-                "what": f"{name}, {size} tokens, {count} texts", "graph": graph,
-                "ms_per_token": milliseconds, "prompts_s": first, "ok": milliseconds <= bar,
+                "what": f"{name}, {size} tokens, {count} texts", "ms_per_token": milliseconds,
+                "prompts_s": first, "ok": milliseconds <= BARS[name, count] or not check.gpu,
             }  # fmt: skip
         length = check.size(9000)  # a pack of its own: the same keys whatever else is requested
         ends = [tokens_of(model, length - 7 * seed, seed) for seed in range(6)]
@@ -365,7 +312,8 @@ def prefill(check: Check) -> Iterator[Row]:
             if check.gpu:
                 torch.cuda.reset_peak_memory_stats()
                 before = torch.cuda.memory_allocated()
-            taken = median(check.seconds(run) for _ in range(3 if length < 40_000 else 1))
+            repeats = range(3 if length < 40_000 else 1)
+            taken = median(timed(run, check.device)[0] for _ in repeats)
             if check.gpu:
                 peak = (torch.cuda.max_memory_allocated() - before) / 2**20
             plain = taken if method == "none" else plain

@@ -10,15 +10,14 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import re
 import subprocess
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pandas as pd
-import torch
 from transformers import LlamaConfig
 
 import ropewalk
@@ -27,7 +26,7 @@ from ropewalk.harness.commands.list import Description, describe
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.resolve import resolve
-from ropewalk.harness.plugins import FOLDERS, METHOD, Plugin, catalogue, load, names, parameters
+from ropewalk.harness.plugins import FOLDERS, METHOD, catalogue, load, names
 from ropewalk.harness.reports._text import markdown
 from ropewalk.harness.serve._export import choose
 from ropewalk.harness.serve._parameters import Target
@@ -125,11 +124,20 @@ def notebook(path: Path) -> str:
 
 
 WINDOW = 4096
+ENGINES = ("transformers", "vllm", "sglang", "gguf", "mlx")
+# The shape of SmolLM2-135M, of which a file of ranked heads is committed.
+HEADS = ROOT / "results" / "smollm2" / "heads.json"
 CONFIG = LlamaConfig(
-    hidden_size=512, num_attention_heads=8, num_key_value_heads=4, num_hidden_layers=4,
+    hidden_size=576, num_attention_heads=9, num_key_value_heads=3, num_hidden_layers=30,
     max_position_embeddings=WINDOW,
 )  # fmt: skip
-ENGINES = ("transformers", "vllm", "sglang", "gguf", "mlx")
+FACTORS = {"short_factor": [1.0] * 32, "long_factor": [2.0 + pair / 32 for pair in range(32)]}
+NEEDED = {"logit_scale": "scale=1.5", "ms_poe": f"heads={HEADS}"}  # options without a default
+CALIBRATION = {
+    "critical_band": "start and end", "dpe": "group sizes; optionally heads",
+    "lampe": "span, for other models than the authors'", "longrope": "needed: factors",
+    "ms_poe": "needed: heads",
+}  # fmt: skip
 DIFFERENCES, OUT_OF_SCOPE = (
     "\n\n## Where a method differs from its paper or its authors' code\n\n",
     "\n## Out of scope\n",
@@ -153,46 +161,32 @@ def methods() -> str:
 
 def method_table() -> pd.DataFrame:
     """Return one row per method; the page explains the columns."""
-    rope, rows = rope_of(CONFIG), []
-    plain = resolve(load("method", "none"), rope, WINDOW).fingerprint
-    with TemporaryDirectory() as folder:
-        files = _files(Path(folder))
-        for name in names("method"):
-            method = load("method", f"{name}:{files[name]}" if name in files else name)
-            far, near = (resolve(method, rope, length) for length in (4 * WINDOW, WINDOW))
-            rows.append(
-                {
-                    "method": name,
-                    "changes": _changes(far),
-                    "inside the window": "unchanged" if near.fingerprint == plain else "changed",
-                    "calibration": _calibration(method),
-                    "served by": _served(method, far),
-                    "paper": _source(method.module),
-                    "authors' code": getattr(method.module, "CODE", "–"),
-                }
-            )
+    plain, rows = rope_of(CONFIG), []
+    unchanged = resolve(load("method", "none"), plain, WINDOW).fingerprint
+    for name, line in catalogue("method").items():
+        method = load("method", f"{name}:{NEEDED[name]}" if name in NEEDED else name)
+        rope = replace(plain, shipped=FACTORS) if name == "longrope" else plain
+        far, near = (resolve(method, rope, length) for length in (4 * WINDOW, WINDOW))
+        usual = "made for training" if hasattr(method.module, "TRAINING") else "none"
+        rows.append(
+            {
+                "method": name,
+                "what it is": line,
+                "changes": _changes(far),
+                "inside the window": "unchanged" if near.fingerprint == unchanged else "changed",
+                "calibration": CALIBRATION.get(name, usual),
+                "served by": _served(Target(method, 4 * WINDOW, rope, far, "model", CONFIG)),
+                "authors' code": getattr(method.module, "CODE", "–"),
+            }
+        )
     return pd.DataFrame(rows)
 
 
-def _files(folder: Path) -> dict[str, str]:
-    """Write the files without which a method is an error; return the options that name them."""
-    heads, pairs = CONFIG.num_attention_heads, CONFIG.hidden_size // CONFIG.num_attention_heads // 2
-    ranks = torch.arange(CONFIG.num_hidden_layers * heads).reshape(-1, heads).double()
-    lists = {"short_factor": [1.0] * pairs, "long_factor": [2.0 + i / pairs for i in range(pairs)]}
-    (folder / "heads.json").write_text(json.dumps({"outlier_shares": ranks.tolist()}))
-    (folder / "factors.json").write_text(json.dumps(lists))
-    return {
-        "logit_scale": "scale=1.5",
-        "longrope": f"factors={folder / 'factors.json'}",
-        "ms_poe": f"heads={folder / 'heads.json'}",
-    }
-
-
 def _changes(rotation: Rotation) -> str:
-    what = "" if (scaled := rotation.last.logit_scale != 1) else "frequencies"
-    logits = scaled or rotation.last.attention_factor != 1
     if rotation.per_layer:
         return "frequencies of each layer"
+    what = "" if (scaled := rotation.last.logit_scale != 1) else "frequencies"
+    logits = scaled or rotation.last.attention_factor != 1
     if isinstance(rotation, Bands):
         logits = logits or rotation.query_scale is not None
         moved = not all(band.unmoved for band in rotation.bands)
@@ -206,41 +200,16 @@ def _changes(rotation: Rotation) -> str:
     return ", ".join(part for part in (what, "logits" * logits) if part)
 
 
-def _calibration(method: Plugin) -> str:
-    known = parameters(method.module, "method")
-    if "heads" in known:
-        return "needed: heads" if method.options["heads"] else "group sizes; optionally heads"
-    if "factors" in known:
-        return "needed: factors"
-    if "span" in known:
-        return "span, for other models than the authors'"
-    if "start" in known:
-        return "start and end"
-    return "made for training" if hasattr(method.module, "TRAINING") else "none"
-
-
-def _served(method: Plugin, far: Rotation) -> str:
+def _served(target: Target) -> str:
     """Return the engines that express a method at four windows from their config."""
-    if far.needs_code or far.stateful:
+    if target.rotation.needs_code or target.rotation.stateful:
         return "hf-code"
-    target = Target(method, 4 * WINDOW, rope_of(CONFIG), far, "model", CONFIG)
     served = []
     for engine in ENGINES:
-        try:
+        with suppress(UserError):
             choose(target, load("engine", engine))
-        except UserError:
-            continue
-        served.append(engine)
+            served.append(engine)
     return "all" if len(served) == len(ENGINES) else ", ".join(served) or "–"
-
-
-def _source(module: ModuleType) -> str:
-    """Return the paper in the first line of a method's file."""
-    line = (module.__doc__ or "").partition("\n")[0]
-    if found := re.search(r"(?:arXiv:)?\b(\d{4}\.\d{5})\b", line):
-        return f"arXiv:{found[1]}"
-    named = re.search(r"\(([^()]*)\)\.$", line)
-    return named[1] if named else "–"
 
 
 if __name__ == "__main__":

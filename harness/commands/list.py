@@ -31,7 +31,7 @@ EXAMPLES = {
     "task": "ropewalk run --task {} --length 1x 4x",
     "report": "ropewalk report RUN --report {}",
     "engine": "ropewalk export MODEL --scaling yarn --length 4x --to {}",
-    "encoding": "python -m scripts.train_encodings --encodings {} --steps 300",
+    "encoding": "python -m scripts.train encodings {} --steps 300",
     "sweep": "ropewalk run {} --dry-run",
 }
 

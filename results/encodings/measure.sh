@@ -1,12 +1,12 @@
 # Train and measure the models of the study; run it in the root of the repository.
 set -eu
-train() { python -m scripts.train_encodings "$@"; }
-train --seeds 3
-train --encodings rope_linear:rotated=false --seeds 3
-train --encodings rope alibi kerple t5 fire transformer_xl --seeds 5
-train --no-passkeys --encodings rope alibi kerple t5 transformer_xl --seeds 3 --out training/no_passkeys
-train --encodings rope --steps 6000 --seeds 5 --out training/long
-train --encodings transformer_xl kerple alibi t5 --steps 6000 --seeds 3 --out training/long
+train() { python -m scripts.train "$@"; }
+train encodings --seeds 3
+train encodings rope_linear:rotated=false --seeds 3
+train encodings rope alibi kerple t5 fire transformer_xl --seeds 5
+train encodings rope alibi kerple t5 transformer_xl --no-passkeys --seeds 3 --out training/no_passkeys
+train encodings rope --steps 6000 --seeds 5 --out training/long
+train encodings transformer_xl kerple alibi t5 --steps 6000 --seeds 3 --out training/long
 mkdir -p measured
 train table training/encodings training/no_passkeys training/long --out measured/trainings.csv
 for seed in 1 2 3 4 5; do  # FIRE, held: the same weights

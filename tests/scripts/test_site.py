@@ -23,4 +23,4 @@ def test_every_method_has_a_row_with_what_is_known_of_it():
     assert table.loc["dpe", "changes"] == "positions by channel"
     assert table.loc["ms_poe", "calibration"] == "needed: heads"
     assert table.loc["rerope", "inside the window"] == "changed"
-    assert table.loc["yarn", "paper"] == "arXiv:2309.00071"
+    assert "(arXiv:2309.00071)" in table.loc["yarn", "what it is"]

@@ -1,17 +1,14 @@
-"""The training of the reference model and of the laboratory's: repeatable and resumable."""
+"""The training of the reference model and of the laboratory's, which is repeatable."""
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 import pandas as pd
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from ropewalk.harness.data.readers import held_out
 from ropewalk.harness.errors import UserError
-from scripts import _training, train_encodings
+from scripts import _training, train
 from scripts._training import Recipe
 from tests.tiny import tiny_tokenizer
 
@@ -43,40 +40,24 @@ def documents() -> list[tuple[str, str]]:
 RECIPE = Recipe(steps=4, window=300, rows=2, vocabulary=300, width=128, layers=1, mlp=32)
 
 
-def test_a_killed_training_gives_the_same_weights(tmp_path, monkeypatch):
+def test_a_training_again_gives_the_same_weights(tmp_path, monkeypatch):
     monkeypatch.setattr(_training, "held_out", documents)
     monkeypatch.setattr(_training, "WATCHED", 4)
-    monkeypatch.setattr(train_encodings, "EVERY", 2)
-    monkeypatch.setattr(train_encodings, "PLAIN", RECIPE)
-    monkeypatch.setattr(train_encodings, "training", documents)
-    monkeypatch.setattr(
-        train_encodings.AutoTokenizer, "from_pretrained", lambda _: tiny_tokenizer()
-    )
-    batch = _training.batch
-
-    def stopped(*given: Any) -> Any:
-        if given[-1] == 3:  # the step
-            raise KeyboardInterrupt
-        return batch(*given)
-
-    asked = {"encodings": ["kerple", "rope"], "steps": 4}
-    train_encodings.main(**asked, out=tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(_training, "batch", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            train_encodings.main(**asked, out=tmp_path / "killed")
-    train_encodings.main(**asked, out=tmp_path / "killed")
-    for name in ("kerple-seed1", "rope-seed1"):
-        found, wanted = (
-            load_file(tmp_path / out / name / "model.safetensors") for out in ("killed", "whole")
-        )
-        assert all(torch.equal(found[tensor], wanted[tensor]) for tensor in wanted)
-    train_encodings.table(tmp_path / "whole", out=tmp_path / "trainings.csv", rounds=1)
-    table = pd.read_csv(tmp_path / "trainings.csv").set_index("model")
-    assert list(table["of the encoding"]) == [2 * 4, 0]
-    assert table.loc["rope-seed1"].filter(like="relative to rope").tolist() == [1, 1, 1]
+    monkeypatch.setattr(train, "PLAIN", RECIPE)
+    monkeypatch.setattr(train, "training", documents)
+    monkeypatch.setattr(train.AutoTokenizer, "from_pretrained", lambda _: tiny_tokenizer())
+    for out in ("first", "second"):
+        train.encodings("kerple", "rope", steps=4, out=tmp_path / out)
+    train.encodings("rope", steps=4, out=tmp_path / "first")  # it is there already
     with pytest.raises(UserError, match="a model of another file or recipe"):
-        train_encodings.main(**asked | {"steps": 5}, out=tmp_path / "whole")
+        train.encodings("rope", steps=5, out=tmp_path / "first")
+    train.table(tmp_path / "first", tmp_path / "second", out=tmp_path / "trainings.csv", rounds=1)
+    table = pd.read_csv(tmp_path / "trainings.csv").set_index(["training", "model"])
+    assert table["weights"]["first"].equals(table["weights"]["second"])
+    assert list(table["of the encoding"]["first"]) == [2 * 4, 0]
+    assert (table.filter(like="relative to rope").xs("rope-seed1", level="model") == 1).all(
+        axis=None
+    )
 
 
 def test_the_weights_of_the_loss_are_those_of_the_study():
