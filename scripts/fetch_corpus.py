@@ -16,6 +16,7 @@ import csv
 import gzip
 import io
 import re
+import sys
 import tarfile
 from functools import lru_cache
 from hashlib import sha256
@@ -27,7 +28,6 @@ from cyclopts import App
 
 from ropewalk.harness.errors import UserError, foreign
 from ropewalk.harness.files import make_folder, replacing
-from scripts._training import start
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "results/smollm2/corpus.csv"
@@ -92,8 +92,7 @@ def main(*, out: Path = Path("corpus")) -> None:
     with LIST.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
-        path = out / row["file"]
-        if path.exists():
+        if (path := out / row["file"]).exists():
             continue
         text = text_of(row["url"]).encode()
         if (digest := sha256(text).hexdigest()) != row["sha256"]:
@@ -108,4 +107,7 @@ def main(*, out: Path = Path("corpus")) -> None:
 
 
 if __name__ == "__main__":
-    start(app)
+    try:
+        app()
+    except UserError as error:
+        sys.exit(f"fetch_corpus: {error}")

@@ -81,7 +81,7 @@ def make(
         return
     torch.manual_seed(recipe.seed)
     model = build()
-    record = {"recipe": whole}
+    record: dict[str, Any] = {"recipe": whole}
     record |= call(f"the training of {out.name}", partial(train, model, recipe, texts, out.name))
     model.to(dtype).save_pretrained(out)
     tokenizer.save_pretrained(out)
