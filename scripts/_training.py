@@ -21,7 +21,7 @@ from rich.progress import track
 from transformers.utils import logging
 
 from ropewalk.harness.data.corpus import make_context
-from ropewalk.harness.data.readers import HELD_OUT_MODULES, HELD_OUT_TOPICS, held_out
+from ropewalk.harness.data.documents import HELD_OUT_MODULES, HELD_OUT_TOPICS, held_out
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.reports._text import counted
 from ropewalk.harness.sweep.record import named

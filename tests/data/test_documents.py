@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import ropewalk as rw
-from ropewalk.harness.data import readers
 from ropewalk.harness.data.corpus import Corpus
-from ropewalk.harness.data.documents import of_python, open_documents
+from ropewalk.harness.data.documents import held_out, of_python, open_documents
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.runs.provenance import command
 from ropewalk.harness.sweep.notes import doc_notes
@@ -96,11 +95,11 @@ def write_rows(path: Path) -> None:
 
 def test_held_out_documents_are_many_and_long():
     """At least 23 documents of different names and texts are held out, each of them long."""
-    held_out = dict(readers.held_out())
-    assert len(held_out) >= 23
-    assert len(set(held_out.values())) == len(held_out)
-    assert {name: len(text) for name, text in held_out.items() if len(text) < SHORTEST} == {}
-    assert dict(read("embedded")) == held_out
+    texts = dict(held_out())
+    assert len(texts) >= 23
+    assert len(set(texts.values())) == len(texts)
+    assert {name: len(text) for name, text in texts.items() if len(text) < SHORTEST} == {}
+    assert dict(read("embedded")) == texts
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -6,7 +6,7 @@ from random import Random
 import pandas as pd
 import pytest
 
-from ropewalk.harness.data.readers import held_out
+from ropewalk.harness.data.documents import held_out
 from ropewalk.harness.errors import UserError
 from scripts import _training, train
 from scripts._training import Recipe
