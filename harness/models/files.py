@@ -84,9 +84,8 @@ def folder_hash(folder: Path, *, code: bool, allow_pickle: bool) -> str:
     index = folder / INDEX
     if index.exists() and not (folder / f"model{SAFE}").exists():
         shards = set(json.loads(index.read_bytes())["weight_map"].values())
-        for name in () if allow_pickle else shards:
-            if not name.endswith(SAFE):
-                raise UserError(f"an index of {folder} names {name}; {ONLY_SAFE}.")
+        if pickles := [name for name in shards if not (allow_pickle or name.endswith(SAFE))]:
+            raise UserError(f"an index of {folder} names {pickles[0]}; {ONLY_SAFE}.")
         names |= shards
     return _hash_of(folder, names)
 

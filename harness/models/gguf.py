@@ -22,6 +22,7 @@ from tokenizers import Regex, decoders
 from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers.integrations.gguf import read_gguf_metadata
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ropewalk.harness.errors import UserError, reason
@@ -60,19 +61,11 @@ def _fingerprint(where: str, _time: int) -> str:
     return file_hash(Path(where))[:16]
 
 
-def header(where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a file's metadata and the names of its tensors."""
-    from transformers.integrations.gguf import read_gguf_metadata
-
-    result: tuple[dict[str, Any], tuple[str, ...]] = read_gguf_metadata(where)
-    return result
-
-
 def kind_of(where: str) -> str:
     """Return the kind of a file's weights, as Q4_K_M."""
     from gguf import LlamaFileType
 
-    kind = header(where)[0].get("general.file_type")
+    kind = read_gguf_metadata(where)[0].get("general.file_type")
     known = {one.value: one.name.partition("_")[2] for one in LlamaFileType}
     return known.get(kind % GUESSED, "GGUF") if isinstance(kind, int) else "GGUF"
 
@@ -133,7 +126,7 @@ def _alone(where: str) -> Iterator[str]:
 
 def _unpack(where: str, folder: Path) -> None:
     """Write the config and the tokenizer of a GGUF file into a folder; no weight is read."""
-    metadata, tensors = header(where)
+    metadata, tensors = read_gguf_metadata(where)
     with _alone(where) as place:
         settings = PreTrainedConfig.get_config_dict(place, **FILE)[0]
         config = AutoConfig.for_model(**settings)

@@ -94,7 +94,7 @@ def _check_fit(where: str, model: Any, info: dict[str, Any]) -> tuple[str, ...]:
     """Raise UserError unless a model's tensors are those of its files; return parts left out.
 
     Such a part is outside the text model, as a vision tower is. Other tensors that the library does
-    not read, as biases, scales or layers, would change the numbers.
+    not read, as biases, scales or layers, would change the numbers; buffers of older versions not.
     """
     for name, shape, wanted in sorted(info["mismatched_keys"]):
         raise UserError(
@@ -103,31 +103,22 @@ def _check_fit(where: str, model: Any, info: dict[str, Any]) -> tuple[str, ...]:
         )
     if missing := sorted(info["missing_keys"]):
         raise UserError(f"the weights of {where} do not contain {tensors(missing)}.")
-    unread, parts = _unused(model, sorted(info["unexpected_keys"]))
-    if unread or (parts and is_gguf(where)):
-        raise UserError(
-            f"{type(model).__name__} does not use {tensors(unread or parts)} of {where}, so"
-            " it would measure another model; compare its config.json with the original."
-        )
-    return tuple(parts)
-
-
-def _unused(model: Any, names: list[str]) -> tuple[list[str], list[str]]:
-    """Return which tensors belong into modules of a model or to more layers, and other parts.
-
-    Buffers of older versions are neither.
-    """
     modules = dict(model.named_modules())
     layers = next((name for name, one in modules.items() if isinstance(one, nn.ModuleList)), "")
     holders = [*accumulate(layers.split(".")[:-1], "{}.{}".format), ""]  # what the layers are in
     unread, parts = list[str](), set[str]()
-    for name in names:
+    for name in sorted(info["unexpected_keys"]):
         trunk = f"{model.base_model_prefix}.{name}"  # a trunk saved alone has no such prefix
-        own = name.partition(".")[0] not in modules and ".".join(trunk.split(".")[:2]) in modules
-        places = accumulate((trunk if own else name).split("."), "{}.{}".format)
+        alone = name.partition(".")[0] not in modules and ".".join(trunk.split(".")[:2]) in modules
+        places = accumulate((trunk if alone else name).split("."), "{}.{}".format)
         first = next((place for place in places if place not in modules), name)
-        if first.rpartition(".")[0] in holders:
+        if first.rpartition(".")[0] in holders and not is_gguf(where):
             parts.add(first)
         elif not BUFFERS.search(name):
             unread.append(name)
-    return unread, sorted(parts)
+    if unread:
+        raise UserError(
+            f"{type(model).__name__} does not use {tensors(unread)} of {where}, so it would measure"
+            " another model; compare its config.json with the original."
+        )
+    return tuple(sorted(parts))

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers.integrations.gguf import read_gguf_metadata
 
 from ropewalk.harness.files import replacing
-from ropewalk.harness.models.gguf import header, is_gguf
+from ropewalk.harness.models.gguf import is_gguf
 from ropewalk.harness.patching.config import ORIGINAL
 from ropewalk.harness.serve._parameters import RopeParameters, Target
 from ropewalk.scaling.types import Frequencies
@@ -91,7 +92,7 @@ def command(changed: dict[str, Any], place: str, target: Target) -> str:
     line = f"llama-server -m {shlex.quote(place)} -c {target.length}"
     if place != target.place:
         return line
-    arch = header(place)[0]["general.architecture"]
+    arch = read_gguf_metadata(place)[0]["general.architecture"]
     keys = (f"{arch}.{name}={type(value).__name__}:{value}" for name, value in changed.items())
     return f"{line} --override-kv {','.join(keys)}"
 
