@@ -12,7 +12,7 @@ from typing import Any
 
 from ropewalk.harness.encodings._config import EncodingConfig
 from ropewalk.harness.errors import UserError, foreign
-from ropewalk.harness.files import make_folder, new_folder, replacing
+from ropewalk.harness.files import make_folder, new_folder
 from ropewalk.harness.models.checkpoint import check_rope, open_checkpoint, open_config
 from ropewalk.harness.models.files import TOKENIZER_FILES, download, reading
 from ropewalk.harness.models.gguf import GGUF, is_gguf
@@ -41,7 +41,7 @@ class Export:
     """What an engine reads: ``form`` is its rope type, ``changed`` the keys that change.
 
     ``distance`` is how far what it computes is from what was measured, None for a modelling file:
-    that stores the measured numbers. ``doctor`` is the command that compares a running server.
+    that stores the measured numbers. ``doctor`` names the command that compares a running server.
     ``place`` is the folder or file that was written, if any.
     """
 
@@ -74,18 +74,12 @@ class Export:
         in transformers one inside of another. An override can only set a key, not remove it.
         """
         target, changed = self.target, self.changed
-        inside = target.text is not target.config
-        fixed = None in changed.values() or (inside and self.engine == "transformers")
+        fixed = None in changed.values() or (target.nested and self.engine == "transformers")
         fixed |= not self.module.OVERRIDES or is_gguf(target.place)
         if self.place is None and fixed and self.engine != "gguf":
             command = self.module.command(changed, "NEW", target)
             return f"{command}, with NEW written by --out NEW"
         return str(self.module.command(changed, str(self.place or target.place), target))
-
-    @property
-    def config(self) -> str:
-        """Return the changed keys as JSON, one key per line and every list on one line."""
-        return _indented(self.changed)
 
     def __str__(self) -> str:
         """Return config, distance and command, for the model or the place that was written."""
@@ -93,11 +87,12 @@ class Export:
         if self.distance is not None:
             computed = f"What it computes: {self.distance}"
         title = f"{self.target.label} for {self.engine}: {FORMS.get(self.form, self.form)}"
-        compare = [f"Compare its losses while it runs: {self.doctor}"] if self.doctor else []
-        return "\n".join([title, self.config, f"{computed}.", self.command, *compare])
+        lines = [title, _indented(self.changed), f"{computed}.", self.command]
+        return "\n".join(lines + ([self.doctor] if self.doctor else []))
 
 
 def _indented(value: Any, depth: int = 0) -> str:
+    """Return JSON with one key per line and every list on one line."""
     if not isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False)
     inner = "  " * (depth + 1)
@@ -131,11 +126,11 @@ def export(spec: Spec, engine: str | None) -> Export:
     revision = spec.revision if commit else None
     target = Target(method, length, rope, rotation, place, config, trusted, revision)
     result = choose(target, plugin)
-    if result.engine not in PORTS:
-        return result
-    words = ["ropewalk", "doctor", *spec.opened, "--scaling", method.given, "--length", str(length)]
-    words += ["--server", f"http://127.0.0.1:{PORTS[result.engine]}"]
-    return replace(result, doctor=shlex.join(words))
+    if port := PORTS.get(result.engine):
+        words = ["doctor", *spec.opened, "--scaling", method.given, "--length", str(length)]
+        command = shlex.join(["ropewalk", *words, "--server", f"http://127.0.0.1:{port}"])
+        return replace(result, doctor=f"Compare its losses while it runs: {command}")
+    return result
 
 
 def choose(target: Target, engine: Plugin) -> Export:
@@ -150,10 +145,10 @@ def choose(target: Target, engine: Plugin) -> Export:
             form = parameters["rope_type"]
             try:
                 changed = module.express(parameters, target)
+                computed = module.computed(changed, target)
             except ValueError as error:
                 reasons.setdefault(str(error), []).append(form)
                 continue
-            computed = module.computed(changed, target)
             distance = None if computed is None else target.distance(computed)
             if distance is None or distance.close:
                 return Export(name, module, target, form, changed, distance)
@@ -171,9 +166,9 @@ def how_to_serve(spec: Spec, scaling: str, length: int, engine: str | None = Non
     Without an engine it is transformers, or hf-code for a method that needs a modelling file. An
     export has no adapter, so with one the command is for the merged model.
     """
-    asked = spec.model_copy(update={"scaling": (scaling,), "length": (str(length),)})
+    changes = {"scaling": (scaling,), "length": (str(length),)}
     try:
-        result = export(asked, None if engine == "hf-code" else engine)
+        result = export(spec.model_copy(update=changes), None if engine == "hf-code" else engine)
     except UserError as error:
         return f"no command serves it: {error}"
     merged = {"model": MERGED, "revision": None} if spec.adapter else {}
@@ -214,8 +209,8 @@ def write(export: Export, out: Path, *, copy: bool) -> Path:
                 tokenizer["model_max_length"] = target.length
             contents[TOKENIZER] = tokenizer
         for name, content in contents.items():
-            with replacing(folder / name) as opened:
-                opened.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+            text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+            (folder / name).write_text(text, encoding="utf-8")
         if export.engine == "hf-code":
             hf_code.write(folder, target)
     return out

@@ -55,11 +55,8 @@ def backend_for(spec: Spec) -> Iterator[Backend]:
     if spec.server:
         yield Served(spec)
     elif spec.engine:
-        launched = Launched(spec)
-        try:
-            yield launched
-        finally:
-            launched.stop()
+        with ExitStack() as running:
+            yield Launched(spec, running)
     elif spec.workers or spec.cluster:
         from ropewalk.harness.sweep.ray import workers  # few need Ray
 
@@ -72,18 +69,20 @@ def backend_for(spec: Spec) -> Iterator[Backend]:
 
 
 class Launched:
-    """The backend that starts an engine for each rotation, one at a time."""
+    """The backend that starts an engine for each rotation, one at a time.
 
-    def __init__(self, spec: Spec) -> None:
+    ``running`` ends the engine that runs.
+    """
+
+    def __init__(self, spec: Spec, running: ExitStack) -> None:
         assert spec.engine is not None
         if spec.engine == "gguf" and spec.dtype != "auto":
             raise UserError("llama.cpp computes in the numbers of its file; leave out --dtype.")
-        self.spec, self.plugin = spec, load("engine", spec.engine)
+        self.spec, self.running, self.plugin = spec, running, load("engine", spec.engine)
         self.workers = spec.concurrency or CONCURRENCY
         self.machines: dict[str, Any] = {}
         self.weights = Identification()
-        self.running = ExitStack()  # ends the engine that runs
-        self.rotation: str | None = None  # what it computes
+        self.rotation = ""  # that of the engine that runs
 
     def open(self, spec: Spec) -> Checkpoint:
         """Open the config and the tokenizer of the model."""
@@ -95,7 +94,8 @@ class Launched:
         check(work)
         for batch, export in [(batch, self._export(plan, batch)) for batch in work]:
             if self.rotation != batch.rotation.fingerprint:
-                self.stop()
+                self.rotation = ""
+                self.running.close()
                 self.engine, self.log = self.running.enter_context(started(export, self.spec))
                 before = self.machines.get("server", {}).get("computes", {})
                 self.machines = identified(self.engine, self.weights, plan, batch)
@@ -120,11 +120,6 @@ class Launched:
             opened.trust_remote_code, opened.revision,
         )  # fmt: skip
         return choose(target, self.plugin)
-
-    def stop(self) -> None:
-        """End the engine that runs."""
-        self.rotation = None
-        self.running.close()
 
 
 @contextmanager

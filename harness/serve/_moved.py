@@ -21,7 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, LlamaForCau
 from transformers.utils import cached_file
 
 NAME, DATA = "moved_positions", "moved_positions.npz"
-ROWS, KEPT = 512, 8  # queries at a time; bands of a layer whose rotated keys are kept
+ROWS = 512  # queries at a time
 
 
 class Unrotated(nn.Module):
@@ -66,16 +66,21 @@ class MovedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         trunk = self.base_model
-        bands = dict(np.load(cached_file(config._name_or_path, DATA)))
-        if "inv_freq" in bands:
-            for layer, *own in zip(trunk.layers, bands["inv_freq"], bands["factor"], strict=True):
+        data = dict(np.load(cached_file(config._name_or_path, DATA)))
+        if "inv_freq" in data:
+            for layer, *own in zip(trunk.layers, data["inv_freq"], data["factor"], strict=True):
                 hook = partial(by_layer, trunk.rotary_emb, *own)
                 layer.register_forward_pre_hook(hook, with_kwargs=True)
             return
         trunk.rotary_emb = Unrotated(trunk.rotary_emb)
+        bands: dict[str, dict[str, Any]] = {}
+        for name, values in data.items():
+            part, _, index = name.rpartition("_")
+            if index.isdecimal():
+                bands.setdefault(index, {})[part] = values
         for module in self.modules():
             if hasattr(module, "layer_idx") and hasattr(module, "is_causal"):
-                module.moved = (bands, trunk.rotary_emb)
+                module.moved = (data, [*bands.values()], trunk.rotary_emb)
         self.set_attn_implementation(NAME)
 
 
@@ -89,73 +94,59 @@ def attend(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any, **kwargs: Any
 ) -> tuple[torch.Tensor, None]:
     """Return attention (batch, rows, heads, width); the rows are the last positions of the keys."""
-    bands, _ = module.moved
+    data, bands, rope = module.moved
     first, keys = key.shape[2] - query.shape[2], key.shape[2]
-    if keys > bands["length"]:
-        raise ValueError(f"positions are stored for {bands['length']} tokens, there are {keys}")
-    if "query_scale" in bands:
-        scale = torch.from_numpy(bands["query_scale"][first:keys])
+    if keys > data["length"]:
+        raise ValueError(f"positions are stored for {data['length']} tokens, there are {keys}")
+    if "query_scale" in data:
+        scale = torch.from_numpy(data["query_scale"][first:keys])
         query = query * scale.to(query)[:, None]
-    outputs, kept = [], dict[int, torch.Tensor]()
+    outputs = []
     value = value.repeat_interleave(query.shape[1] // key.shape[1], 1)
     for start in range(first, keys, ROWS):
         rows = query[:, :, start - first : start - first + ROWS]
-        scores = scores_of(module, rows, key, start, kept) * (
-            kwargs.get("scaling") or rows.shape[-1] ** -0.5
-        )
+        stop = start + rows.shape[2]
+        scores = query.new_full((*rows.shape[:3], stop), -torch.inf, dtype=torch.float32)
+        for band in bands:  # -inf stays where a pair is in no band
+            add_scores(scores, rope, band, rows, key, start, module.layer_idx)
+        scores *= kwargs.get("scaling") or rows.shape[-1] ** -0.5
         if (cap := kwargs.get("softcap")) is not None:
             scores = cap * torch.tanh(scores / cap).where(scores.isfinite(), scores)
-        weights = scores.softmax(-1).to(value.dtype)
-        outputs.append(weights @ value[:, :, : scores.shape[-1]])
+        outputs.append(scores.softmax(-1).to(value.dtype) @ value[:, :, :stop])
     return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
 
 
-def scores_of(
-    module: Any, query: torch.Tensor, key: torch.Tensor, start: int, kept: dict[int, torch.Tensor]
-) -> torch.Tensor:
-    """Return the scores of some queries and all earlier keys, -inf where a pair is in no band."""
-    bands, rope = module.moved
-    stop, count = start + query.shape[2], sum(name.startswith("first") for name in bands)
-    scores = query.new_full((*query.shape[:3], stop), -torch.inf, dtype=torch.float32)
-    for index in range(count):
-        band = {name: bands[f"{name}_{index}"] for name in PARTS}
-        begin = int(band["start"])
-        low, high = max(start, begin), min(stop, begin + len(band["first"]))
-        if low >= high:
-            continue
-        column, own = columns_of(bands, index, module), slice(low - begin, high - begin)
-        if index not in kept:
-            if count > KEPT:
-                kept.clear()
-            reach, sharing = min(len(band["key"]), key.shape[2]), query.shape[1] // key.shape[1]
-            if column is not None and column.ndim == 2:  # each head has a key of its own
-                key, sharing = key.repeat_interleave(sharing, 1), 1
-            rotated = blend if f"blended_{index}" in bands else placed
-            moved = rotated(rope, key[:, :, :reach], band["key"][:reach], band, column)
-            kept[index] = moved.repeat_interleave(sharing, 1)
-        keys = kept[index][:, :, :stop]
-        rows = placed(
-            rope, query[:, :, low - start : high - start], band["query"][own], band, column
-        )
-        if f"phase_{index}" in bands:  # an additional angle of every query
-            rows = rope.rotated(rows, np.ones(rows.shape[2]), bands[f"phase_{index}"], 1.0)
-        at = np.arange(keys.shape[2])
-        inside = (at >= band["first"][own, None]) & (at < band["end"][own, None])
-        part = scores[:, :, low - start : high - start, : keys.shape[2]]
-        part.copy_(
-            torch.where(torch.from_numpy(inside).to(key.device), (rows @ keys.mT).float(), part)
-        )
-    return scores
-
-
-def columns_of(bands: Any, index: int, module: Any) -> Any:
-    """Return which column of positions rotates a channel pair, of each head where they differ."""
-    column = bands.get(f"column_{index}")
-    return column[module.layer_idx] if column is not None and column.ndim == 3 else column
+def add_scores(
+    scores: torch.Tensor, rope: Any, band: Any, query: torch.Tensor, key: torch.Tensor,
+    start: int, layer: int,
+) -> None:  # fmt: skip
+    """Write the scores of a band's pairs of queries, the first at ``start``, and earlier keys."""
+    begin, stop = int(band["start"]), start + query.shape[2]
+    low, high = max(start, begin), min(stop, begin + len(band["first"]))
+    if low >= high:
+        return
+    rows, own = slice(low - start, high - start), slice(low - begin, high - begin)
+    column, sharing = band.get("column"), query.shape[1] // key.shape[1]
+    if column is not None and column.ndim == 3:  # each head has a key of its own
+        key, column, sharing = key.repeat_interleave(sharing, 1), column[layer], 1
+    reach = min(len(band["key"]), stop)
+    rotated = blend if "blended" in band else placed
+    keys = rotated(rope, key[:, :, :reach], band["key"][:reach], band, column)
+    queries = placed(rope, query[:, :, rows], band["query"][own], band, column)
+    if "phase" in band:  # an additional angle of every query
+        queries = rope.rotated(queries, np.ones(queries.shape[2]), band["phase"], 1.0)
+    at = np.arange(reach)
+    inside = (at >= band["first"][own, None]) & (at < band["end"][own, None])
+    products = (queries @ keys.repeat_interleave(sharing, 1).mT).float()
+    part = scores[:, :, rows, :reach]
+    part.copy_(products.where(torch.from_numpy(inside).to(key.device), part))
 
 
 def placed(rope: Any, x: torch.Tensor, positions: Any, band: Any, column: Any) -> torch.Tensor:
-    """Return queries or keys rotated to positions, each channel pair to those of its column."""
+    """Return queries or keys rotated to positions, each channel pair to those of its column.
+
+    The columns may differ between heads.
+    """
     if column is None:
         result: torch.Tensor = rope.rotated(x, positions, band["inv_freq"], band["factor"])
         return result
@@ -181,6 +172,5 @@ def blend(rope: Any, x: torch.Tensor, positions: Any, band: Any, column: Any) ->
     return ((1 - part) * one + part * other).to(x.dtype)
 
 
-PARTS = ("first", "end", "query", "key", "start", "inv_freq", "factor")
 AttentionInterface.register(NAME, attend)
 AttentionMaskInterface.register(NAME, no_mask)

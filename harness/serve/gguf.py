@@ -102,7 +102,7 @@ def rewrite(source: Path, target: Path, changed: dict[str, Any]) -> None:
 
     The keys of a scaling that the file had, and its tensor of factors, are left out.
     """
-    from gguf import GGUFReader, GGUFValueType, GGUFWriter
+    from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
     reader = GGUFReader(source)
     arch = str(reader.fields["general.architecture"].contents())
@@ -118,18 +118,16 @@ def rewrite(source: Path, target: Path, changed: dict[str, Any]) -> None:
                 writer.add_key_value(name, field.contents(), kinds[0], sub_type=inner)
         for name, value in keys.items():
             writer.add_key_value(name, value, getattr(GGUFValueType, KINDS[type(value)]))
-        tensors = [tensor for tensor in reader.tensors if tensor.name != TENSOR]
-        new = np.array(changed[TENSOR], dtype=np.float32) if TENSOR in changed else None
-        if new is not None:
-            writer.add_tensor_info(TENSOR, new.shape, new.dtype, new.nbytes)
-        for tensor in tensors:
-            shape = tensor.data.shape
-            writer.add_tensor_info(
-                tensor.name, shape, tensor.data.dtype, tensor.data.nbytes, tensor.tensor_type
-            )
+        tensors = [(one.name, one.data, one.tensor_type) for one in reader.tensors]
+        tensors = [tensor for tensor in tensors if tensor[0] != TENSOR]
+        if TENSOR in changed:
+            factors = np.array(changed[TENSOR], dtype=np.float32)
+            tensors.insert(0, (TENSOR, factors, GGMLQuantizationType.F32))
+        for name, data, kind in tensors:
+            writer.add_tensor_info(name, data.shape, data.dtype, data.nbytes, kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        for data in ([] if new is None else [new]) + [tensor.data for tensor in tensors]:
+        for _, data, _ in tensors:
             writer.write_tensor_data(data, tensor_endianess=reader.endianess)
         writer.close()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from transformers import AutoModelForCausalLM
 
-from ropewalk.harness.files import replacing
 from ropewalk.harness.models.structure import layers_of
 from ropewalk.harness.serve._config import changes
 from ropewalk.harness.serve._parameters import RopeParameters, Target
@@ -59,12 +58,10 @@ def write(folder: Path, target: Target) -> None:
     """Write the modelling file and its numbers."""
     data = io.BytesIO()  # on a full disk the error of an archive would not say so
     np.savez_compressed(data, **_arrays(target))
-    with replacing(folder / DATA) as file:
-        file.write(data.getvalue())
+    (folder / DATA).write_bytes(data.getvalue())
     base = AutoModelForCausalLM._model_mapping[type(target.config)].__name__
     text = Path(__file__).with_name("_moved.py").read_text(encoding="utf-8")
-    with replacing(folder / FILE) as file:
-        file.write(text.replace(BASE, base).encode())
+    (folder / FILE).write_text(text.replace(BASE, base), encoding="utf-8")
 
 
 def _arrays(target: Target) -> dict[str, Any]:
@@ -79,15 +76,14 @@ def _arrays(target: Target) -> dict[str, Any]:
     if bands.query_scale is not None:
         arrays["query_scale"] = bands.query_scale.numpy()
     for index, band in enumerate(bands.bands):
-        for name in ("first", "end", "query", "key"):
-            arrays[f"{name}_{index}"] = getattr(band, name).numpy()
-        arrays[f"start_{index}"] = band.start
-        arrays[f"inv_freq_{index}"] = band.frequencies.inv_freq.numpy()
-        arrays[f"factor_{index}"] = band.frequencies.attention_factor
-        if band.phase is not None:
-            arrays[f"phase_{index}"] = band.phase.float().numpy()
-        if band.column is not None:
-            arrays[f"column_{index}"] = band.column.numpy()
-        if band.blended:
-            arrays[f"blended_{index}"] = True
+        parts = {
+            **{name: getattr(band, name) for name in ("first", "end", "query", "key", "start")},
+            "inv_freq": band.frequencies.inv_freq,
+            "factor": band.frequencies.attention_factor,
+            "phase": None if band.phase is None else band.phase.float(),
+            "column": band.column,
+            "blended": band.blended or None,
+        }
+        given = {name: values for name, values in parts.items() if values is not None}
+        arrays |= {f"{name}_{index}": np.asarray(values) for name, values in given.items()}
     return arrays

@@ -29,7 +29,10 @@ def computed(changed: dict[str, Any], target: Target) -> Frequencies:
     """Return the frequencies of the model's own rotary class, built from this config."""
     plain = rescaled(target.config, {"rope_type": "default"})
     model = without_weights(plain, trust_remote_code=target.trusted)
-    return own_frequencies(model, changed_config(changed, target))
+    found = own_frequencies(model, changed_config(changed, target))
+    if len(found.inv_freq) != target.rope.rotary_dim // 2:  # as Mistral 4's default type does
+        raise ValueError("its class for this type rotates other channels than the model has")
+    return found
 
 
 def command(changed: dict[str, Any], place: str, target: Target) -> str:

@@ -160,6 +160,7 @@ def test_what_an_engine_cannot_express_is_refused(to, scaling, words, tiny, reje
     ("gemma2", "mlx", "mr_rope", "not known to read"),
     ("mistral", "hf-code", "rerope", "sliding layers, which see 32 tokens"),
     ("gemma3_text", "transformers", "yarn", ""),  # of its layers with full attention
+    ("mistral4", "transformers", "ntk", ""),  # as longrope: another base rotates whole heads
     ("gemma3_text", "vllm", "yarn", r"\(gemma3_text has a rotary embedding per layer"),
     ("qwen2_5_vl", "sglang", "yarn:factor=4", ""),
 ])  # fmt: skip
