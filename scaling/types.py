@@ -363,17 +363,6 @@ class Band:
         """Whether queries and keys are rotated to their true positions."""
         return self.phase is None and _counts(self.query, self.start) and _counts(self.key)
 
-    def relative(self, query: int, keys: slice | torch.Tensor) -> torch.Tensor:
-        """Return the relative positions of a query and keys, float64 ``(keys, pairs)``.
-
-        Where heads differ they are those of the last head of the last layer. ``query`` is a row of
-        the band, not a position.
-        """
-        apart = self.query[query] - self.key[keys]
-        if self.column is None:
-            return apart[:, None].expand(-1, len(self.frequencies.inv_freq))
-        return apart[:, self.column.reshape(-1, self.column.shape[-1])[-1]]
-
     def upto(self, length: int) -> Band:
         """Return the band in a context of only this many tokens."""
         rows = slice(0, max(0, length - self.start))
@@ -382,11 +371,6 @@ class Band:
         if (len(first), reached) == (len(self.first), len(self.key)):
             return self
         return replace(self, first=first, end=end, query=query, key=self.key[:reached])
-
-    def angles(self, relative: torch.Tensor) -> torch.Tensor:
-        """Return the angles at relative positions ``(…, pairs)``: radians, float64."""
-        angles = relative * self.frequencies.inv_freq
-        return angles if self.phase is None else angles + self.phase
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,20 +431,16 @@ class Bands(Rotation):
     def frequency_sets(self) -> tuple[Frequencies, ...]:
         return tuple(band.frequencies for band in self.bands)
 
-    def _of_last_query(self) -> list[tuple[Band, int, int]]:
-        """Return the bands in which the last query attends to keys, and to which, by their end."""
+    @property
+    def of_last_query(self) -> list[tuple[Band, int, int]]:
+        """The bands in which the last query attends to keys, from which and to which, by end."""
         last = [band for band in self.bands if band.start + len(band.first) == self.length]
         met = [(band, int(band.first[-1]), int(band.end[-1])) for band in last]
         return sorted((one for one in met if one[1] < one[2]), key=lambda one: one[2])
 
     @property
     def last(self) -> Frequencies:
-        return self._of_last_query()[-1][0].frequencies
-
-    @property
-    def farthest(self) -> Frequencies:
-        """The frequencies between the last query and its farthest key."""
-        return self._of_last_query()[0][0].frequencies
+        return self.of_last_query[-1][0].frequencies
 
     @property
     def pairs(self) -> int:
@@ -472,32 +452,9 @@ class Bands(Rotation):
         """The largest relative position, in tokens, that a pair is rotated to."""
         return max(max(band.reaches.tolist(), default=0.0) for band in self.bands)
 
-    @property
-    def strength(self) -> float:
-        """What multiplies the last query's scores: its scale, and the attention factor squared."""
-        scale = 1.0 if self.query_scale is None else float(self.query_scale[-1])
-        return self.last.attention_factor**2 * scale
-
     def to_record(self) -> dict[str, Any]:
         counts = {"bands": len(self.bands), "pairs": self.pairs, "reach": self.reach}
         return super().to_record() | counts
-
-    def angles(self, distances: torch.Tensor) -> torch.Tensor:
-        """Return the angle of every channel pair between the last query and keys, in radians.
-
-        float64 ``(distances, pairs)``, by the true distance in tokens; NaN where the query does not
-        attend to the key.
-        """
-        angles = torch.full((len(distances), len(self.last.inv_freq)), torch.nan).double()
-        keys = self.length - 1 - distances.long()
-        for band, first, end in self._of_last_query():
-            met = (keys >= first) & (keys < end)
-            angles[met] = band.angles(band.relative(-1, keys[met]))
-        return angles
-
-    def largest_angles(self) -> torch.Tensor:
-        """Return the largest angle of every channel pair, float64 ``(pairs,)``."""
-        return torch.stack([band.angles(band.reaches) for band in self.bands]).amax(0)
 
     def as_bands(self, length: int) -> Bands:
         return self

@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, TypeVar
+
+import numpy as np
+from scipy.special import ndtri, stdtr, stdtrit
 
 from ropewalk.tasks.types import Sample
 
-Array = Any  # of numpy, which is imported only where it is needed
+Array = Any  # of NumPy
 Part = TypeVar("Part", bound=Hashable)
 
 CONFIDENCE = 0.95
@@ -43,8 +46,6 @@ class Ratio:
 
     def interval(self, level: float = CONFIDENCE) -> tuple[float | None, float | None]:
         """Return the interval."""
-        from scipy.special import stdtrit
-
         if self.error is None:
             return None, None
         half = self.error * float(stdtrit(self.degrees, (1 + level) / 2))
@@ -61,8 +62,6 @@ class Ratio:
 
     def p(self) -> float | None:
         """Return the two-sided probability of a value this far from 0, were it 0 in truth."""
-        from scipy.special import stdtr
-
         if self.error is None:
             return None
         if self.error == 0:
@@ -81,8 +80,6 @@ def proportion(hits: float, n: float) -> tuple[float, float]:
     Hits may be parts of trials, such as the share of values found. Shares between 0 and 1 never
     spread more than zeros and ones with the same mean, so the interval covers at least as often.
     """
-    from scipy.special import ndtri
-
     p, z = hits / n, float(ndtri((1 + CONFIDENCE) / 2))
     scale = 2 * (n + z**2)
     center = (2 * n * p + z**2) / scale
@@ -138,8 +135,6 @@ def ratio(sums: Sequence[float], counts: Sequence[float]) -> Ratio:
 
 @lru_cache(maxsize=2**14)
 def _ratio(sums: tuple[float, ...], counts: tuple[float, ...]) -> Ratio:
-    import numpy as np
-
     (result,) = ratios(np.array(sums, dtype=float)[:, None], np.array(counts, dtype=float)[:, None])
     return replace(result, value=math.fsum(sums) / math.fsum(counts))
 
@@ -150,16 +145,11 @@ def ratios(sums: Array, counts: Array) -> list[Ratio]:
     Student's t misses the truth of skewed losses on one side: where the studentised bootstrap
     (Efron and Tibshirani 1993, chapter 12) reaches further, so does the interval.
     """
-    results: list[Ratio] = []
-    for first in range(0, sums.shape[1], CHUNK):
-        part = slice(first, first + CHUNK)
-        results += _ratios(sums[:, part], counts[:, part] if counts.shape[1] > 1 else counts)
-    return results
-
-
-def _ratios(sums: Array, counts: Array) -> list[Ratio]:
-    import numpy as np
-
+    if sums.shape[1] > CHUNK:
+        parts = [slice(first, first + CHUNK) for first in range(0, sums.shape[1], CHUNK)]
+        own = counts.shape[1] > 1
+        every = (ratios(sums[:, part], counts[:, part] if own else counts) for part in parts)
+        return list(chain.from_iterable(every))
     value, error, degrees = jackknife(sums, counts)
     if len(sums) < MIN_DOCUMENTS or degrees.min() < 1:
         return [Ratio(float(one), None, 0) for one in value]
@@ -177,8 +167,6 @@ def jackknife(sums: Array, counts: Array) -> tuple[Array, Array, Array]:
     degrees of freedom are the effective number of documents, (sum w)^2 / sum w^2 (Kish 1965),
     minus one.
     """
-    import numpy as np
-
     total = counts.sum(axis=0)
     shares = counts / total
     value = sums.sum(axis=0) / total
@@ -190,9 +178,6 @@ def jackknife(sums: Array, counts: Array) -> tuple[Array, Array, Array]:
 
 def _widths(sums: Array, counts: Array, value: Array, degrees: Array) -> tuple[Array, Array]:
     """Return how many times Student's t the intervals reach below and above."""
-    import numpy as np
-    from scipy.special import stdtrit
-
     if len(sums) > MOST_RESAMPLED:
         return np.ones_like(value), np.ones_like(value)
     shares = counts / counts.sum(axis=0)
@@ -214,8 +199,6 @@ def ordered(rows: Array, weights: Array) -> Array:
 
     What is resampled in it is the same whatever order the documents were given in.
     """
-    import numpy as np
-
     return np.lexsort(((rows**3).sum(axis=1), (rows**2).sum(axis=1), weights))
 
 
@@ -227,8 +210,6 @@ def studentised(deviations: Array, shares: Array) -> Array:
             columns).
         shares: each document's share of the total weight, shape (documents, 1 or columns).
     """
-    import numpy as np
-
     drawn = _resamples(len(deviations))
     weight = drawn @ shares
     shift = drawn @ deviations / weight
@@ -246,8 +227,6 @@ def _resamples(n: int) -> Array:
 
     A resample of only one document has no spread, and is left out.
     """
-    import numpy as np
-
     drawn = np.floor(np.random.default_rng(n).random((RESAMPLES, n)) * n).astype(int)
     places = (drawn + n * np.arange(RESAMPLES)[:, None]).ravel()
     counts = np.bincount(places, minlength=RESAMPLES * n).reshape(RESAMPLES, n)

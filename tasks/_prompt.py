@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import accumulate, chain
 from random import Random
 from typing import Literal
 from uuid import UUID
@@ -68,13 +69,31 @@ class Frame:
         end: Sequence[int] = (),
         more: int = 0,
     ) -> tuple[list[int], list[int]]:
-        """Return a context, as ``inserted`` makes it, and where in the prompt each needle begins.
+        """Return a context of needles between pieces, and where in the prompt each needle begins.
 
-        Raises ValueError, with the least length, where the needles do not fit.
+        A needle lies between the two pieces that are nearest to its depth (0 before all, 1 after
+        all that are whole). Only the last piece is cut, and then ends with ``end``. ``more``
+        changes only the end: the needles keep the places that they would have in a text shorter by
+        ``more`` tokens. Raises ValueError, with the least length, where the needles do not fit, and
+        if the pieces do not fill the rest.
         """
-        space = self.room(length, sum(len(needle) for _, needle in needles) + more)
-        tokens, starts = inserted(pieces, needles, space, end, more)
-        return tokens, [len(self.head) + start for start in starts]
+        taken = sum(len(needle) for _, needle in needles)
+        free = self.room(length, taken + more) - taken
+        whole = collected(pieces, free)
+        tokens, bounds = list(chain.from_iterable(whole)), [0, *accumulate(map(len, whole))]
+        if free > len(tokens):
+            raise ValueError(f"the text around what it hides has {len(tokens)} of {free} tokens")
+        if bounds[-1] > free and len(end) <= free - bounds[-2]:
+            tokens[free - len(end) : free] = end
+        least = free - more
+        bounds = [bound for bound in bounds if bound <= least]
+        cuts = [min(bounds, key=lambda b: abs(b - depth * least)) for depth, _ in needles]
+        text, starts, done = list[int](), [0] * len(needles), 0
+        for place in sorted(range(len(needles)), key=lambda place: needles[place][0]):
+            text += tokens[done : cuts[place]]
+            done, starts[place] = cuts[place], len(self.head) + len(text)
+            text += needles[place][1]
+        return text + tokens[done:free], starts
 
     def request(
         self,
@@ -136,45 +155,6 @@ def around(
     return Frame(head, [*message, *question], said, new)
 
 
-def inserted(
-    pieces: Iterable[Sequence[int]],
-    needles: Sequence[tuple[float, Sequence[int]]],
-    room: int,
-    end: Sequence[int] = (),
-    more: int = 0,
-) -> tuple[list[int], list[int]]:
-    """Return ``room`` tokens of needles between pieces, and where each needle begins.
-
-    A needle lies between the two pieces that are nearest to its depth (0 before all, 1 after all
-    that are whole). Only the last piece is cut, and then ends with ``end``. ``more`` changes only
-    the end: the needles keep the places that they would have in a text shorter by ``more`` tokens.
-    Raises ValueError if the pieces do not fill the room.
-    """
-    free = room - sum(len(needle) for _, needle in needles)
-    tokens: list[int] = []
-    bounds = [0]
-    for piece in pieces:
-        if len(tokens) >= free:
-            break
-        tokens += piece
-        bounds.append(len(tokens))
-    if free > len(tokens):
-        raise ValueError(f"the text around what it hides has {len(tokens)} of {free} tokens")
-    if bounds[-1] > free and len(end) <= free - bounds[-2]:
-        tokens[free - len(end) : free] = end
-    least = free - more
-    bounds = [bound for bound in bounds if bound <= least]
-    cuts = [min(bounds, key=lambda b: abs(b - depth * least)) for depth, _ in needles]
-    text: list[int] = []
-    starts = [0] * len(needles)
-    done = 0
-    for place in sorted(range(len(needles)), key=lambda place: needles[place][0]):
-        text += tokens[done : cuts[place]]
-        done, starts[place] = cuts[place], len(text)
-        text += needles[place][1]
-    return text + tokens[done:free], starts
-
-
 def grid(depths: int, trials: int) -> Iterator[tuple[float, int, str]]:
     """Yield every depth, the trial, and a name of its own; the depths are evenly spaced."""
     digits = max(2, len(str(depths)))
@@ -182,13 +162,6 @@ def grid(depths: int, trials: int) -> Iterator[tuple[float, int, str]]:
         depth = index / (depths - 1) if depths > 1 else 0.5
         for trial in range(trials):
             yield depth, trial, f"depth {depth:.{digits}f} trial {trial}"
-
-
-def check_counts(**counts: int) -> None:
-    """Raise ValueError for an option below 1."""
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name}={count} is not 1 or more")
 
 
 def check_new(context: TaskContext, new: int, answers: Sequence[str]) -> None:
@@ -232,9 +205,9 @@ def drawn(kind: Kind, draw: Random) -> str:
     return f"{draw.choice(words('adjective'))}-{draw.choice(words('noun'))}"
 
 
-def collected(pieces: Iterable[list[int]], room: int) -> list[list[int]]:
+def collected(pieces: Iterable[Sequence[int]], room: int) -> list[Sequence[int]]:
     """Return the first pieces with ``room`` tokens or more together; no further one is drawn."""
-    first: list[list[int]] = []
+    first: list[Sequence[int]] = []
     held, rest = 0, iter(pieces)
     while held < room and (piece := next(rest, None)) is not None:
         first.append(piece)
@@ -242,7 +215,7 @@ def collected(pieces: Iterable[list[int]], room: int) -> list[list[int]]:
     return first
 
 
-def sentences(context: TaskContext, room: int) -> list[list[int]]:
+def sentences(context: TaskContext, room: int) -> list[Sequence[int]]:
     """Return the first sentences of the documents, each after a space, of ``room`` tokens or more.
 
     White space is a single space, as in RULER. Raises ValueError where the documents have less.

@@ -219,8 +219,6 @@ def check(protocol: Protocol, layout: Layout, length: int) -> None:
             raise ValueError(
                 f"{option} is an option of protocol={own}; leave it out with protocol={protocol}"
             )
-    if layout.windows < 1:
-        raise ValueError(f"windows={layout.windows} is not 1 or more")
     shortest = layout.longest if layout.slide else length
     if protocol == "tail" and not 0 < layout.tail < shortest - len(layout.opening):
         raise ValueError(f"tail={layout.tail} leaves no context in a window of {shortest} tokens")

@@ -38,6 +38,11 @@ def shown(text: str) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + MORE
 
 
+def sample(request: Request, value: float, **facts: Fact) -> Sample:
+    """Return the sample of a trial; its facts are added to those of the request."""
+    return Sample(request.doc_id, float(value), 1, {**request.metadata, **facts})
+
+
 def grade(request: Request, response: Response, context: TaskContext) -> Sample:
     """Return the share of the answers that occur in a text, or whether targets are the argmax.
 
@@ -45,43 +50,40 @@ def grade(request: Request, response: Response, context: TaskContext) -> Sample:
     or wrong. Case does not count, as in RULER. Targets must end the word too. A group of prompts is
     one sample, with the mean of their ``shares``; ``said`` is a JSON list of their texts.
     """
-    facts: dict[str, Fact] = {**request.metadata}
     if isinstance(request, Group) and isinstance(response, GroupResponse):
         pairs = zip(request.parts, response.parts, strict=True)
         graded = [grade(part, its, context) for part, its in pairs]
-        shares = [sample.value for sample in graded]
-        said = json.dumps([sample.metadata["said"] for sample in graded], ensure_ascii=False)
-        facts |= {"said": said, "shares": shares}
+        shares = [one.value for one in graded]
+        said = json.dumps([one.metadata["said"] for one in graded], ensure_ascii=False)
         losses = [its.nll for its in response.parts if isinstance(its, LoglikelihoodResponse)]
-        if losses:
-            facts["logprob"] = -sum(chain.from_iterable(losses))
-        return Sample(request.doc_id, sum(shares) / len(shares), 1, facts)
+        logprob = {"logprob": -sum(chain.from_iterable(losses))} if losses else {}
+        return sample(request, sum(shares) / len(shares), said=said, shares=shares, **logprob)
     wanted = str(request.metadata["answer"]).split(BETWEEN)
     if isinstance(response, LoglikelihoodResponse):
         said = context.decode(response.argmax).lstrip(QUOTE)
         same = response.argmax[:-1] == tuple(request.tokens[request.start :])
         hit = same and not said[len(wanted[0]) :][:1].isalnum()
-        facts |= {"said": shown(said), "found": "exact" if hit else "wrong"}
-        return Sample(request.doc_id, float(hit), 1, facts | {"logprob": -sum(response.nll)})
+        found = "exact" if hit else "wrong"
+        return sample(request, hit, said=shown(said), found=found, logprob=-sum(response.nll))
     assert isinstance(response, Generated)
     text = answer_of(request, response)
     said = text.lower()
     hits = sum(answer.lower() in said for answer in wanted)
-    facts["said"] = shown(text)
+    facts: dict[str, Fact] = {"said": shown(text)}
     if len(wanted) == 1:
         first, answer = said.lstrip(QUOTE), wanted[0].lower()
         exact = first.startswith(answer) and not first[len(answer) :][:1].isalnum()
         facts["found"] = "exact" if exact else "format" if hits else "wrong"
-    return Sample(request.doc_id, hits / len(wanted), 1, facts)
+    return sample(request, hits / len(wanted), **facts)
 
 
 def score(samples: Sequence[Sample]) -> Score:
     """Return the mean share of answers found, with Wilson's 95 % interval for all trials."""
     parts: dict[Fact, list[float]] = {}
-    for sample in samples:
-        parts.setdefault(sample.metadata.get("part"), []).append(sample.value)
+    for one in samples:
+        parts.setdefault(one.metadata.get("part"), []).append(one.value)
     if len({*map(len, parts.values())}) > 1:  # some have lost trials: all trials count the same
-        parts = {"": [sample.value for sample in samples]}
+        parts = {"": [one.value for one in samples]}
     shares = [sum(values) / len(values) for values in parts.values()]
     trials = [len(values) for values in parts.values()]
     return Score(*macro_average(shares, trials, range(len(shares))), len(samples))

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from ropewalk.tasks._prompt import Form, around, check_counts, continued, sentences
-from ropewalk.tasks._retrieval import score, shown
+from pydantic import Field
+
+from ropewalk.tasks._prompt import Form, around, continued, sentences
+from ropewalk.tasks._retrieval import sample, score, shown
 from ropewalk.tasks.types import (
+    Count,
     Fact,
     Generated,
     Group,
@@ -34,6 +37,7 @@ __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
 METRIC = "accuracy"
 Question = Literal["qa1", "qa2", "qa3", "qa4", "qa5"]
+Depth = Annotated[float, Field(ge=0, le=1)]
 PLACES = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
 THINGS, GIVERS = ("apple", "football", "milk"), ("Bill", "Fred", "Jeff", "Mary")
 MOVED = ("went to", "moved to", "travelled to", "journeyed to", "went back to")
@@ -61,11 +65,11 @@ def ask(
     *,
     seed: int = 0,
     question: Question = "qa1",
-    first: float = 0.0,
-    last: float = 1.0,
+    first: Depth = 0.0,
+    last: Depth = 1.0,
     form: Form = "argmax",
-    new: int = 20,
-    trials: int = 25,
+    new: Count = 20,
+    trials: Count = 25,
     chat: bool = False,
 ) -> Iterator[Request]:
     """Yield ``trials`` stories of every length, each in a prompt of the exact length.
@@ -73,9 +77,8 @@ def ask(
     Stories and depths depend only on the question, seed and trial. Raises ValueError for depths out
     of order, where a prompt cannot fit, and where the documents are too short.
     """
-    check_counts(trials=trials, new=new)
-    if not 0 <= first <= last <= 1:
-        raise ValueError(f"first={first:g} and last={last:g} are depths from 0 to 1, in this order")
+    if first > last:
+        raise ValueError(f"first={first:g} is deeper than last={last:g}")
     new = new if form == "text" else 0
     text = sentences(context, max(lengths))
     for trial in range(trials):
@@ -108,18 +111,17 @@ def ask(
 
 def grade(request: Request, response: Response, context: TaskContext) -> Sample:
     """Return whether the most likely label, or the one that a text names, is the answer."""
-    facts: dict[str, Fact] = {**request.metadata}
-    names, answer = str(facts["labels"]).split(), facts["answer"]
+    names, answer = str(request.metadata["labels"]).split(), request.metadata["answer"]
     if isinstance(response, GroupResponse):
         parts = [part for part in response.parts if isinstance(part, LoglikelihoodResponse)]
         losses = [sum(part.nll) for part in parts]
-        facts["said"] = names[losses.index(min(losses))]
-        return Sample(request.doc_id, float(facts["said"] == answer), 1, facts)
+        label = names[losses.index(min(losses))]
+        return sample(request, label == answer, said=label)
     assert isinstance(response, Generated)
-    facts["said"] = shown(response.text)
-    line, asked = response.text.strip().partition("\n")[0].lower(), str(facts["question"]).lower()
+    line = response.text.strip().partition("\n")[0].lower()
+    asked = str(request.metadata["question"]).lower()
     said = {name for name in names if name.lower() in line and name.lower() not in asked}
-    return Sample(request.doc_id, float(said == {answer}), 1, facts)
+    return sample(request, said == {answer}, said=shown(response.text))
 
 
 class Story(NamedTuple):

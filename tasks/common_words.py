@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import cache, partial
 from random import Random
-from typing import Any
 
-from ropewalk.tasks._prompt import BETWEEN, Chat, around, check_counts, continued, words
+from ropewalk.tasks._prompt import BETWEEN, Chat, around, continued, words
 from ropewalk.tasks._retrieval import grade, score
-from ropewalk.tasks.types import Fact, Request, TaskContext
+from ropewalk.tasks.types import Count, Fact, Request, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 2
@@ -37,15 +37,14 @@ def ask(
     lengths: Sequence[int],
     *,
     seed: int = 0,
-    new: int = 120,
-    trials: int = 25,
+    new: Count = 120,
+    trials: Count = 25,
     chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``trials`` lists of every length, of which only the last words are cut.
 
     Raises ValueError where a list cannot fit, or needs more words than there are.
     """
-    check_counts(trials=trials, new=new)
     known = words("noun", "adjective", "verb")
     written = cache(lambda text: continued(context, text))
     for length in lengths:
@@ -58,7 +57,7 @@ def ask(
             example = f"{BEFORE}{listed(repeated(sample, few, draw))}{AFTER}{REPLY}"
             before = f"{example} {listed(sample[:COMMON])}\n{BEFORE}"
             frame = around(context, before, AFTER, REPLY, new=new, chat=chat)
-            lists.append((frame, order, partial(tokens_of, written, order, often, draw.getstate())))
+            lists.append((frame, order, partial(tokens_of, written, order, often, draw)))
         least = max(frame.taken + len(tokens(COMMON)) for frame, _, tokens in lists)
         for trial, (frame, order, tokens) in enumerate(lists):
             space = frame.room(length, least - frame.taken)
@@ -82,13 +81,11 @@ def tokens_of(
     written: Callable[[str], list[int]],
     order: Sequence[str],
     often: tuple[int, int],
-    state: tuple[Any, ...],
+    draw: Random,
     count: int,
 ) -> list[int]:
-    """Return the tokens of the list of the first ``count`` words, shuffled from a random state."""
-    draw = Random()
-    draw.setstate(state)
-    chosen = repeated(order[:count], often, draw)
+    """Return the tokens of the list of the first ``count`` words; ``draw`` stays as it is."""
+    chosen = repeated(order[:count], often, copy(draw))
     parts = [part for n, word in enumerate(chosen, 1) for part in (f" {n}.", f" {word}")]
     return [*written("1."), *(token for part in parts[1:] for token in written(part))]
 

@@ -16,10 +16,13 @@ from itertools import accumulate, chain
 from operator import mul
 from random import Random
 from string import ascii_lowercase
+from typing import Annotated
 
-from ropewalk.tasks._prompt import BETWEEN, Chat, around, check_counts, continued
+from pydantic import Field
+
+from ropewalk.tasks._prompt import BETWEEN, Chat, around, continued
 from ropewalk.tasks._retrieval import grade, score
-from ropewalk.tasks.types import Fact, Request, TaskContext
+from ropewalk.tasks.types import Count, Fact, Request, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 2
@@ -33,7 +36,6 @@ AFTER = (
     " What are the three most frequently appeared words in the above coded text?"
 )
 REPLY = " Answer: According to the coded text above, the three most frequently appeared words are:"
-MOST = 10  # of alpha: the fourth word of a text occurs once in a million
 DOTS, LETTERS = "...", 6
 PER_WORD = 50  # the tokens of a prompt for every word of the vocabulary
 ORDERS = 1000  # that are drawn; the second or third has been enough
@@ -45,19 +47,16 @@ def ask(
     lengths: Sequence[int],
     *,
     seed: int = 0,
-    alpha: float = 2.0,
-    new: int = 50,
-    trials: int = 25,
+    alpha: Annotated[float, Field(gt=1, le=10)] = 2.0,
+    new: Count = 50,
+    trials: Count = 25,
     chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``trials`` coded texts of every length, of which only the last words are cut.
 
     The words are drawn in another order if the cut changes the answer. Raises ValueError for a
-    length that is too short for that, or if alpha is not above 1 and at most 10.
+    length that is too short for that.
     """
-    check_counts(trials=trials, new=new)
-    if not 1 < alpha <= MOST:
-        raise ValueError(f"alpha={alpha} is not above 1 and {MOST} at the most")
     written = cache(lambda text: continued(context, text))
     frame = around(context, BEFORE, AFTER, REPLY, new=new, chat=chat)
     for length in lengths:

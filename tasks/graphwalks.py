@@ -17,9 +17,9 @@ from itertools import count
 from random import Random
 from typing import Literal
 
-from ropewalk.tasks._prompt import BETWEEN, around, check_counts, check_new, collected, continued
-from ropewalk.tasks._retrieval import score, shown
-from ropewalk.tasks.types import Fact, Generate, Generated, Request, Sample, TaskContext
+from ropewalk.tasks._prompt import BETWEEN, around, check_new, collected, continued
+from ropewalk.tasks._retrieval import sample, score, shown
+from ropewalk.tasks.types import Count, Fact, Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
@@ -49,10 +49,10 @@ def ask(
     *,
     seed: int = 0,
     operation: Literal["parents", "bfs"] = "parents",
-    depth: int = 2,
+    depth: Count = 2,
     prefix: bool = True,
-    new: int = 128,
-    trials: int = 25,
+    new: Count = 128,
+    trials: Count = 25,
     chat: bool = False,
 ) -> Iterator[Request]:
     """Yield ``trials`` prompts of every length, each of the exact length with its ``new`` tokens.
@@ -61,7 +61,6 @@ def ask(
     operation, its depth, seed and trial; a longer prompt has more edges that do not matter. Raises
     ValueError where a prompt cannot fit, and where ``new`` tokens cannot hold the answer.
     """
-    check_counts(trials=trials, new=new, depth=depth)
     kind = f"{seed}/{operation}" + f"/{depth}" * (operation == "bfs")
     end = continued(context, "\n")
     for trial in range(trials):
@@ -128,10 +127,9 @@ def grade(request: Generate, response: Generated, context: TaskContext) -> Sampl
     A text without a list scores 0.
     """
     lists = FINAL.findall(LAST * bool(request.stop) + response.text)
-    facts: dict[str, Fact] = {**request.metadata, "said": shown(response.text)}
     right, said = (
         {node.strip() for node in text.split(",")} - {""}
-        for text in (str(facts["answer"]), lists[-1] if lists else "")
+        for text in (str(request.metadata["answer"]), lists[-1] if lists else "")
     )
     f1 = 2 * len(right & said) / (len(right) + len(said)) if right or said else 1.0
-    return Sample(request.doc_id, f1 if lists else 0.0, 1, facts)
+    return sample(request, f1 if lists else 0.0, said=shown(response.text))

@@ -13,14 +13,13 @@ from ropewalk.tasks._prompt import (
     Chat,
     Form,
     around,
-    check_counts,
     collected,
     continued,
     drawn,
     grid,
 )
 from ropewalk.tasks._retrieval import grade, score
-from ropewalk.tasks.types import Fact, Request, TaskContext
+from ropewalk.tasks.types import Count, Fact, Request, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
@@ -40,9 +39,9 @@ def ask(
     *,
     seed: int = 0,
     form: Form = "argmax",
-    new: int = 64,
-    depths: int = 5,
-    trials: int = 5,
+    new: Count = 64,
+    depths: Count = 5,
+    trials: Count = 5,
     chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``depths`` x ``trials`` prompts of every length, each of the exact length.
@@ -50,7 +49,6 @@ def ask(
     Trials have other pairs; depths and lengths share them. Raises ValueError where a prompt cannot
     fit, naming the least length.
     """
-    check_counts(trials=trials, depths=depths, new=new)
     new = new if form == "text" else 0
     pairs = [
         collected(_pairs(context, Random(f"{seed}/{trial}")), max(lengths))

@@ -18,10 +18,13 @@ from difflib import SequenceMatcher
 from itertools import accumulate, chain
 from random import Random
 from string import ascii_letters, digits
+from typing import Annotated
 
-from ropewalk.tasks._prompt import Frame, check_counts, continued, words
-from ropewalk.tasks._retrieval import score, shown
-from ropewalk.tasks.types import Fact, Generate, Generated, Request, Sample, TaskContext
+from pydantic import Field
+
+from ropewalk.tasks._prompt import Frame, continued, words
+from ropewalk.tasks._retrieval import sample, score, shown
+from ropewalk.tasks.types import Count, Fact, Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
@@ -41,9 +44,9 @@ def ask(
     lengths: Sequence[int],
     *,
     seed: int = 0,
-    needles: int = 2,
-    passage: int = 64,
-    trials: int = 25,
+    needles: Annotated[int, Field(ge=2, le=len(ORDINALS))] = 2,
+    passage: Count = 64,
+    trials: Count = 25,
     chat: bool = False,
 ) -> Iterator[Request]:
     """Yield ``trials`` conversations of every length, each of the exact length.
@@ -51,9 +54,6 @@ def ask(
     Requests, passages and depths depend only on ``needles``, ``passage``, seed and trial. Raises
     ValueError where a conversation cannot fit, and where the documents are too short for it.
     """
-    check_counts(trials=trials, passage=passage)
-    if not 2 <= needles <= len(ORDINALS):
-        raise ValueError(f"needles={needles} is not 2 to {len(ORDINALS)}")
     turn = context.turns if chat else _transcript(context)
     text = list(chain.from_iterable(document.tokens for document in context.documents()))
     if len(text) < max(lengths) + needles * passage:
@@ -111,7 +111,7 @@ def _transcript(context: TaskContext) -> Callable[[str, str], list[int]]:
 
 def grade(request: Generate, response: Generated, context: TaskContext) -> Sample:
     """Return the ratio of what follows the prefix to the passage, 0 without the prefix."""
-    facts: dict[str, Fact] = {**request.metadata, "said": shown(response.text)}
-    said, prefix = response.text.strip(), str(facts["prefix"])
-    ratio = SequenceMatcher(None, said.removeprefix(prefix).strip(), str(facts["answer"])).ratio()
-    return Sample(request.doc_id, ratio * said.startswith(prefix), 1, facts)
+    prefix, answer = (str(request.metadata[name]) for name in ("prefix", "answer"))
+    text = response.text.strip()
+    ratio = SequenceMatcher(None, text.removeprefix(prefix).strip(), answer).ratio()
+    return sample(request, ratio * text.startswith(prefix), said=shown(response.text))

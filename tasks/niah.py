@@ -18,6 +18,8 @@ from itertools import repeat
 from random import Random
 from typing import Literal, NamedTuple
 
+from pydantic import NonNegativeInt
+
 from ropewalk.tasks._prompt import (
     BETWEEN,
     FILLER,
@@ -26,7 +28,6 @@ from ropewalk.tasks._prompt import (
     Frame,
     Kind,
     around,
-    check_counts,
     check_new,
     collected,
     continued,
@@ -35,7 +36,7 @@ from ropewalk.tasks._prompt import (
     sentences,
 )
 from ropewalk.tasks._retrieval import grade, score
-from ropewalk.tasks.types import Fact, Generate, Group, Loglikelihood, Request, TaskContext
+from ropewalk.tasks.types import Count, Fact, Generate, Group, Loglikelihood, Request, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 2
@@ -108,14 +109,14 @@ def ask(
     haystack: Haystack = "repeat",
     key: Kind = "words",
     value: Kind = "numbers",
-    keys: int = 1,
-    values: int = 1,
-    queries: int = 1,
-    in_turn: int = 1,
+    keys: Count = 1,
+    values: Count = 1,
+    queries: Count = 1,
+    in_turn: Count = 1,
     form: Form = "text",
-    new: int = 128,
-    depths: int = 5,
-    trials: int = 5,
+    new: Count = 128,
+    depths: NonNegativeInt = 5,
+    trials: Count = 5,
     chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``depths`` x ``trials`` haystacks of every length, each prompt of the exact length.
@@ -129,7 +130,6 @@ def ask(
     when a prompt cannot fit, naming the least length, and when ``new`` tokens cannot hold several
     values.
     """
-    check_counts(trials=trials, depths=depths or 1, new=new, in_turn=in_turn)
     new = new if form == "text" else 0
     setting = chosen(preset, Setting(haystack, key, value, keys, values, queries), in_turn)
     if form == "argmax" and setting.answers > 1:
@@ -183,7 +183,6 @@ def chosen(preset: Preset, given: Setting, in_turn: int) -> Setting:
     A haystack of needles hides as many keys as requested, because all its sentences are alike.
     Raises ValueError for options beside a preset, and for keys in turn that are not hidden.
     """
-    check_counts(keys=given.keys, values=given.values, queries=given.queries)
     if preset != "single_1" and given != Setting():
         raise ValueError(
             f"preset={preset} sets haystack, key, value, keys, values and queries: leave them out"
@@ -224,7 +223,7 @@ def framed(
 
 def filler(
     context: TaskContext, setting: Setting, longest: int, draw: Random
-) -> Iterable[list[int]]:
+) -> Iterable[Sequence[int]]:
     """Return the sentences of a haystack, of ``longest`` tokens or more."""
     if setting.haystack == "documents":
         return sentences(context, longest)

@@ -19,12 +19,12 @@ from ropewalk.tasks._prompt import (
     Chat,
     Frame,
     around,
-    check_counts,
     continued,
     grid,
 )
-from ropewalk.tasks._retrieval import score
+from ropewalk.tasks._retrieval import sample, score
 from ropewalk.tasks.types import (
+    Count,
     Document,
     Fact,
     Loglikelihood,
@@ -54,8 +54,8 @@ def ask(
     lengths: Sequence[int],
     *,
     seed: int = 0,
-    depths: int = 5,
-    trials: int = 5,
+    depths: Count = 5,
+    trials: Count = 5,
     filler: Filler = "standard",
     chat: Chat = False,
 ) -> Iterator[Loglikelihood]:
@@ -66,7 +66,6 @@ def ask(
     with the words "The pass key is". Raises ValueError when a prompt cannot fit, naming the least
     length.
     """
-    check_counts(trials=trials, depths=depths)
     for length in lengths:
         for place, (depth, trial, doc_id) in enumerate(grid(depths, trials)):
             draw = Random(f"{seed}/{place // trials}/{trial}")
@@ -133,13 +132,8 @@ def grade(request: Loglikelihood, response: LoglikelihoodResponse, context: Task
     ends = not context.decode((*key, following))[len(said) :][:1].isdigit()
     exact = ends and answer == key
     kind = "exact" if exact else "format" if ends and _has_digits(context, answer, key) else "wrong"
-    metadata = {
-        **request.metadata,
-        "found": kind,
-        "logprob": -sum(response.nll),
-        "argmax": context.decode(answer).strip(),
-    }
-    return Sample(request.doc_id, float(exact), 1, metadata)
+    text = context.decode(answer).strip()
+    return sample(request, exact, found=kind, logprob=-sum(response.nll), argmax=text)
 
 
 def _has_digits(context: TaskContext, answer: Sequence[int], key: Sequence[int]) -> bool:

@@ -19,6 +19,7 @@ from itertools import pairwise
 from ropewalk.tasks._intervals import per_weight
 from ropewalk.tasks._protocols import PROTOCOLS, STRIDE, TAIL, Layout, Protocol, check, fitting
 from ropewalk.tasks.types import (
+    Count,
     Fact,
     Loglikelihood,
     LoglikelihoodResponse,
@@ -40,7 +41,7 @@ def ask(
     seed: int = 0,
     protocol: Protocol = "tail",
     tail: int = TAIL,
-    windows: int = 1,
+    windows: Count = 1,
     stride: int = STRIDE,
     slide: bool = False,
 ) -> Iterator[Loglikelihood]:

@@ -17,9 +17,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from ropewalk.tasks._prompt import Chat, around, check_counts, continued
-from ropewalk.tasks._retrieval import answer_of, score, shown
-from ropewalk.tasks.types import Fact, Generate, Generated, Request, Sample, TaskContext
+from ropewalk.tasks._prompt import Chat, around, continued
+from ropewalk.tasks._retrieval import answer_of, sample, score, shown
+from ropewalk.tasks.types import Count, Fact, Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["METRIC", "VERSION", "about", "ask", "grade", "score"]
 VERSION = 1
@@ -45,8 +45,8 @@ def ask(
     *,
     seed: int = 0,
     data: str = "",
-    new: int = 32,
-    trials: int = 25,
+    new: Count = 32,
+    trials: Count = 25,
     chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``trials`` prompts of every length, each of the exact length.
@@ -55,7 +55,6 @@ def ask(
     paragraphs, and the paragraph that was added last is cut. Raises ValueError if the paragraphs of
     a question do not fit, naming the least length.
     """
-    check_counts(trials=trials, new=new)
     if not data:
         raise ValueError(
             "no questions given; add data=FILE.json, or data=NAME:config=…+split=… of a data set"
@@ -88,7 +87,7 @@ def grade(request: Generate, response: Generated, context: TaskContext) -> Sampl
     text = answer_of(request, response)
     said = text.lower()
     hit = any(one.lower() in said for one in str(request.metadata["answer"]).split(LINE))
-    return Sample(request.doc_id, float(hit), 1, {**request.metadata, "said": shown(text)})
+    return sample(request, hit, said=shown(text))
 
 
 class Question(NamedTuple):

@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from ropewalk.tasks import _retrieval, common_words, frequent_words, niah, qa, variable_tracking
-from ropewalk.tasks._prompt import Chat, check_counts
+from ropewalk.tasks._prompt import Chat
 from ropewalk.tasks._retrieval import score
-from ropewalk.tasks.types import Generate, Generated, Request, Sample, TaskContext
+from ropewalk.tasks.types import Count, Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["METRIC", "VERSION", "about", "ask", "grade", "score"]
 VERSION = 5
@@ -39,7 +39,7 @@ def ask(
     seed: int = 0,
     squad: str = "",
     hotpotqa: str = "",
-    trials: int = 5,
+    trials: Count = 5,
     chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``trials`` prompts of every part at every length, each of the exact length.
@@ -49,7 +49,6 @@ def ask(
     parts = PARTS | {
         name: partial(qa.ask, data=data) for name, data in given(squad, hotpotqa).items()
     }
-    check_counts(trials=trials)
     for name, part in parts.items():
         try:
             for request in part(context, lengths, seed=seed, trials=trials, chat=chat):

@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, NewType
+from typing import Annotated, Any, NewType
+
+from pydantic import Field
 
 from ropewalk.tasks._tokens import kept
 
 Fact = str | int | float | list[float] | None
+Count = Annotated[int, Field(ge=1)]  # the type of an option
 CodeFolder = NewType("CodeFolder", str)  # an option that names a folder whose code is executed
 
 
@@ -31,11 +34,6 @@ class Document:
         object.__setattr__(self, "tokens", kept(self.tokens))
         if self.ends is not None and not isinstance(self.ends, array):
             object.__setattr__(self, "ends", array("q", self.ends))
-
-
-def no_template(*_: Any) -> Any:
-    """Raise ValueError: the tokenizer has no chat template."""
-    raise ValueError("the tokenizer has no chat template; leave out chat=true")
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,9 @@ class TaskContext:
     bos: int | None
     trained_length: int
     documents: Callable[[], Sequence[Document]]
-    chat: Callable[..., tuple[list[int], list[int], str]] = no_template
-    turns: Callable[[str, str], list[int]] = no_template
-    tokenizer: Any = field(default=None, compare=False)
+    chat: Callable[..., tuple[list[int], list[int], str]]
+    turns: Callable[[str, str], list[int]]
+    tokenizer: Any
 
     @property
     def opening(self) -> tuple[int, ...]:

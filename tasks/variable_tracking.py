@@ -10,18 +10,20 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, repeat
 from random import Random
 from string import ascii_uppercase
+from typing import Annotated
+
+from pydantic import Field
 
 from ropewalk.tasks._prompt import (
     BETWEEN,
     FILLER,
     Chat,
     around,
-    check_counts,
     check_new,
     continued,
 )
 from ropewalk.tasks._retrieval import grade, score
-from ropewalk.tasks.types import Fact, Request, TaskContext
+from ropewalk.tasks.types import Count, Fact, Request, TaskContext
 
 __all__ = ["METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
@@ -42,10 +44,10 @@ def ask(
     lengths: Sequence[int],
     *,
     seed: int = 0,
-    chains: int = 1,
-    hops: int = 4,
-    new: int = 30,
-    trials: int = 25,
+    chains: Count = 1,
+    hops: Annotated[int, Field(ge=1, lt=NAMES)] = 4,
+    new: Count = 30,
+    trials: Count = 25,
     chat: Chat = False,
 ) -> Iterator[Request]:
     """Yield ``trials`` prompts of every length; they ask about the first of ``chains`` of ``hops``.
@@ -53,9 +55,6 @@ def ask(
     Names, values and depths depend only on seed and trial. Raises ValueError if a prompt cannot
     fit, naming the least length, and if ``new`` tokens cannot hold the names of a chain.
     """
-    check_counts(trials=trials, new=new)
-    if chains < 1 or not 1 <= hops < NAMES:
-        raise ValueError(f"chains is 1 or more and hops 1 to {NAMES - 1}, got {chains} and {hops}")
     filler, end = continued(context, LINE), continued(context, "\n")
     for length in lengths:
         for trial in range(trials):

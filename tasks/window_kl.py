@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from ropewalk.tasks import perplexity
 from ropewalk.tasks._intervals import per_weight
-from ropewalk.tasks.types import Divergence, DivergenceResponse, Sample, Score, TaskContext
+from ropewalk.tasks.types import Count, Divergence, DivergenceResponse, Sample, Score, TaskContext
 
 VERSION = 1
 METRIC = "window_kl"
@@ -24,7 +24,7 @@ def ask(
     *,
     seed: int = 0,
     tail: int = 128,
-    windows: int = 1,
+    windows: Count = 1,
 ) -> Iterator[Divergence]:
     """Yield the windows of every length that is not longer than the trained window.
 

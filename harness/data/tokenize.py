@@ -18,7 +18,6 @@ from ropewalk.harness.errors import UserError, foreign, reason
 from ropewalk.harness.files import make_folder, replacing
 from ropewalk.tasks._prompt import THOUGHT
 from ropewalk.tasks._tokens import Tokens
-from ropewalk.tasks.types import no_template
 
 LEAST = 1 << 11  # characters; tokenizing a shorter text is about as fast as reading the cache
 
@@ -153,7 +152,7 @@ def _encoded(tokenizer: Any, text: str) -> list[int]:
 
 def _applied(tokenizer: Any, *roles: str, add_generation_prompt: bool, **options: bool) -> str:
     if not getattr(tokenizer, "chat_template", None):
-        no_template()
+        raise ValueError("the tokenizer has no chat template; leave out chat=true")
     try:
         return str(
             tokenizer.apply_chat_template(

@@ -28,7 +28,7 @@ from ropewalk.harness.reports._write import figure_files, save
 from ropewalk.harness.sweep.notes import notes
 from ropewalk.harness.sweep.plan import distinct
 from ropewalk.harness.sweep.spec import Spec
-from ropewalk.scaling.types import Rope, Rotation
+from ropewalk.scaling.types import Band, Bands, Rope, Rotation
 
 # Two float32 frequencies that differ by less, relatively, are one: an exponent that is rounded to
 # eps moves base ** exponent by ln(base) times that, and float32 holds no base above its maximum.
@@ -179,8 +179,9 @@ def channels(rope: Rope, rotation: Rotation, length: int) -> dict[str, Any]:
       bands, exceeds that of the trained window.
     """
     bands = rotation.as_bands(length)
-    frequencies = rope.inv_freq(), bands.farthest.inv_freq, bands.largest_angles()
-    plain, new, largest = (part.double().numpy() for part in frequencies)
+    farthest = bands.of_last_query[0][0].frequencies.inv_freq
+    most = torch.stack([turned(band, band.reaches) for band in bands.bands]).amax(0)
+    plain, new, largest = (part.double().numpy() for part in (rope.inv_freq(), farthest, most))
     trained, ratio = rope.trained_length * plain, new / plain  # radians
     turns, slowed = trained / (2 * math.pi), ratio * rope.stretch(length)
     change = np.select(
@@ -201,6 +202,28 @@ def channels(rope: Rope, rotation: Rotation, length: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def turned(band: Band, relative: torch.Tensor) -> torch.Tensor:
+    """Return the angles of a band at relative positions ``(…, pairs)``: radians, float64."""
+    angles = relative * band.frequencies.inv_freq
+    return angles if band.phase is None else angles + band.phase
+
+
+def angles_of(bands: Bands, distances: torch.Tensor) -> torch.Tensor:
+    """Return the angle of every channel pair between the last query and keys, in radians.
+
+    float64 ``(distances, pairs)``, by the true distance in tokens; NaN where the query does not
+    attend to the key. Where heads differ it is that of the last head of the last layer.
+    """
+    angles = torch.full((len(distances), len(bands.last.inv_freq)), torch.nan).double()
+    keys = bands.length - 1 - distances.long()
+    for band, first, end in bands.of_last_query:
+        met = (keys >= first) & (keys < end)
+        relative = band.query[-1] - band.key[keys[met]]
+        column = None if band.column is None else band.column.reshape(-1, band.column.shape[-1])[-1]
+        angles[met] = turned(band, relative[:, None] if column is None else relative[:, column])
+    return angles
+
+
 def scores(inspection: Inspection) -> pd.DataFrame:
     """Return one row per scaling, length and distance to the last query.
 
@@ -212,11 +235,12 @@ def scores(inspection: Inspection) -> pd.DataFrame:
     def curve(rotation: Rotation, length: int) -> dict[str, Any]:
         even = np.geomspace(1, length, DISTANCES).astype(int) - 1
         distance, bands = torch.from_numpy(np.unique(even)), rotation.as_bands(length)
-        angles = bands.angles(distance)
+        angles = angles_of(bands, distance)
         pairs = angles.shape[1]
         draw = torch.Generator().manual_seed(0)
         normal = torch.randn(CONTENTS, pairs, 2, dtype=torch.float64, generator=draw)
-        factor = bands.strength / (2 * pairs) ** 0.5
+        scale = 1.0 if bands.query_scale is None else float(bands.query_scale[-1])
+        factor = bands.last.attention_factor**2 * scale / (2 * pairs) ** 0.5
         every = factor * normal.square().sum(-1) @ angles.cos().mT
         low, high = (every.quantile(share, 0).numpy() for share in (0.05, 0.95))
         return {"distance": distance, "mean": every.mean(0).numpy(), "low": low, "high": high}

@@ -9,6 +9,7 @@ import torch
 
 from ropewalk.harness.reports._inspection import (
     Inspection,
+    angles_of,
     channels,
     inspect,
     scores,
@@ -59,7 +60,7 @@ class TestChannels:
         slower = (2048 - 16) / (256 - 16)
         assert pairs["ratio"][-1] == pytest.approx(1 / slower)
         wanted = torch.tensor([16.0, 16 + (2047 - 16) / slower]).double()[:, None]
-        angles = found.angles(torch.tensor([16, 2047]))[:, 13:]
+        angles = angles_of(found, torch.tensor([16, 2047]))[:, 13:]
         assert angles.allclose(wanted * ROPE.inv_freq()[13:])
 
 

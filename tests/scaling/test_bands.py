@@ -187,12 +187,13 @@ def test_relative_positions_are_the_papers(method, options, formula, length):
 def test_scores_are_scaled_as_the_papers_say(length):
     """The last query's factor: Qwen's and LaMPE's of all queries, Mesa's of each."""
     rope = replace(ROPE, shipped={"dual_chunk_attention_config": QWEN})
-    assert native.bands(rope, length).as_bands(length).strength == pytest.approx(
-        naive.qwen_heat(length, 48), 1e-12
-    )
-    assert lampe.bands(ROPE, length).as_bands(length).strength == pytest.approx(
-        naive.lampe_heat(), rel=1e-12
-    )
+    for found, heat in (
+        (native.bands(rope, length), naive.qwen_heat(length, 48)),
+        (lampe.bands(ROPE, length), naive.lampe_heat()),
+    ):
+        scale = found.as_bands(length).query_scale
+        factor = found.last.attention_factor**2 * (1 if scale is None else float(scale[-1]))
+        assert factor == pytest.approx(heat, rel=1e-12)
     if length > 48:
         found = mesa.bands(ROPE, length, chunk=16, first=3, push=4)
         wanted = [naive.mesa_log_n(m, length, 16, 3, 48) for m in range(length)]
@@ -239,7 +240,8 @@ def test_dpe_groups_each_eighth_of_the_channels():
         wanted = naive.dpe(m, n, 9, groups)
         near, far = found.bands
         band = near if m - n < 9 else far
-        row = band.relative(m - band.start, torch.tensor([n]))[0]
+        apart = band.query[m - band.start] - band.key[n]
+        row = apart.expand(8) if band.column is None else apart[band.column]
         assert row.tolist() == pytest.approx(wanted)
     rope = Rope(16, 1e4, 48, layers=2, heads=3)
     path = heads_of(2, 3, 8)

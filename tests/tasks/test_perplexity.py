@@ -35,7 +35,7 @@ from tests.tiny import tiny_tokenizer
 )
 def test_windows_have_the_same_targets_at_every_length(sizes, lengths, tail, windows):
     passages = [Document(str(i), tuple(range(1, n + 1))) for i, n in enumerate(sizes)]
-    books = TaskContext(lambda _: [], lambda _: "", 0, 64, lambda: passages)
+    books = TaskContext(lambda _: [], lambda _: "", 0, 64, lambda: passages, *3 * [None])
     assume(max(sizes) * 3 // 4 + 1 >= max(lengths))
     asked = list(perplexity.ask(books, lengths, tail=tail, windows=windows))
     alone = list(perplexity.ask(books, lengths, tail=tail))

@@ -16,7 +16,7 @@ from ropewalk.harness.engine.memory import ROWS
 from ropewalk.harness.plugins import load
 from ropewalk.tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
 from ropewalk.tasks._intervals import proportion
-from ropewalk.tasks._prompt import FILLER, around, continued, inserted
+from ropewalk.tasks._prompt import FILLER, around, continued
 from ropewalk.tasks._tokens import kept
 from ropewalk.tasks.niah import PRESETS, Setting, framed, needles
 from ropewalk.tasks.types import Generate, Generated, Group, GroupResponse, Sample
@@ -108,7 +108,7 @@ def test_the_text_of_needles_is_rulers(source):
         before = [sum(i not in places for i in range(place)) for place in places]
         depths = [count / len(pieces) for count in before]
         placed = needles(source, setting, hidden, depths)
-        made, _ = inserted(pieces, placed, space, continued(source, "\n"))
+        made, _ = frame.hide(frame.taken + space, pieces, placed, continued(source, "\n"))
         assert source.decode([*frame.head[1:], *made, *frame.tail]) == text
 
 
@@ -126,14 +126,13 @@ def test_the_text_of_a_chain_is_rulers(source):
     where = [lines.index(line) for line in every]
     depths = [sum(line == LINE[:-1] for line in lines[:i]) * len(LINE) / free for i in where]
     space = free + sum(map(len, needles))
-    made, _ = inserted(
-        [continued(source, LINE)] * 99, list(zip(depths, needles, strict=True)), space
-    )
     told = {"value": value, "count": 5}
     frame = around(
         source, example + variable_tracking.BEFORE, variable_tracking.AFTER.format(**told),
         variable_tracking.REPLY.format(**told),
     )  # fmt: skip
+    placed = list(zip(depths, needles, strict=True))
+    made, _ = frame.hide(frame.taken + space, [continued(source, LINE)] * 99, placed)
     assert source.decode([*frame.head[1:], *made, *frame.tail]) == text
     own = variable_tracking.example(source, 4, Random(1))
     plain = re.compile(r"\b(?:[A-Z]{3}|\d{5})\b(?<!VAR)")
