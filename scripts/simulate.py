@@ -33,23 +33,13 @@ from ropewalk.harness.stats.selection import Selection, select_means, select_sha
 
 Array = NDArray[Any]
 Random = np.random.Generator
-Noise = Callable[[Random, tuple[int, int]], Array]  # by documents and methods
-Draw = Callable[[Random, tuple[int, int]], tuple[Array, Array]]  # losses less their mean, tokens
+Size = tuple[int, int]  # documents and methods
+Noise = Callable[[Random, Size], Array]
 DOCUMENTS = (8, 12, 20, 40, 60)
 METHODS = (2, 5, 12, 25)
 ROUNDS = 2000  # of a single comparison
 SELECTIONS = {2: 1500, 5: 600, 12: 300, 25: 200}  # by number of methods
 LEAD = 0.2  # standard deviations by which the best method of the table on regret is better
-
-
-def alike(draw: Noise) -> Draw:
-    """Give every document one weight."""
-    return lambda rng, size: (draw(rng, size), np.ones(size))
-
-
-def by_length(draw: Noise) -> Draw:
-    """Weight documents by lengths that differ about tenfold (lognormal, sigma 0.5)."""
-    return lambda rng, size: (draw(rng, size), np.exp(0.5 * rng.standard_normal(size)))
 
 
 def lost(share: float, nats: float, noise: float) -> Noise:
@@ -59,28 +49,15 @@ def lost(share: float, nats: float, noise: float) -> Noise:
     )
 
 
-def lognormal(sigma: float) -> Noise:
-    """Return lognormal losses less their mean."""
-    return lambda rng, size: np.exp(sigma * rng.standard_normal(size)) - math.exp(sigma**2 / 2)
-
-
-def with_length(sigma: float, together: float) -> Draw:
-    """Draw lognormal losses that go with the length of the document, with this correlation."""
-    own = math.sqrt(1 - together**2)
-    mean = math.exp(((0.5 + sigma * together) ** 2 + (sigma * own) ** 2) / 2 - 0.125)
-
-    def draw(rng: Random, size: tuple[int, int]) -> tuple[Array, Array]:
-        length = rng.standard_normal(size)
-        loss = np.exp(sigma * (together * length + own * rng.standard_normal(size)))
-        return loss - mean, np.exp(0.5 * length)
-
-    return draw
-
-
-def lost_exponentially(rng: Random, size: tuple[int, int]) -> Array:
+def lost_exponentially(rng: Random, size: Size) -> Array:
     """Lose one document in five by an exponential amount, 1 nat in the mean."""
     lost = (rng.random(size) < 0.2) * rng.exponential(1, size)
     return np.asarray(0.3 * rng.standard_normal(size) + lost - 0.2)
+
+
+def lognormal(sigma: float) -> Noise:
+    """Return lognormal losses less their mean."""
+    return lambda rng, size: np.exp(sigma * rng.standard_normal(size)) - math.exp(sigma**2 / 2)
 
 
 MODERATE: dict[str, Noise] = {
@@ -107,18 +84,35 @@ OTHER: dict[str, Noise] = {
     "30 % lost by 0.5 nat, noise 0.2": lost(0.3, 0.5, 0.2),
 }
 SHAPES = {**MODERATE, **EXTREME, **RARE}
-CASES: dict[str, Draw] = {
-    **{name: alike(draw) for name, draw in {**MODERATE, **OTHER, **EXTREME}.items()},
-    **{f"{name}; by length": by_length(draw) for name, draw in {**MODERATE, **EXTREME}.items()},
-    "lognormal, sigma 0.5; longer is easier": with_length(0.5, -0.5),
-    "lognormal, sigma 0.75; longer is harder": with_length(0.75, 0.5),
-    **{name: alike(draw) for name, draw in RARE.items()},
+# Lognormal losses that go with the length of the document: sigma, and their correlation.
+WITH_LENGTH = {
+    "lognormal, sigma 0.5; longer is easier": (0.5, -0.5),
+    "lognormal, sigma 0.75; longer is harder": (0.75, 0.5),
 }
+CASES = (
+    *MODERATE, *OTHER, *EXTREME, *(f"{name}; by length" for name in (*MODERATE, *EXTREME)),
+    *WITH_LENGTH, *RARE,
+)  # fmt: skip
+
+
+def drawn(case: str, documents: int) -> tuple[Array, Array]:
+    """Draw losses of mean 0 and the tokens of each document, which are alike or lognormal."""
+    rng, size = np.random.default_rng(documents), (documents, ROUNDS)
+    if case in WITH_LENGTH:
+        sigma, together = WITH_LENGTH[case]
+        own = math.sqrt(1 - together**2)
+        length = rng.standard_normal(size)
+        loss = np.exp(sigma * (together * length + own * rng.standard_normal(size)))
+        mean = math.exp(((0.5 + sigma * together) ** 2 + (sigma * own) ** 2) / 2 - 0.125)
+        return loss - mean, np.exp(0.5 * length)
+    shape, _, by_length = case.partition("; ")
+    losses = (SHAPES | OTHER)[shape](rng, size)
+    return losses, np.exp(0.5 * rng.standard_normal(size)) if by_length else np.ones(size)
 
 
 def single(case: str, documents: int) -> float:
     """Return how often the interval of the difference of two methods of equal mean covers 0."""
-    losses, tokens = CASES[case](np.random.default_rng(documents), (documents, ROUNDS))
+    losses, tokens = drawn(case, documents)
     differences = of_means(losses * tokens, tokens)
     return 1 - float(np.mean([one.significant() for one in differences]))
 
@@ -248,7 +242,7 @@ class Known(Losses):
     ``far`` has those of every task at the target, shape (documents or trials, methods).
     """
 
-    window, target, samples, requested = 1, TARGET, {}, {}
+    window, target, samples = 1, TARGET, {}
 
     def __init__(
         self, names: Sequence[str], far: Mapping[str, Array], budget: float = math.inf
@@ -258,30 +252,16 @@ class Known(Losses):
             task: PERPLEXITY if task == "perplexity" else shares(task, "accuracy") for task in far
         }
         self.order = {task: [str(unit) for unit in range(len(of))] for task, of in far.items()}
-        self.failed = {}
-        self.most: dict[tuple[str, str], int] = {}  # documents requested so far
-
-    def forwards(self, needs: Iterable[Need] | None = None) -> float:
-        """Return how many forwards of the target length these samples, or all requested, take."""
-        most = dict(self.most) if needs is None else dict[tuple[str, str], int]()
-        for kind, name, count in needs or ():
-            most[kind, name] = max(most.get((kind, name), 0), count)
-        return sum(
-            WEIGHTS[kind] * min(count, len(order))
-            for (kind, _), count in most.items()
-            for task, order in self.order.items()
-            if kind != CUT or not self.tasks[task].share
-        )
-
-    def cost(self, needs: Iterable[Need]) -> float:
-        """Return the forwards that were not requested yet."""
-        both = [*needs, *((*at, count) for at, count in self.most.items())]
-        return self.forwards(both) - self.forwards()
+        self.failed, self.requested, self._keys, self._sizes = {}, {}, {}, {}
+        for task, kind, name in product(far, WEIGHTS, names):
+            if kind != CUT or not self.tasks[task].share:
+                keys = {unit: (f"{task} {kind} {name}", unit) for unit in self.order[task]}
+                self._keys[task, kind, name] = {unit: [key] for unit, key in keys.items()}
+                self._sizes |= dict.fromkeys(keys.values(), WEIGHTS[kind])
 
     def measure(self, needs: Iterable[Need]) -> dict[str, str]:
         """Note what is requested; nothing is missing."""
-        for kind, name, count in needs:
-            self.most[kind, name] = max(self.most.get((kind, name), 0), count)
+        self.requested |= self._wanted(needs)
         return {}
 
     def depends_on_length(self, _: str) -> bool:
@@ -452,21 +432,16 @@ def write(page: Path, tables: Tables) -> None:
     sections = page.read_text("utf-8").split("\n## ")
     with ProcessPoolExecutor(2) as pool:
         for title, rows, show in tables:
-            results = map(show, pool.map(call, [job for jobs in rows.values() for job in jobs]))
+            cells = {name: [pool.submit(job) for job in jobs] for name, jobs in rows.items()}
             lines = [
-                f"| {name} | {' | '.join(next(results) for _ in jobs)} |"
-                for name, jobs in rows.items()
+                f"| {name} | {' | '.join(show(cell.result()) for cell in row)} |"
+                for name, row in cells.items()
             ]
             (index,) = (i for i, text in enumerate(sections) if text.startswith(f"{title}\n"))
             head = re.split(r"(?<=:\|\n)(?=\| )", sections[index], maxsplit=1)[0]
             sections[index] = head + "\n".join(lines) + "\n"
     with replacing(page) as new:
         new.write("\n## ".join(sections).encode())
-
-
-def call(job: Callable[[], Any]) -> Any:
-    """Run one simulation, in another process."""
-    return job()
 
 
 if __name__ == "__main__":
