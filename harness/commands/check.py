@@ -27,7 +27,7 @@ from ropewalk.harness.sweep.spec import (
 
 if TYPE_CHECKING:
     from ropewalk.harness.reports._inspection import Inspection
-    from ropewalk.harness.serve._doctor import Finding
+    from ropewalk.harness.sweep.identity import Finding
 MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
 
 
@@ -63,7 +63,7 @@ def check(
         length: Lengths to check a method at.
     """
     sweep = parse(None, {**settings_of(spec), "length": length, "model": model})
-    from ropewalk.harness.serve._doctor import Finding
+    from ropewalk.harness.sweep.identity import Finding
 
     name, findings = plugin.partition(":")[0], Findings()
     kinds = ["method"] if name.endswith(".json") else kinds_of(name)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -24,7 +23,7 @@ from ropewalk.harness.patching.config import FULL, ORIGINAL, rope_of
 from ropewalk.harness.patching.patch import patched
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
-from ropewalk.harness.sweep.identity import COMPARED, identify
+from ropewalk.harness.sweep.identity import COMPARED, Finding, identify
 from ropewalk.harness.sweep.notes import notes
 from ropewalk.harness.sweep.plan import open_model
 from ropewalk.harness.sweep.server import Engine, ask_losses
@@ -41,15 +40,6 @@ BANDED = 1024  # tokens with moved positions, whose forward holds scores of all 
 # Tokens x parameters that are read, twice: a minute or two on few cores, seconds on a GPU.
 BUDGET, CPU_BUDGET = 1e14, 1e12
 ALLOWED = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}  # nats of a loss
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of a result. A ``note`` is information: many good methods differ in it."""
-
-    about: str
-    verdict: Literal["passed", "failed", "note"]
-    text: str
 
 
 def examine(spec: Spec, server: Engine | None = None) -> Iterator[Finding]:
@@ -105,8 +95,7 @@ def examine(spec: Spec, server: Engine | None = None) -> Iterator[Finding]:
         read = [*([] if bos is None else [bos]), *tokens[: max(2, min(COMPARED, length - 1))]]
         asked = partial(ask_losses, server, checkpoint.tokenizer)
         served = resolve(method, rope, max(length, len(read)))
-        identity = identify(asked, model, rope, served, label, read)
-        yield Finding("server", identity.verdict, identity.text)
+        yield identify(asked, model, rope, served, label, read)
 
 
 def config_findings(checkpoint: Checkpoint) -> list[Finding]:
@@ -114,11 +103,12 @@ def config_findings(checkpoint: Checkpoint) -> list[Finding]:
 
     A GGUF file whose config would have one is not opened.
     """
-    faults, rope = list[str](), checkpoint.rope
+    text, faults, rope = checkpoint.config.get_text_config(), list[str](), checkpoint.rope
     if not is_gguf(checkpoint.name):
         with reading("config", checkpoint.name):
             raw = PreTrainedConfig.get_config_dict(checkpoint.name, revision=checkpoint.revision)[0]
-            faults = [*_faults(raw.get("text_config", raw), checkpoint.config.get_text_config())]
+            raw = raw.get("text_config", raw) if text is not checkpoint.config else raw
+            faults = [*_faults(raw, text)]
     about = f"base {rope.base:g}, trained window {rope.trained_length:,} tokens"
     return [Finding("config", "failed", fault) for fault in faults] or [
         Finding("config", "passed", about)

@@ -29,16 +29,17 @@ Asked = Callable[[Sequence[int]], Losses]  # the losses of a text that a server 
 
 
 @dataclass(frozen=True)
-class Identity:
-    """What a server computes; a note where the text cannot tell which of several."""
+class Finding:
+    """One line on a model, a server or code. A ``note`` is information: many good ones differ."""
 
+    about: str
     verdict: Literal["passed", "failed", "note"]
     text: str
 
 
 def identify(
     asked: Asked, model: Any, rope: Rope, rotation: Rotation, label: str, tokens: Sequence[int]
-) -> Identity:
+) -> Finding:
     """Compare a server's losses with ours under a rotation, under none and under native."""
     log.info("Comparing the server's losses of a text with those of the weights here.")
     rotations = {label: rotation}
@@ -57,7 +58,7 @@ def losses_of(model: Any, rotation: Rotation, tokens: Sequence[int]) -> Losses:
     return dict(enumerate(response.nll, start=1))  # type: ignore[union-attr]
 
 
-def verdict(label: str, known: Mapping[str, Losses], theirs: Losses, dtype: str) -> Identity:
+def verdict(label: str, known: Mapping[str, Losses], theirs: Losses, dtype: str) -> Finding:
     """Return whether a server computes the method of a label, or else what.
 
     ``known`` are our losses, for the method and for what explains other numbers.
@@ -72,7 +73,8 @@ def verdict(label: str, known: Mapping[str, Losses], theirs: Losses, dtype: str)
     if own > close or own > 2 * differences[best] + 1e-3:
         explained = best != label and differences[best] <= close
         cause = f"they match those of {best}" if explained else "no known cause explains them"
-        return Identity("failed", f"its losses of {count} tokens differ from {label} {by}; {cause}")
+        text = f"its losses of {count} tokens differ from {label} {by}; {cause}"
+        return Finding("server", "failed", text)
     text = f"{label}: the losses of {count} tokens differ {by}"
     others = [
         name
@@ -81,7 +83,7 @@ def verdict(label: str, known: Mapping[str, Losses], theirs: Losses, dtype: str)
     ]
     if others:
         text += f", and those of {', '.join(others)} are as close: this text cannot tell which"
-    return Identity("note" if others else "passed", text)
+    return Finding("server", "note" if others else "passed", text)
 
 
 def mean_difference(ours: Losses, theirs: Losses) -> float:
@@ -117,11 +119,11 @@ class Identification:
         longest = max((item.question for item in batch.items), key=lambda q: q.length - q.start)
         # A server may have angles for the trained window alone, where it ignores a scaling.
         tokens = longest.tokens[: min(COMPARED, checkpoint.rope.trained_length)]
-        identity = identify(asked, self.model, checkpoint.rope, batch.rotation, label, tokens)
-        if identity.verdict == "failed":
+        found = identify(asked, self.model, checkpoint.rope, batch.rotation, label, tokens)
+        if found.verdict == "failed":
             raise UserError(
-                f"{engine} does not compute {label}: {identity.text}. Start it with the line "
+                f"{engine} does not compute {label}: {found.text}. Start it with the line "
                 "that `ropewalk export` prints, or name what it computes as --scaling."
             )
-        log.info(f"{engine} computes {identity.text}.")
-        return identity.text
+        log.info(f"{engine} computes {found.text}.")
+        return found.text
