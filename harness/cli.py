@@ -24,7 +24,7 @@ from ropewalk.harness.commands.list import list_
 from ropewalk.harness.commands.recommend import recommend, tune
 from ropewalk.harness.commands.report import compare, report
 from ropewalk.harness.commands.run import run_sweep
-from ropewalk.harness.errors import Problems, UserError, reason
+from ropewalk.harness.errors import UserError, reason
 from ropewalk.harness.sweep.spec import mistakes
 
 REFUSED, INTERRUPTED, UNREAD = 2, 130, 141  # exit statuses
@@ -98,7 +98,7 @@ def main(words: Sequence[str] | None = None) -> Any:
         cause, sentences = error.__cause__, [UNSAFE.sub("", str(error))]
         if isinstance(cause, ValidationError):
             sentences = mistakes(cause)
-        status = show.failed(Problems(sentences), REFUSED)
+        status = show.failed(UserError(*sentences), REFUSED)
     except UserError as error:
         status = show.failed(error, REFUSED)
     except OSError as error:  # a reader that went away, as of cat; a full disk

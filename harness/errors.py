@@ -10,27 +10,20 @@ LONGEST = 320  # characters of a library's own words
 
 
 class UserError(Exception):
-    """What was given, what is allowed, what to do; shown as one sentence, exit status 2."""
+    """What was given, what is allowed, what to do: a sentence, or one for each mistake of a stage.
+
+    They are shown without a traceback; the exit status is 2.
+    """
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """One sentence per mistake."""
-        return (str(self),)
+        return tuple(dict.fromkeys(self.args))
 
-
-class Problems(UserError):
-    """All mistakes of one stage of a sweep at once, each a sentence."""
-
-    def __init__(self, sentences: Iterable[str]) -> None:
-        self._sentences = tuple(dict.fromkeys(sentences))
-        count = len(self._sentences)
-        lines = [f"{count} problems with this sweep:", *(f"  {one}" for one in self._sentences)]
-        super().__init__(self._sentences[0] if count == 1 else "\n".join(lines))
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """One sentence per mistake."""
-        return self._sentences
+    def __str__(self) -> str:
+        if len(self.sentences) == 1:
+            return self.sentences[0]
+        return "\n  ".join([f"{len(self.sentences)} problems with this sweep:", *self.sentences])
 
 
 class Collector:
@@ -48,9 +41,9 @@ class Collector:
             self.sentences += error.sentences
 
     def check(self) -> None:
-        """Raise Problems where a mistake was collected."""
+        """Raise UserError where a mistake was collected."""
         if self.sentences:
-            raise Problems(self.sentences)
+            raise UserError(*self.sentences)
 
 
 def reason(error: object) -> str:

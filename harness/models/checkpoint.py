@@ -253,8 +253,6 @@ def open_checkpoint(
 
 def label(name: str, quantized: str | None) -> str:
     """Return a model's name in tables and folders: its last part with the kind of its weights."""
-    if name == "reference":
-        return name
     path = expanded(name)
     path = path.with_suffix("") if path.suffix.lower() == GGUF else path
     last = printable(Path(os.path.normpath(path.absolute())).name)

@@ -105,9 +105,8 @@ def weights_of(where: str, dtype: str) -> Iterator[tuple[str, dict[str, str]]]:
             yield folder, FILE
 
 
-def keep(model: Any, where: str, dtype: str) -> None:
+def keep(model: Any, where: str, folder: Path) -> None:
     """Write the dequantised weights of a file for the next time, whole or not at all."""
-    folder = Path(files_of(where), dtype)
     if folder.exists():
         return
     with suppress(UserError, OSError, SafetensorError), new_folder(folder) as new:

@@ -6,6 +6,7 @@ import re
 from copy import deepcopy
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.adapter import adapted
 from ropewalk.harness.models.checkpoint import DTYPES, Checkpoint
 from ropewalk.harness.models.files import reading, tensors
-from ropewalk.harness.models.gguf import is_gguf, keep, weights_of
+from ropewalk.harness.models.gguf import files_of, is_gguf, keep, weights_of
 from ropewalk.harness.models.structure import auto_model
 from ropewalk.harness.patching.frequencies import check_geometry
 
@@ -37,11 +38,13 @@ def load_weights(checkpoint: Checkpoint, **more: Any) -> Any:
     if checkpoint.loaded is not None:
         check_geometry(checkpoint.loaded, checkpoint.rope)
         return checkpoint.loaded
+    files = files_of(checkpoint.name)
     with reading("weights", checkpoint.name):
         model, info = _load(checkpoint, **more)
     _check_fit(checkpoint.name, model, info)
-    if is_gguf(checkpoint.name) and not checkpoint.device_map:
-        keep(model, checkpoint.name, checkpoint.dtype)
+    same = files == files_of(checkpoint.name)  # the file was not replaced meanwhile
+    if is_gguf(checkpoint.name) and same and not checkpoint.device_map:
+        keep(model, checkpoint.name, Path(files, checkpoint.dtype))
     if checkpoint.adapter is not None:
         with reading("adapter", checkpoint.adapter.name):
             model = adapted(model, checkpoint.adapter)

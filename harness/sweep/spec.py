@@ -29,7 +29,7 @@ from ropewalk.harness.data.documents import (
     of_python,
     recorded_documents,
 )
-from ropewalk.harness.errors import Problems, UserError, foreign, nearest
+from ropewalk.harness.errors import UserError, foreign, nearest
 from ropewalk.harness.files import UNNAMED, recorded
 from ropewalk.harness.models.files import check_exists, go_offline
 from ropewalk.harness.plugins import function_name, load, recorded_entry, split_options
@@ -315,11 +315,11 @@ def settings_of(spec: Opening) -> dict[str, Any]:
 
 
 def validated(kind: type[S], settings: Mapping[str, Any]) -> S:
-    """Return settings as checked; raise Problems with all that is wrong, in pydantic's words."""
+    """Return settings as checked; raise UserError with all that is wrong, in pydantic's words."""
     try:
         return kind.model_validate({k: v for k, v in settings.items() if v is not None})
     except ValidationError as error:
-        raise Problems(mistakes(error, kind.model_fields)) from None
+        raise UserError(*mistakes(error, kind.model_fields)) from None
 
 
 def mistakes(error: ValidationError, known: Collection[str] = ()) -> list[str]:
@@ -350,7 +350,7 @@ def parse(file: Path | None, settings: Mapping[str, Any]) -> Spec:
 def parse_all(file: Path | None, settings: Mapping[str, Any]) -> tuple[Spec, ...]:
     """Merge a sweep file with the settings that were given, which win; return a Spec per model.
 
-    ``model`` and ``adapter`` may be lists. With ``offline``, go offline. Raises Problems with all
+    ``model`` and ``adapter`` may be lists. With ``offline``, go offline. Raises UserError with all
     mistakes, each with the key, what was given and what is allowed. Names of methods, tasks and
     documents are left for the plan.
     """
@@ -365,7 +365,7 @@ def parse_all(file: Path | None, settings: Mapping[str, Any]) -> tuple[Spec, ...
     except UserError as error:
         if file is None:
             raise
-        raise Problems(f"{file}: {sentence}" for sentence in error.sentences) from None
+        raise UserError(*(f"{file}: {sentence}" for sentence in error.sentences)) from None
     if specs[0].offline:
         go_offline()
     return tuple(spec if spec.limit is None else _limited(spec, spec.limit) for spec in specs)
@@ -393,7 +393,7 @@ def _each_model(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _check_served(specs: Sequence[Spec]) -> None:
-    """Raise Problems for settings that a served model does not have."""
+    """Raise UserError for settings that a served model does not have."""
     spec, served = specs[0], specs[0].server or specs[0].engine
     wrong = {
         "--engine-args are options of an engine that is started: name --engine.": (
@@ -415,7 +415,7 @@ def _check_served(specs: Sequence[Spec]) -> None:
         for name in LOADING
     }
     if sentences := [sentence for sentence, is_so in wrong.items() if is_so]:
-        raise Problems(sentences)
+        raise UserError(*sentences)
 
 
 def _limited(spec: Spec, most: int) -> Spec:
