@@ -60,17 +60,10 @@ class Target:
 
     @property
     def frequencies(self) -> Frequencies:
-        """Return the frequencies; raise ValueError for a rotation that is more than these.
+        """Return the frequencies that an engine has before it reads a text.
 
-        The library's stateful types use the plain frequencies until an input is longer than the
-        window.
+        The library's stateful types use the plain ones until an input is longer than the window.
         """
-        if self.rotation.needs_code:
-            raise ValueError(
-                "it has one set of frequencies for all layers and positions, and the method has "
-                "more. Use --to hf-code, which writes a modelling file for transformers, or a "
-                "method of frequencies, such as yarn"
-            )
         stateful = self.rotation.stateful
         return Frequencies(self.rope.inv_freq()) if stateful else self.rotation.last
 
@@ -120,18 +113,23 @@ def forms(target: Target, types: tuple[str, ...]) -> list[RopeParameters]:
     rule for choosing between its two lists, which differs in each, has no effect on equal ones.
     Raises ValueError where there can be none.
     """
-    rope, rotation, elsewhere = target.rope, target.rotation, "dynamic" not in types
-    if rotation.needs_code and "bands" in types:
-        return [{"rope_type": "bands"}]
+    rope, rotation, measured = target.rope, target.rotation, target.frequencies
+    if rotation.needs_code:
+        if "bands" in types:
+            return [{"rope_type": "bands"}]
+        raise ValueError(
+            "it has one set of frequencies for all layers and positions, and the method has more. "
+            "Use --to hf-code, which writes a modelling file for transformers, or a method of "
+            "frequencies, such as yarn"
+        )
     if isinstance(rotation, StatefulRope):
-        if elsewhere:
-            raise ValueError(
-                "only transformers has a base that follows the length step by step. Use "
-                "mode=frozen, the base of one length"
-            )
-        return [{**rotation.rope_parameters, "rope_theta": rope.base}]
-    measured = target.frequencies
-    if elsewhere and target.per_layer_type:
+        if "dynamic" in types:
+            return [{**rotation.rope_parameters, "rope_theta": rope.base}]
+        raise ValueError(
+            "only transformers has a base that follows the length step by step. Use mode=frozen, "
+            "the base of one length"
+        )
+    if target.per_layer_type and "dynamic" not in types:
         raise ValueError(
             f"{target.config.model_type} has a rotary embedding per layer type, and how other "
             "programs than transformers read a scaling of one of them is not checked. Use --to "

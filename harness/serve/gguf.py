@@ -27,20 +27,16 @@ KINDS: dict[type, str] = {str: "STRING", int: "UINT32", float: "FLOAT32"}
 def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     """Return the keys of the file without their prefix, the architecture, and the factors."""
     kind, attention = parameters["rope_type"], target.frequencies.attention_factor
-    keys = {WINDOW: target.length, BASE: float(parameters["rope_theta"]), f"{SCALING}type": "none"}
-    if kind == "linear":
-        return {**keys, f"{SCALING}type": "linear", f"{SCALING}factor": parameters["factor"]}
+    named = kind if kind in ("linear", "yarn") else "none"
+    keys = {WINDOW: target.length, BASE: float(parameters["rope_theta"]), f"{SCALING}type": named}
+    if named != "none":
+        keys[f"{SCALING}factor"] = parameters["factor"]
     if kind == "yarn":
-        if not parameters.get("truncate", True):
-            raise ValueError("its yarn always rounds the bounds of the ramp")
         own = 1 + 0.1 * math.log(parameters["factor"])  # it always multiplies by this
-        return {
-            **keys,
-            f"{SCALING}type": "yarn",
-            f"{SCALING}factor": parameters["factor"],
+        keys |= {
             f"{SCALING}original_context_length": parameters[ORIGINAL],
-            f"{SCALING}yarn_beta_fast": float(parameters.get("beta_fast") or 32.0),
-            f"{SCALING}yarn_beta_slow": float(parameters.get("beta_slow") or 1.0),
+            f"{SCALING}yarn_beta_fast": float(parameters["beta_fast"]),
+            f"{SCALING}yarn_beta_slow": float(parameters["beta_slow"]),
             f"{SCALING}attn_factor": attention / own,
         }
     if kind == "longrope":
@@ -48,7 +44,7 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
             raise ValueError(
                 f"it loads {TENSOR} for {', '.join(READ)}, not for {target.config.model_type}"
             )
-        keys = {**keys, f"{SCALING}attn_factor": attention, TENSOR: parameters["long_factor"]}
+        keys |= {f"{SCALING}attn_factor": attention, TENSOR: parameters["long_factor"]}
     return keys
 
 

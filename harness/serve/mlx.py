@@ -33,14 +33,8 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
         )
     attention, new = target.frequencies.attention_factor, dict(parameters)
     if new["rope_type"] == "longrope":
-        if attention < 1:
-            raise ValueError(
-                f"its longrope has no attention factor below 1, and the method's is {attention:.4g}"
-            )
         new[ORIGINAL] = target.length ** (1 / attention**2) if attention > 1 else target.length
     if new["rope_type"] == "yarn":
-        if not new.get("truncate", True):
-            raise ValueError("its yarn always rounds the bounds of the ramp")
         gain = 0.1 * math.log(new["factor"])
         new |= {"mscale": (attention - 1) / gain if gain else 1.0, "mscale_all_dim": 0.0}
     changed = changes(new, target)
