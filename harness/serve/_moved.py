@@ -16,33 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, LlamaForCausalLM
 from transformers.utils import cached_file
 
 NAME, DATA = "moved_positions", "moved_positions.npz"
 ROWS = 512  # queries at a time
-
-
-class Unrotated(nn.Module):
-    """Replaces the model's rotary embedding: it does not rotate, and keeps the model's own."""
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a cos of 1 and a sin of 0 in the model's own layout."""
-        cos, sin = self.inner(*args, **kwargs)
-        return torch.ones_like(cos), torch.zeros_like(sin)
-
-    def rotated(self, x: torch.Tensor, positions: Any, inv_freq: Any, factor: Any) -> torch.Tensor:
-        """Return queries or keys (batch, heads, tokens, width) rotated to these positions."""
-        at = torch.from_numpy(positions).to(x.device)[None]
-        cos, sin = angles(self.inner, x.float(), at, inv_freq, factor)
-        rotate = sys.modules[type(self.inner).__module__].apply_rotary_pos_emb
-        result: torch.Tensor = rotate(x.float(), x.float(), cos, sin)[0].to(x.dtype)
-        return result
 
 
 def angles(own: Any, x: torch.Tensor, positions: Any, inv_freq: Any, factor: Any) -> Any:
@@ -51,7 +29,21 @@ def angles(own: Any, x: torch.Tensor, positions: Any, inv_freq: Any, factor: Any
     other._buffers = dict(own._buffers)
     other.inv_freq = torch.from_numpy(inv_freq).to(x.device)
     other.attention_scaling = float(factor)
-    return other(x, positions)
+    return other.forward(x, positions)  # without its hooks
+
+
+def rotated(own: Any, x: torch.Tensor, positions: Any, inv_freq: Any, factor: Any) -> torch.Tensor:
+    """Return queries or keys (batch, heads, tokens, width) rotated to these positions."""
+    at = torch.from_numpy(positions).to(x.device)[None]
+    cos, sin = angles(own, x.float(), at, inv_freq, factor)
+    rotate = sys.modules[type(own).__module__].apply_rotary_pos_emb
+    result: torch.Tensor = rotate(x.float(), x.float(), cos, sin)[0].to(x.dtype)
+    return result
+
+
+def unrotated(_: Any, args: Any, output: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a cos of 1 and a sin of 0 in place of the model's own."""
+    return torch.ones_like(output[0]), torch.zeros_like(output[1])
 
 
 def by_layer(own: Any, inv_freq: Any, factor: Any, _: Any, args: Any, kwargs: Any) -> Any:
@@ -72,7 +64,7 @@ class MovedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
                 hook = partial(by_layer, trunk.rotary_emb, *own)
                 layer.register_forward_pre_hook(hook, with_kwargs=True)
             return
-        trunk.rotary_emb = Unrotated(trunk.rotary_emb)
+        trunk.rotary_emb.register_forward_hook(unrotated)
         bands: dict[str, dict[str, Any]] = {}
         for name, values in data.items():
             part, _, index = name.rpartition("_")
@@ -130,11 +122,11 @@ def add_scores(
     if column is not None and column.ndim == 3:  # each head has a key of its own
         key, column, sharing = key.repeat_interleave(sharing, 1), column[layer], 1
     reach = min(len(band["key"]), stop)
-    rotated = blend if "blended" in band else placed
-    keys = rotated(rope, key[:, :, :reach], band["key"][:reach], band, column)
+    place = blend if "blended" in band else placed
+    keys = place(rope, key[:, :, :reach], band["key"][:reach], band, column)
     queries = placed(rope, query[:, :, rows], band["query"][own], band, column)
     if "phase" in band:  # an additional angle of every query
-        queries = rope.rotated(queries, np.ones(queries.shape[2]), band["phase"], 1.0)
+        queries = rotated(rope, queries, np.ones(queries.shape[2]), band["phase"], 1.0)
     at = np.arange(reach)
     inside = (at >= band["first"][own, None]) & (at < band["end"][own, None])
     products = (queries @ keys.repeat_interleave(sharing, 1).mT).float()
@@ -148,8 +140,7 @@ def placed(rope: Any, x: torch.Tensor, positions: Any, band: Any, column: Any) -
     The columns may differ between heads.
     """
     if column is None:
-        result: torch.Tensor = rope.rotated(x, positions, band["inv_freq"], band["factor"])
-        return result
+        return rotated(rope, x, positions, band["inv_freq"], band["factor"])
     if column.ndim == 2:
         heads = [
             placed(rope, x[:, head : head + 1], positions, band, own)
@@ -159,7 +150,7 @@ def placed(rope: Any, x: torch.Tensor, positions: Any, band: Any, column: Any) -
     wide, factor = x.float(), band["factor"]
     for at in np.unique(column):  # the other pairs turn by nothing
         own = np.where(column == at, band["inv_freq"], 0).astype(band["inv_freq"].dtype)
-        wide = rope.rotated(wide, positions[:, at], own, factor)
+        wide = rotated(rope, wide, positions[:, at], own, factor)
         factor = 1.0
     return wide.to(x.dtype)
 
