@@ -11,7 +11,6 @@ import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from glob import escape, glob, has_magic
 from hashlib import sha256
 from itertools import islice
@@ -62,28 +61,15 @@ RawDocument = tuple[str, str | None]  # name and text; None where a row's field 
 
 @dataclass(frozen=True)
 class Documents:
-    """A source of texts, and which of them are used.
+    """A source of texts: a name, or objects of Python, whose ``texts`` yields (name, text).
 
-    ``read`` yields (name, text) in order, and may raise UserError. The first ``count`` that have
-    ``min_tokens`` tokens are used; all of them where count is None. ``left_out`` counts files that
-    are not read, by their kind.
+    The options are which documents are read, in which order, and how much of each. The first
+    ``count`` that have ``min_tokens`` tokens are used; all of them where count is None.
     """
 
     label: str
-    read: Callable[[], Iterable[RawDocument]]
-    count: int | None = None
-    min_tokens: int = 0
-    left_out: Callable[[], Mapping[str, int]] = dict
-
-    def __str__(self) -> str:
-        return self.label
-
-
-@dataclass(frozen=True)
-class Selection:
-    """A name and its options: which documents are read, in which order, and how much of each."""
-
-    name: str
+    texts: Callable[[], Iterable[RawDocument]] | None = None
+    name: str = ""
     split: str | None = None
     field: str | None = None
     config: str | None = None
@@ -93,6 +79,19 @@ class Selection:
     min_tokens: PositiveInt = 0
     max_chars: PositiveInt | None = None
     seed: NonNegativeInt | None = None
+
+    def __str__(self) -> str:
+        return self.label
+
+    def read(self) -> Iterator[RawDocument]:
+        """Yield (name, text) in order; raise UserError where there is none."""
+        return islice(self.texts() if self.texts else _read(self), self.limit)
+
+    def left_out(self) -> Mapping[str, int]:
+        """Return how many files in a folder of texts are not read, by their kind."""
+        files = [] if self.texts or not expanded(self.name).is_dir() else _files(self) or []
+        others = (_kind(file) for file in files if _kind(file) not in TEXT)
+        return Counter(f"{suffix or 'other'} files" for suffix in others)
 
     def reject(self, *options: str) -> None:
         """Raise UserError for an option that these documents do not have."""
@@ -121,14 +120,13 @@ def open_documents(given: str | Documents) -> Documents:
             f"documents {given} do not exist; give a file, a folder, a glob, or a data set of the "
             "hub as OWNER/NAME."
         )
-    selection = _selection(name, listed)
-    return Documents(
-        given,
-        lambda: islice(_read(selection), selection.limit),
-        selection.count,
-        selection.min_tokens,
-        partial(_left_out, selection),
-    )
+    what, hints = f"--docs {name}", hints_of(Documents)
+    options = split_options(what, listed)
+    allowed = hints.keys() - {"label", "texts", "name", "return"}
+    for key in options.keys() - allowed:
+        raise UserError(f"{what} has no option {key!r}; {nearest(key, allowed)}.")
+    values = {key: typed(what, key, text, hints[key]) for key, text in options.items()}
+    return Documents(given, None, name, **values)
 
 
 def of_python(given: Any) -> Documents:
@@ -157,12 +155,12 @@ def of_python(given: Any) -> Documents:
 def limited(given: Any, most: int) -> Any:
     """Return documents of which at most so many texts or rows are read."""
     if isinstance(given, Documents):
-        return replace(given, read=lambda: islice(given.read(), most))
+        return replace(given, limit=min(given.limit or most, most))
     if not isinstance(given, str):
         return given
     name, listed = _split(given)
     options = split_options(f"--docs {name}", listed)
-    options["limit"] = str(min(_selection(name, listed).limit or most, most))
+    options["limit"] = str(min(open_documents(given).limit or most, most))
     return f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}"
 
 
@@ -176,15 +174,6 @@ def _split(given: str) -> tuple[str, str]:
     """Return a name and its options; a file whose own name has a colon takes none."""
     name, _, listed = (given, "", "") if is_path(expanded(given)) else given.partition(":")
     return name, listed
-
-
-def _selection(name: str, listed: str) -> Selection:
-    what, hints = f"--docs {name}", hints_of(Selection)
-    known = hints.keys() - {"name", "return"}
-    options = split_options(what, listed)
-    for key in options.keys() - known:
-        raise UserError(f"{what} has no option {key!r}; {nearest(key, known)}.")
-    return Selection(name, **{k: typed(what, k, text, hints[k]) for k, text in options.items()})
 
 
 def held_out() -> Iterator[tuple[str, str]]:
@@ -211,28 +200,21 @@ def _matching(pattern: str) -> list[Path]:
     return sorted(path for path in map(Path, names) if path.is_file())
 
 
-def _read(selection: Selection) -> Iterator[RawDocument]:
-    """Yield the documents of a selection; raise UserError where there is none."""
-    if selection.name == "embedded":
-        selection.reject(*SET_OPTIONS)
-        documents = _drawn([*held_out()], selection.seed)
-    elif (files := _files(selection)) is None:
-        documents = _read_set(selection)
+def _read(documents: Documents) -> Iterator[RawDocument]:
+    """Yield the documents of a name; raise UserError where there is none."""
+    if documents.name == "embedded":
+        documents.reject(*SET_OPTIONS)
+        texts = _drawn([*held_out()], documents.seed)
+    elif (files := _files(documents)) is None:
+        texts = _read_set(documents)
     else:
-        documents = _read_files(files, selection)
+        texts = _read_files(files, documents)
     empty = True
-    for name, text in documents:
+    for name, text in texts:
         empty = empty and not (text and text.strip())
-        yield name, text and text[: selection.max_chars]
+        yield name, text and text[: documents.max_chars]
     if empty:
-        raise UserError(f"--docs {selection.name} has no text (in a folder: {', '.join(TEXT)}).")
-
-
-def _left_out(selection: Selection) -> Mapping[str, int]:
-    """Return how many files in a folder of texts are not read, by their kind."""
-    files = (_files(selection) or []) if expanded(selection.name).is_dir() else []
-    others = (_kind(file) for file in files if _kind(file) not in TEXT)
-    return Counter(f"{suffix or 'other'} files" for suffix in others)
+        raise UserError(f"--docs {documents.name} has no text (in a folder: {', '.join(TEXT)}).")
 
 
 def _drawn(things: list[Any], seed: int | None) -> Iterator[Any]:
@@ -241,13 +223,13 @@ def _drawn(things: list[Any], seed: int | None) -> Iterator[Any]:
     return iter(things)
 
 
-def _files(selection: Selection) -> list[Path] | None:
-    path = expanded(selection.name)
+def _files(documents: Documents) -> list[Path] | None:
+    path = expanded(documents.name)
     if path.is_file():
         return [path]
     if not path.is_dir():
-        return _matching(selection.name) or None
-    if any(getattr(selection, option) for option in SET_OPTIONS):
+        return _matching(documents.name) or None
+    if any(getattr(documents, option) for option in SET_OPTIONS):
         return None
     with foreign(f"{path} cannot be read"):
         below = (file for file in path.rglob("*") if file.is_file())
@@ -258,15 +240,15 @@ def _files(selection: Selection) -> list[Path] | None:
     return None if only_rows else files
 
 
-def _read_files(files: list[Path], selection: Selection) -> Iterator[RawDocument]:
-    root = expanded(selection.name)
+def _read_files(files: list[Path], documents: Documents) -> Iterator[RawDocument]:
+    root = expanded(documents.name)
     if root.is_dir():
         files = [file for file in files if _kind(file) in TEXT]
     else:
         root = Path(os.path.commonpath([file.parent for file in files]))
     has_rows = any(_kind(file) in ROWS for file in files)
-    selection.reject(*(option for option in SET_OPTIONS if not (has_rows and option == "field")))
-    for path in _drawn(files, selection.seed):
+    documents.reject(*(option for option in SET_OPTIONS if not (has_rows and option == "field")))
+    for path in _drawn(files, documents.seed):
         name, suffix = path.relative_to(root).as_posix(), _kind(path)
         with foreign(f"{path} cannot be read"):
             if suffix in ROWS:
@@ -280,10 +262,10 @@ def _read_files(files: list[Path], selection: Selection) -> Iterator[RawDocument
                     rows = datasets.load_dataset(
                         TABLES[suffix], data_files=escape(str(path)), split="train", streaming=True
                     )
-                yield from read_rows(rows, selection.field, name, selection.seed)
+                yield from read_rows(rows, documents.field, name, documents.seed)
             else:
                 with _opened(path) as file:
-                    yield name, file.read(selection.max_chars)
+                    yield name, file.read(documents.max_chars)
 
 
 def _opened(path: Path) -> Any:
@@ -335,14 +317,14 @@ def read_rows(
         yield label, text and text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _read_set(selection: Selection) -> Iterator[RawDocument]:
+def _read_set(documents: Documents) -> Iterator[RawDocument]:
     import datasets
 
-    path, split = expanded(selection.name), selection.split or "test"
-    name, revision = selection.name, selection.revision
+    path, split = expanded(documents.name), documents.split or "test"
+    name, revision = documents.name, documents.revision
     with foreign(f"data set {name} (split {split}) cannot be read"):
         if is_path(path):
-            selection.reject("revision")
+            documents.reject("revision")
             name = str(path)
         elif constants.HF_HUB_OFFLINE:  # datasets streams only from the hub itself
             from huggingface_hub import snapshot_download  # imports the hub's whole client
@@ -356,6 +338,6 @@ def _read_set(selection: Selection) -> Iterator[RawDocument]:
                 ) from error
             revision = None
         rows = datasets.load_dataset(
-            name, name=selection.config, split=split, revision=revision, streaming=True
+            name, name=documents.config, split=split, revision=revision, streaming=True
         )
-        yield from read_rows(rows, selection.field, path.name, selection.seed)
+        yield from read_rows(rows, documents.field, path.name, documents.seed)
