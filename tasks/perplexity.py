@@ -13,13 +13,17 @@ reproduce published tables:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
+from typing import Literal, NamedTuple
 
 from ropewalk.tasks._intervals import per_weight
-from ropewalk.tasks._protocols import PROTOCOLS, STRIDE, TAIL, Layout, Protocol, check, fitting
+from ropewalk.tasks._tokens import Tokens
 from ropewalk.tasks.types import (
     Count,
+    Document,
     Fact,
     Loglikelihood,
     LoglikelihoodResponse,
@@ -32,6 +36,10 @@ VERSION = 1
 METRIC = "perplexity"
 BUCKETS = 32  # at most of a whole window, so that a sample stays one short line
 DIGITS = 6  # after the point, of a loss in nats: finer than float32 computes it
+TAIL, STRIDE = 128, 256  # the options' defaults, in tokens
+JOINED = 4  # windows of one length that fill a unit of overlapping windows
+SLIDE = 8  # windows that slide move on by one part of their length in so many
+Protocol = Literal["tail", "prefix", "sliding", "disjoint", "overlapping"]
 
 
 def ask(
@@ -106,3 +114,240 @@ def by_position(start: int, nll: Sequence[float], *, each: bool = False) -> dict
     runs = [nll[first : first + bucket] for first in range(0, len(nll), bucket)]
     losses = [round(math.fsum(run) / len(run), DIGITS) for run in runs]
     return {"start": start, "bucket": bucket, "losses": losses}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The input of all protocols: the begin tokens, and the options.
+
+    ``tail``, ``stride`` and ``longest``, the longest length of the sweep, are in tokens;
+    ``windows`` are those of one document; ``slide`` is explained in ``tail``.
+    """
+
+    opening: tuple[int, ...]
+    tail: int = TAIL
+    stride: int = STRIDE
+    windows: int = 1
+    longest: int = 0
+    slide: bool = False
+
+    def room(self, length: int) -> int:
+        """Return how many tokens a window can score: all but its begin tokens or first token."""
+        return length - max(1, len(self.opening))
+
+
+class Window(NamedTuple):
+    """One window of a document, or of the stream of all documents, by places in it.
+
+    Attributes:
+        begin: place of its first token after the begin tokens (``opening``).
+        seen: place up to which every token is scored elsewhere, or is context only.
+        end: place after the last scored token.
+        number: number of the document's window in the tail protocol.
+        doc_id: name of the document in which it begins, or of the unit which that is part of.
+    """
+
+    document: Document
+    begin: int
+    seen: int
+    end: int
+    opening: tuple[int, ...]
+    doc_id: str
+    number: int | None = None
+
+    @property
+    def tokens(self) -> Tokens:
+        """The input of the model, of which those from ``start`` on are scored."""
+        return Tokens(self.document.tokens[self.begin : self.end], self.opening)
+
+    @property
+    def start(self) -> int:
+        """The first scored token; without a begin token, nothing precedes the first one."""
+        return max(1, len(self.opening) + self.seen - self.begin)
+
+    @property
+    def first(self) -> int:
+        """The place of the first scored token."""
+        return self.begin + self.start - len(self.opening)
+
+    @property
+    def ends(self) -> Sequence[int]:
+        """The bytes before each target and after the last one; none without offsets."""
+        return (self.document.ends or ())[self.first : self.end + 1]
+
+
+Windows = Callable[[Sequence[Document], int, Layout], Iterator[Window]]
+
+
+def tail(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
+    """Yield windows whose last tokens are scored: the same targets at every length.
+
+    With ``slide``, every length but the longest has several windows for these targets, each moved
+    on by an eighth of the length. Each target then has at least 7/8 of a window before it, or all
+    of the document. A user who cuts every prompt to that length gets the same context.
+    """
+    stride = max(1, length // SLIDE) if layout.slide and length < layout.longest else layout.tail
+    for document in documents:
+        for number, end in enumerate(tail_ends(document, layout)):
+            for window in _slid(document, end - layout.tail, end, length, stride, layout):
+                yield window._replace(number=number)
+
+
+def tail_ends(document: Document, layout: Layout) -> list[int]:
+    """Return where the windows of a document end, in tokens, spread evenly over its third quarter.
+
+    The first ends at three quarters, each further one earlier. There are fewer than ``windows``
+    where targets would overlap, or where a window would not have room for the longest length.
+    """
+    last, quarter = tail_end(document), len(document.tokens) // 4
+    count = max(1, min(layout.windows, quarter // layout.tail))
+    ends = [last - number * quarter // count for number in range(count)]
+    return [end for end in ends if end + len(layout.opening) >= layout.longest]
+
+
+def tail_end(document: Document) -> int:
+    """Return where the last window of the tail protocol ends, in tokens."""
+    return len(document.tokens) * 3 // 4
+
+
+def prefix(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
+    """Yield the first tokens of each document."""
+    for document in documents:
+        yield from _slid(document, 0, length - len(layout.opening), length, length, layout)
+
+
+def sliding(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
+    """Yield windows that move by the stride and score only their new tokens.
+
+    The first scores all of its tokens, so every token of a document counts once. Differs from the
+    published loops: the last window is moved back to the length of the others. Its new tokens,
+    fewer than the stride, then have up to a stride more of context.
+    """
+    for document in documents:
+        yield from _slid(document, 0, len(document.tokens), length, layout.stride, layout)
+
+
+def disjoint(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
+    """Yield adjacent windows, every token once; the last is moved back as in ``sliding``.
+
+    Differs from lm-evaluation-harness: here each window opens with the begin token. There only the
+    first window does, and the others open with the previous token. Without a begin token, windows
+    are the same here.
+    """
+    yield from sliding(documents, length, replace(layout, stride=layout.room(length)))
+
+
+def overlapping(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
+    """Yield windows a stride apart over all documents in one stream, every position scored.
+
+    The windows are those of LongLoRA, LCEG and ChunkLlama. They cross documents, only a document
+    opens with the begin token, and the last window is dropped. Most tokens therefore count
+    length / stride times. With a stride of the length, windows are adjacent and none is dropped. A
+    window belongs to the document in which it begins. Windows of several documents that are short
+    share their tokens, so documents that fill fewer than four windows are one unit with the next.
+    """
+    whole = stream(documents, layout.opening)
+    sizes = [len(layout.opening) + len(document.tokens) for document in documents]
+    starts, units = list(accumulate(sizes)), joined(documents, sizes, JOINED * length)
+    owner = 0
+    last = len(whole.tokens) - length
+    begins = range(0, last, layout.stride)[:-1]
+    for begin in range(0, last + 1, length) if layout.stride == length else begins:
+        while starts[owner] <= begin:
+            owner += 1
+        yield Window(whole, begin, begin, begin + length, (), units[owner])
+
+
+def joined(documents: Sequence[Document], sizes: Sequence[int], least: int) -> list[str]:
+    """Return the unit of each document: the first of neighbours that have ``least`` tokens."""
+    units: list[str] = []
+    held = least
+    for document, size in zip(documents, sizes, strict=True):
+        first = held >= least
+        units.append(document.name if first else units[-1])
+        held = size if first else held + size
+    return units
+
+
+def stream(documents: Sequence[Document], opening: tuple[int, ...]) -> Document:
+    """Join documents, each after its begin tokens, which have no bytes."""
+    tokens = Tokens(chain.from_iterable((*opening, *d.tokens) for d in documents))
+    if any(document.ends is None for document in documents):
+        return Document("", tokens)
+    ends, total = array("q", [0]), 0
+    for document in documents:
+        ends.extend([total] * len(opening))
+        ends.extend(total + end for end in (document.ends or ())[1:])
+        total = ends[-1]
+    return Document("", tokens, ends)
+
+
+def _slid(
+    document: Document, seen: int, last: int, length: int, stride: int, layout: Layout
+) -> Iterator[Window]:
+    """Yield windows of one length that score the tokens from ``seen`` to ``last`` once."""
+    text = length - len(layout.opening)
+    while seen < last:
+        end = min(max(seen + stride, text), last)
+        yield Window(document, end - text, seen, end, layout.opening, document.name)
+        seen = end
+
+
+PROTOCOLS: dict[Protocol, Windows] = {  # by the recorded names
+    "tail": tail,
+    "prefix": prefix,
+    "sliding": sliding,
+    "disjoint": disjoint,
+    "overlapping": overlapping,
+}
+# The protocols that read each option; with any other, only its default is accepted.
+READ: dict[str, tuple[Protocol, ...]] = {
+    "tail": ("tail",),
+    "windows": ("tail",),
+    "slide": ("tail",),
+    "stride": ("sliding", "overlapping"),
+}
+
+
+def check(protocol: Protocol, layout: Layout, length: int) -> None:
+    """Raise ValueError for an option that the protocol does not read, or that leaves no target."""
+    default = Layout(())
+    for option, protocols in READ.items():
+        if protocol not in protocols and getattr(layout, option) != getattr(default, option):
+            own = " and ".join(protocols)
+            raise ValueError(
+                f"{option} is an option of protocol={own}; leave it out with protocol={protocol}"
+            )
+    shortest = layout.longest if layout.slide else length
+    if protocol == "tail" and not 0 < layout.tail < shortest - len(layout.opening):
+        raise ValueError(f"tail={layout.tail} leaves no context in a window of {shortest} tokens")
+    if layout.room(length) < 1:
+        raise ValueError(f"a window of {length} token has no target")
+    most = length if protocol == "overlapping" else layout.room(length)
+    if protocol in ("sliding", "overlapping") and not 0 < layout.stride <= most:
+        raise ValueError(
+            f"stride={layout.stride} is not 1 to {most}, for a window of {length} tokens"
+        )
+
+
+def fitting(documents: list[Document], protocol: Protocol, layout: Layout) -> list[Document]:
+    """Return the documents with room for the longest length; for overlapping windows all or none.
+
+    Raises ValueError, with the length that would fit, if no document is long enough.
+    """
+    opening, length = len(layout.opening), layout.longest
+    if protocol == "overlapping":
+        total = sum(opening + len(document.tokens) for document in documents)
+        held = total if layout.stride == length else total - layout.stride - 1
+        fitted = documents if held >= length else []
+    else:
+        read = tail_end if protocol == "tail" else lambda document: len(document.tokens)
+        room = [read(document) + opening for document in documents]
+        held = max(room, default=0)
+        fitted = [d for d, tokens in zip(documents, room, strict=True) if tokens >= length]
+    if not fitted:
+        raise ValueError(
+            f"no document holds a window of {length} tokens; the longest that fits is "
+            f"{max(held, 0)}: ask for shorter lengths or give longer documents"
+        )
+    return fitted

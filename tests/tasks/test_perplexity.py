@@ -19,7 +19,7 @@ from ropewalk.harness.engine import answers
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.tasks import perplexity
 from ropewalk.tasks._intervals import per_weight
-from ropewalk.tasks._protocols import PROTOCOLS, Layout
+from ropewalk.tasks.perplexity import PROTOCOLS, Layout
 from ropewalk.tasks.types import Document, Sample, TaskContext
 from tests.command_line import status
 from tests.tiny import tiny_tokenizer
