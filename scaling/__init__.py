@@ -12,5 +12,4 @@ from ropewalk.scaling.types import PerLayerFrequencies as PerLayerFrequencies
 from ropewalk.scaling.types import Range as Range
 from ropewalk.scaling.types import Rope as Rope
 from ropewalk.scaling.types import Rotation as Rotation
-from ropewalk.scaling.types import StatefulRope as StatefulRope
 from ropewalk.scaling.types import by_distance as by_distance

@@ -1,12 +1,18 @@
 """Dynamic NTK: NTK-aware at factor * length / trained_length - (factor - 1) (emozilla)."""
 
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from ropewalk.scaling import ntk
-from ropewalk.scaling.types import Band, Bands, Frequencies, Rope, StatefulRope, factor_or_stretch
+from ropewalk.scaling.types import Band, Bands, Frequencies, Rope, Rotation, factor_or_stretch
 
 CODE = "huggingface/transformers"  # of the authors, on GitHub
 
@@ -68,3 +74,34 @@ def frequencies(rope: Rope, length: int, *, factor: float = 1.0) -> Frequencies:
         return ntk.frequencies(rope, length, factor=1.0)
     scale = alpha * length / rope.trained_length - (alpha - 1)
     return ntk.frequencies(rope, length, factor=scale)
+
+
+@dataclass(frozen=True, eq=False)
+class StatefulRope(Rotation):
+    """The library's own rope type, whose frequencies follow the tokens it has seen.
+
+    ``rope_parameters`` are added to the config's own (``rope_type`` and its parameters),
+    ``trained_length`` is its window in tokens; ``frequencies`` are those it would have if all
+    tokens of the context were known at once. The prompt up to the first target is read in one
+    forward pass, the targets one token at a time: keys keep the frequencies they were cached with.
+    """
+
+    rope_parameters: Mapping[str, object]
+    trained_length: int
+    frequencies: Frequencies
+    stateful = True
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the parameters, the window and the frequencies."""
+        parameters = sorted(self.rope_parameters.items())
+        numbers = json.dumps([self.trained_length, parameters, self.frequencies.fingerprint])
+        return hashlib.sha256(f"served {numbers}".encode()).hexdigest()[:16]
+
+    def frequency_sets(self) -> tuple[Frequencies, ...]:
+        """Return those of the whole context."""
+        return (self.frequencies,)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the frequencies, and the parameters as ``served``."""
+        return super().to_record() | {"served": dict(self.rope_parameters)}

@@ -8,14 +8,13 @@ import torch
 
 from ropewalk.scaling import none
 from ropewalk.scaling._ramp import bounds
-from ropewalk.scaling.rerope import window_of
+from ropewalk.scaling.rerope import beyond, window_of
 from ropewalk.scaling.types import (
     Bands,
     Frequencies,
     Method,
     Rope,
     Window,
-    beyond,
     by_distance,
     frequencies_on,
 )

@@ -5,7 +5,7 @@ import math
 import torch
 
 from ropewalk.scaling import none
-from ropewalk.scaling.rerope import window_of
+from ropewalk.scaling.rerope import beyond, window_of
 from ropewalk.scaling.types import (
     Bands,
     Factor,
@@ -13,7 +13,6 @@ from ropewalk.scaling.types import (
     Method,
     Rope,
     Window,
-    beyond,
     frequencies_on,
 )
 

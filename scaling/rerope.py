@@ -3,7 +3,15 @@
 import torch
 
 from ropewalk.scaling import none
-from ropewalk.scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, frequencies_on
+from ropewalk.scaling.types import (
+    Bands,
+    Frequencies,
+    Method,
+    Rope,
+    Window,
+    by_distance,
+    frequencies_on,
+)
 
 CODE = "bojone/rerope"  # of the authors, on GitHub
 
@@ -33,3 +41,20 @@ def window_of(rope: Rope, window: int | None) -> int:
     if window < 1:
         raise ValueError(f"window must be 1 token or more, got {window}")
     return window
+
+
+def beyond(
+    length: int,
+    frequencies: Frequencies,
+    window: int,
+    *,
+    query: torch.Tensor | None = None,
+    key: torch.Tensor | None = None,
+) -> Bands | Frequencies:
+    """Return true positions at distances below ``window`` tokens, and others from there on.
+
+    ``query`` and ``key`` are those others by token, ``(length,)``; unset, the true ones.
+    """
+    near = by_distance(length, frequencies, 0, window)
+    far = by_distance(length, frequencies, window, query=query, key=key)
+    return Bands(length, (near, far)).plainest()

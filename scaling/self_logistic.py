@@ -5,8 +5,8 @@ import math
 import torch
 
 from ropewalk.scaling import none
-from ropewalk.scaling.rerope import window_of
-from ropewalk.scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, frequencies_on
+from ropewalk.scaling.rerope import beyond, window_of
+from ropewalk.scaling.types import Bands, Frequencies, Method, Rope, Window, frequencies_on
 
 CODE = "alexeipc/SELF-LLM"  # of the authors, on GitHub
 

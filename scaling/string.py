@@ -3,7 +3,8 @@
 import torch
 
 from ropewalk.scaling import none
-from ropewalk.scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, frequencies_on
+from ropewalk.scaling.rerope import beyond
+from ropewalk.scaling.types import Bands, Frequencies, Method, Rope, Window, frequencies_on
 
 CODE = "HKUNLP/STRING"  # of the authors, on GitHub
 

@@ -250,34 +250,6 @@ class PerLayerFrequencies(Rotation):
 
 
 @dataclass(frozen=True, eq=False)
-class StatefulRope(Rotation):
-    """The library's own rope type, whose frequencies follow the tokens it has seen.
-
-    ``rope_parameters`` are added to the config's own (``rope_type`` and its parameters),
-    ``trained_length`` is its window in tokens; ``frequencies`` are those it would have if all
-    tokens of the context were known at once. The prompt up to the first target is read in one
-    forward pass, the targets one token at a time: keys keep the frequencies they were cached with.
-    """
-
-    rope_parameters: Mapping[str, object]
-    trained_length: int
-    frequencies: Frequencies
-    stateful = True
-
-    @property
-    def fingerprint(self) -> str:
-        parameters = sorted(self.rope_parameters.items())
-        numbers = json.dumps([self.trained_length, parameters, self.frequencies.fingerprint])
-        return hashlib.sha256(f"served {numbers}".encode()).hexdigest()[:16]
-
-    def frequency_sets(self) -> tuple[Frequencies, ...]:
-        return (self.frequencies,)
-
-    def to_record(self) -> dict[str, Any]:
-        return super().to_record() | {"served": dict(self.rope_parameters)}
-
-
-@dataclass(frozen=True, eq=False)
 class Band:
     """Some of the query-key pairs of a causal attention, and the positions they are rotated to.
 
@@ -475,14 +447,6 @@ class Bands(Rotation):
     def inside(self) -> Rotation:
         return replace(self, query_scale=None, scaled_in="all").plainest()
 
-    def scales(self, layer: int, *, rotated: bool) -> bool:
-        """Return whether the queries of a full-attention layer are scaled."""
-        if self.query_scale is None:
-            return False
-        if self.scaled_in == "unrotated":
-            return not rotated
-        return self.scaled_in == "all" or layer >= int(self.scaled_in)
-
     def upto(self, length: int) -> Bands | Frequencies:
         scale = None if self.query_scale is None else self.query_scale[:length]
         return Bands(length, self.bands, scale, self.scaled_in).plainest()
@@ -545,23 +509,6 @@ def _least(key: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.T
         least[here] = torch.minimum(blocks[first[here]], blocks[end[here] - size])
         blocks, size = torch.minimum(blocks[:-size], blocks[size:]), 2 * size
     return least
-
-
-def beyond(
-    length: int,
-    frequencies: Frequencies,
-    window: int,
-    *,
-    query: torch.Tensor | None = None,
-    key: torch.Tensor | None = None,
-) -> Bands | Frequencies:
-    """Return true positions at distances below ``window`` tokens, and others from there on.
-
-    ``query`` and ``key`` are those others by token, ``(length,)``; unset, the true ones.
-    """
-    near = by_distance(length, frequencies, 0, window)
-    far = by_distance(length, frequencies, window, query=query, key=key)
-    return Bands(length, (near, far)).plainest()
 
 
 def by_distance(

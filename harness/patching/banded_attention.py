@@ -143,7 +143,7 @@ class BandedAttention:
         end = position + query.shape[2]  # of the keys that are there
         rows, parts = self._parts(position, query.shape[2], window, rotated, fused, flash)
         padded = rows is not None and len(rows.kept) < len(rows.positions)
-        if window is None and self.bands.scales(module.layer_idx, rotated=rotated):
+        if window is None and self._scales(module.layer_idx, rotated):
             query = self._scaled(query, position)
         # Heads of keys are folded into the batch, so that queries sharing one share it as a view.
         groups, sharing = key.shape[1], query.shape[1] // key.shape[1]
@@ -188,6 +188,14 @@ class BandedAttention:
                 cut = parts_in_pieces(bands, rows, position + rows, window, windows=flash)
                 self._calls[call] = None, cut
         return self._calls[call]
+
+    def _scales(self, layer: int, rotated: bool) -> bool:
+        """Return whether the queries of a full-attention layer are scaled."""
+        if self.bands.query_scale is None:
+            return False
+        if self.bands.scaled_in == "unrotated":
+            return not rotated
+        return self.bands.scaled_in == "all" or layer >= int(self.bands.scaled_in)
 
     def _scaled(self, query: Tensor, position: int) -> Tensor:
         """Scale queries; a device gets the scales of all once, for every layer and chunk."""

@@ -35,7 +35,8 @@ from ropewalk.harness.patching.frequencies import (
     with_frequencies,
 )
 from ropewalk.scaling import native
-from ropewalk.scaling.types import Bands, Frequencies, PerLayerFrequencies, Rotation, StatefulRope
+from ropewalk.scaling.dynamic_ntk import StatefulRope
+from ropewalk.scaling.types import Bands, Frequencies, PerLayerFrequencies, Rotation
 from ropewalk.tasks.types import (
     DivergenceResponse,
     Generate,

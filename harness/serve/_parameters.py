@@ -14,7 +14,8 @@ import torch
 from ropewalk.harness.patching.config import ORIGINAL
 from ropewalk.harness.plugins import Plugin
 from ropewalk.scaling import native
-from ropewalk.scaling.types import Frequencies, Rope, Rotation, StatefulRope
+from ropewalk.scaling.dynamic_ntk import StatefulRope
+from ropewalk.scaling.types import Frequencies, Rope, Rotation
 
 RopeParameters = dict[str, Any]  # a scaling as Hugging Face writes it: rope_type and its parameters
 NEGLIGIBLE = 1e-12  # radians at the last token: a pair that turns less counts as not turning

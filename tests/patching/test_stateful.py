@@ -11,7 +11,7 @@ from ropewalk.harness.engine import Sizes
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.patch import answering
 from ropewalk.scaling import dynamic_ntk
-from ropewalk.scaling.types import StatefulRope
+from ropewalk.scaling.dynamic_ntk import StatefulRope
 from ropewalk.tasks.types import Loglikelihood, Request, Response
 from tests.families import TOKENS, build, tiny
 from tests.tiny import WINDOW
