@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import cached_assets_path, constants
+from huggingface_hub import constants
 from huggingface_hub.utils import WeakFileLock
 from safetensors import SafetensorError
 from safetensors.torch import save_model
@@ -26,7 +26,7 @@ from transformers.integrations.gguf import read_gguf_metadata
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ropewalk.harness.errors import UserError, reason
-from ropewalk.harness.files import new_folder
+from ropewalk.harness.files import make_folder, new_folder
 from ropewalk.harness.models.files import file_hash
 from ropewalk.harness.models.structure import without_weights
 from ropewalk.harness.patching.config import is_rotary, rope_of, sliding_window
@@ -80,12 +80,15 @@ def files_of(where: str) -> str:
     if not is_gguf(where):
         return where
     key = f"2 {version('transformers')} {version('gguf')} {fingerprint(where)}"
-    cache = cached_assets_path("ropewalk", "gguf", assets_dir=constants.HF_ASSETS_CACHE)
-    folder = Path(cache) / sha256(key.encode()).hexdigest()[:32]
+    name = sha256(key.encode()).hexdigest()[:32]
+    folder = Path(constants.HF_ASSETS_CACHE, "ropewalk", "gguf", name)
+    make_folder(folder.parent, "HF_ASSETS_CACHE")
     with WeakFileLock(folder.with_suffix(".lock")):
         if not folder.exists():
+            settings, tokenizer = _read(where)
             with new_folder(folder, "HF_ASSETS_CACHE") as new:
-                _unpack(where, new)
+                tokenizer.save_pretrained(new)
+                (new / CONFIG_NAME).write_text(json.dumps(settings), encoding="utf-8")
     return str(folder)
 
 
@@ -123,8 +126,8 @@ def _alone(where: str) -> Iterator[str]:
             yield folder
 
 
-def _unpack(where: str, folder: Path) -> None:
-    """Write the config and the tokenizer of a GGUF file into a folder; no weight is read."""
+def _read(where: str) -> tuple[dict[str, Any], Any]:
+    """Return the settings of the config of a GGUF file, and its tokenizer; no weight is read."""
     metadata, tensors = read_gguf_metadata(where)
     with _alone(where) as place:
         settings = PreTrainedConfig.get_config_dict(place, **FILE)[0]
@@ -132,8 +135,7 @@ def _unpack(where: str, folder: Path) -> None:
         if unread := next(_unread(config, metadata, tensors), None):
             raise UserError(f"transformers does not read {unread} of {where}: {FROM}")
         tokenizer = AutoTokenizer.from_pretrained(place, **FILE)
-    configure_tokenizer(where, tokenizer, metadata).save_pretrained(folder)
-    (folder / CONFIG_NAME).write_text(json.dumps(settings), encoding="utf-8")
+    return settings, configure_tokenizer(where, tokenizer, metadata)
 
 
 def configure_tokenizer(where: str, tokenizer: Any, metadata: dict[str, Any]) -> Any:

@@ -1,6 +1,7 @@
 """A GGUF file as a model: the same numbers as its weights in a folder, or a sentence."""
 
 import os
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from transformers import LlamaTokenizer, PreTrainedTokenizerFast
 
 from ropewalk.harness.engine import answers
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.models import gguf
+from ropewalk.harness.models import gguf, weights
 from ropewalk.harness.models.checkpoint import Checkpoint, open_checkpoint
 from ropewalk.harness.models.gguf import SPACE, configure_tokenizer
 from ropewalk.harness.models.weights import load_weights
@@ -55,7 +56,7 @@ def test_a_file_is_the_model_of_its_weights(file):
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder for what is kept of files, empty."""
     monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "assets"))
-    return tmp_path / "assets" / "ropewalk" / "gguf" / "default"
+    return tmp_path / "assets" / "ropewalk" / "gguf"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -95,6 +96,19 @@ def test_a_file_is_known_by_its_bytes(file, cache):
     assert changed.fingerprint != found.fingerprint
     after = load_weights(changed).state_dict()
     assert any(not torch.equal(tensor, before[name]) for name, tensor in after.items())
+
+
+def test_what_is_read_while_its_file_is_replaced_is_not_kept(file, cache, monkeypatch, tmp_path):
+    copy, load = Path(shutil.copy(file, tmp_path)), weights._load
+
+    def replaced(*given: Any) -> Any:
+        loaded = load(*given)
+        copy.write_bytes(copy.read_bytes()[:-1] + b"\1")
+        return loaded
+
+    monkeypatch.setattr(weights, "_load", replaced)
+    load_weights(opened(copy))
+    assert not list(cache.rglob("*.safetensors"))
 
 
 @pytest.mark.slow
