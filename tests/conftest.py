@@ -45,10 +45,9 @@ settings.register_profile(
 )
 settings.load_profile("busy")
 LONGEST = (
-    "bench", "page", "seeds", "tables", "foreign", "encodings", "recommend", "bands", "answers",
-    "accelerated", "outcome", "doctor", "run", "export", "cluster", "memory", "trackers",
-    "trust", "layers", "race", "api", "generation", "paper", "checkpoints", "gguf",
-    "exact", "families", "readme", "failures", "folders",
+    "bench", "gpu_check", "page", "seeds", "encodings", "recommend", "bands", "answers", "doctor",
+    "run", "export", "cluster", "memory", "trackers", "trust", "layers", "race", "api",
+    "generation", "checkpoints", "gguf", "exact", "families", "readme", "failures", "folders",
 )  # fmt: skip
 WORDS = [
     "rope", "walk", "yarn", "strand", "twist", "hemp", "tar", "length", "long", "lane", "bobbin",
