@@ -18,11 +18,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pandas as pd
+from tabulate import tabulate
 from transformers import LlamaConfig
 
 import ropewalk
 from ropewalk.harness.cli import app
-from ropewalk.harness.commands.list import Description, describe
+from ropewalk.harness.commands.list import describe
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.resolve import resolve
@@ -63,7 +64,7 @@ def generated() -> dict[str, str]:
     commands = app.generate_docs(output_format="markdown", heading_level=1)
     commands = commands.replace("(#ropewalk-install", "(#ropewalk---install")  # as it is linked to
     wide = "---\nhide: [toc]\n---\n"
-    options = [_described("method", name, level=2) for name in catalogue("method")]
+    options = [_described("method", name) for name in catalogue("method")]
     pages = {
         "docs/reference/cli.md": commands.replace("# ropewalk\n", "# Command line\n", 1),
         "docs/reference/python.md": python(),
@@ -72,22 +73,19 @@ def generated() -> dict[str, str]:
     }
     for kind in KINDS:
         lines = catalogue(kind) if kind in FOLDERS else bundled()
-        parts = [f"# {kind.capitalize()}s", *(_described(kind, name, level=2) for name in lines)]
+        parts = [f"# {kind.capitalize()}s", *(_described(kind, name) for name in lines)]
         pages[f"docs/reference/{kind}s.md"] = "\n\n".join(parts)
     return pages
 
 
-def _described(kind: str, name: str, level: int) -> str:
-    one: Description = next(one for one in describe(name) if one.kind == kind)
-    text = f"```yaml\n{one.text}\n```" if kind == "sweep" else one.text.replace("<", "&lt;")
-    parts = [f"{'#' * level} {name}", text]
+def _described(kind: str, name: str) -> str:
+    one = next(one for one in describe(name) if one.kind == kind)
+    parts = [f"```yaml\n{one.text}\n```" if kind == "sweep" else one.text.replace("<", "&lt;")]
     if one.options:
-        parts.append("| option | values | default | searched by tune |\n|---|---|---|---|\n")
-        parts[-1] += "\n".join(
-            f"| `{name}` | {values} | {default} | {searched} |"
-            for name, values, default, searched in one.options
-        )
-    return "\n\n".join((*parts, f"```text\n{one.example}\n```"))
+        rows = [(f"`{option}`", *rest) for option, *rest in one.options]
+        heads = ("option", "values", "default", "searched by tune")
+        parts.append(tabulate(rows, heads, "github", disable_numparse=True))
+    return "\n\n".join((f"## {name}", *parts, f"```text\n{one.example}\n```"))
 
 
 def python() -> str:
