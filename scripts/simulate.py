@@ -25,9 +25,10 @@ from scipy.special import ndtri
 
 from ropewalk.harness.files import replacing
 from ropewalk.harness.recommend.candidates import OWN
-from ropewalk.harness.recommend.decision import PERPLEXITY, shares
+from ropewalk.harness.recommend.decision import PERPLEXITY
 from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Budget, Losses, Need
 from ropewalk.harness.recommend.race import Race
+from ropewalk.harness.stats.measure import Measure
 from ropewalk.harness.stats.paired import of_means
 from ropewalk.harness.stats.selection import Selection, select_means, select_shares
 
@@ -249,7 +250,8 @@ class Known(Losses):
     ) -> None:
         self.columns, self.far, self.budget = list(names), far, Budget(budget)
         self.tasks = {
-            task: PERPLEXITY if task == "perplexity" else shares(task, "accuracy") for task in far
+            task: PERPLEXITY if task == "perplexity" else Measure("accuracy", "parts")
+            for task in far
         }
         self.order = {task: [str(unit) for unit in range(len(of))] for task, of in far.items()}
         self.failed, self.requested, self._keys, self._sizes = {}, {}, {}, {}

@@ -78,12 +78,6 @@ def last_screen() -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def real_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the page of reports be made."""
-    monkeypatch.setattr("ropewalk.harness.reports._page.page", small_runs.page)
-
-
-@pytest.fixture
 def scored(monkeypatch: pytest.MonkeyPatch, last_screen: Callable[..., None]) -> None:
     """Let a run end with its last screen."""
     monkeypatch.setattr("ropewalk.harness.commands.report.answer", last_screen)
@@ -91,8 +85,7 @@ def scored(monkeypatch: pytest.MonkeyPatch, last_screen: Callable[..., None]) ->
 
 @pytest.fixture
 def default_reports(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Let a run in this process write its reports and the page, as it does for a user."""
-    request.getfixturevalue("real_page")
+    """Let a run in this process write its figures, as it does for a user."""
     request.getfixturevalue("scored")
     monkeypatch.setattr("ropewalk.harness.reports._write.FIGURES", small_runs.FIGURES)
 

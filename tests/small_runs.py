@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from ropewalk.harness.reports._page import page as page
 from ropewalk.harness.reports._write import FIGURES as FIGURES
 from ropewalk.harness.runs.store import RUN
 from tests.command_line import status
 
 
 def shorten(patch: pytest.MonkeyPatch) -> None:
-    """Let a run end without figures, page and last screen: all take longer than it.
+    """Let a run end without figures and last screen: both take longer than it.
 
     Nor is the same config read for its layers again.
     """
@@ -30,7 +29,6 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
         return known[key]
 
     patch.setattr("ropewalk.harness.sweep.notes.layers_of", once)
-    patch.setattr("ropewalk.harness.reports._page.page", lambda *_: "")
     patch.setattr("ropewalk.harness.commands.report.answer", lambda _: "Scores.")
     patch.setattr("ropewalk.harness.reports._write.FIGURES", ())
 

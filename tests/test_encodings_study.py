@@ -77,7 +77,7 @@ def means(part: str) -> pd.DataFrame:
 def mean_change(part: str, model: str, method: str, length: int = 2048) -> str:
     """Return the change from 256 tokens, with an interval for random seeds and documents."""
     cell = means(part).loc[(model, method, TAIL, length)]
-    return change(*(float(cell[end]) for end in ("change", "low_change", "high_change")))
+    return change(*(float(cell[end]) for end in ("change", "change_low", "change_high")))
 
 
 def trainings(part: str) -> pd.DataFrame:

@@ -114,7 +114,7 @@ def _verdict(condition: str, table: pd.DataFrame) -> Verdict:
     used = [name for name in NUMBERS if name in _names(root)]
     missing = table[used].isna()
     if "change" in used:
-        missing["change"] &= table["measure"].fillna("tail").str.startswith("tail")
+        missing["change"] &= table["protocol"].fillna("tail") == "tail"
     known = table[~missing.any(axis=1)].astype(dict.fromkeys(used, float))
     matches = known.query(condition, engine="python")
     rows = matches if len(matches) else table.drop(known.index)

@@ -77,17 +77,10 @@ class Reports:
             yield f"Card: {self.card}"
 
     def __str__(self) -> str:
-        from ropewalk.harness.reports._text import as_text
-
         if not self.chosen:
             return "\n".join([answer(self.frame), *self.ends(), *failures(self.frame)])
-        lines = []
-        for name, table in self.written.tables.items():
-            lines.append(name)
-            for title, part in table.display.items():
-                lines += ["", title, as_text(part)]
-            lines += table.notes
-        return "\n".join([*lines, *map(str, self.written.files), *self.ends()])
+        tables = [f"{name}\n\n{table}" for name, table in self.written.tables.items()]
+        return "\n".join([*tables, *map(str, self.written.files), *self.ends()])
 
 
 def answer(frame: pd.DataFrame) -> str:
@@ -141,7 +134,7 @@ def report(
         report: Which reports, or all. [default: the answer, the cells, and the figures]
         task: Your own task files that the runs were measured with: only these are executed.
         out: Where the files go. [default: RUN/reports, for one run]
-        page: The page, one .html file with all charts and tables, to send. [default: index.html
+        page: The page, one .html file with these charts and tables, to send. [default: index.html
             beside the files of all reports]
         card: Write card.md too, a section for the README of a model: the answer, the scores and
             model-index metadata.
@@ -154,14 +147,15 @@ def report(
     """
     from ropewalk.harness.commands.gate import evaluate
     from ropewalk.harness.files import check_ours
-    from ropewalk.harness.reports._page import write_card, write_page
+    from ropewalk.harness.reports._page import card as card_of
+    from ropewalk.harness.reports._page import page as page_of
     from ropewalk.harness.reports._style import COLUMN, PAGE, Paper, drawing
-    from ropewalk.harness.reports._write import ALL, FORMATS, write_reports
+    from ropewalk.harness.reports._write import ALL, FORMATS, save, write_reports
+    from ropewalk.harness.reports.cells import shared
     from ropewalk.harness.runs.compatible import reasons
     from ropewalk.harness.runs.frame import make_frame
     from ropewalk.harness.runs.parquet import runs_at
     from ropewalk.harness.runs.store import REPORTS, read_run, runs_in
-    from ropewalk.harness.stats.cells import shared
 
     places = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     folders, chosen, formats = runs_in(places), _several(report), _several(format)
@@ -184,19 +178,20 @@ def report(
     except OSError as error:
         raise UserError(f"--style {style} is no style of Matplotlib: {reason(error)}.") from None
     frame = compared(make_frame(folders, _several(task), mixed=mixed), together)
-    verdicts = evaluate(_several(fail_if), frame)
     records = {run: read_run(run) for run in folders}
     why = reasons(records)
     note = f"Not comparable: {'; '.join(why)}." if why else ""
     whole = chosen is None or ALL in chosen
     file = Path(page) if page else folder / "index.html" if folder and whole else None
     card_file = folder / "card.md" if card and folder else None
-    with shared():
+    with shared(frame):
+        verdicts = evaluate(_several(fail_if), frame)
         written = write_reports(frame, folder, chosen, note, paper, formats)
         if file is not None:
-            write_page(file, frame, list(records.values()), written, note)
+            save({file.name: page_of([*records.values()], written, note).encode()}, file.parent)
         if card_file is not None:
-            write_card(card_file, frame, list(records.values()), written, note)
+            text = card_of(frame, [*records.values()], written, note)
+            save({card_file.name: text.encode()}, card_file.parent)
     for verdict in verdicts:
         if verdict.holds is False:
             log.info(f"Passed: {verdict.condition}: {verdict.text}.")
@@ -258,7 +253,8 @@ def compare(
         task: Your own task files that the runs were measured with: only these are executed.
         out: Write the comparison there too, as CSV and Markdown.
     """
-    from ropewalk.harness.reports._comparison import two_runs, with_table
+    from ropewalk.harness.reports._comparison import two_runs
+    from ropewalk.harness.reports._published import with_table
 
     folder = Path(out) if out else None
     options: dict[str, Any] = {

@@ -162,7 +162,7 @@ def run_sweep(
     from ropewalk.harness.commands.gate import check
     from ropewalk.harness.commands.plan import summarize
     from ropewalk.harness.commands.report import report
-    from ropewalk.harness.reports._comparison import table_of
+    from ropewalk.harness.reports._published import table_of
     from ropewalk.harness.runs.store import REPORTS
 
     if specs[0].published is not None:

@@ -10,7 +10,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.patching.resolve import as_served, depends_on_length
 from ropewalk.harness.plugins import module_of, names, parameters
-from ropewalk.harness.recommend.decision import PERPLEXITY, shares
+from ropewalk.harness.recommend.decision import PERPLEXITY
 from ropewalk.harness.reports._text import counted
 from ropewalk.harness.serve._export import export
 from ropewalk.harness.stats.measure import SHARES, Measure
@@ -107,7 +107,7 @@ def measures(plan: Plan) -> dict[str, Measure]:
             if PERPLEXITY not in result.values():
                 result[task.label] = PERPLEXITY
         elif metric in SHARES:
-            result[task.label] = shares(task.label, metric)
+            result[task.label] = Measure(metric, "parts")
         else:
             raise UserError(
                 f"recommend decides by {TEXT} and by shares ({', '.join(sorted(SHARES))}); "

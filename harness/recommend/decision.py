@@ -18,12 +18,7 @@ from ropewalk.harness.stats.selection import Selection, select_means, select_sha
 from ropewalk.tasks._intervals import proportion, ratios
 
 ENDS, MARKS = ("score", "low", "high"), ("", "_low", "_high")
-PERPLEXITY = Measure("tail perplexity", "perplexity", "exp", True, True, "documents")
-
-
-def shares(task: str, metric: str) -> Measure:
-    """Return how a task measures whose trials are hits, or parts of hits."""
-    return Measure(f"{metric} of {task}", metric, "parts", False, True, "trials")
+PERPLEXITY = Measure("perplexity", "exp", "tail")
 
 
 def difference(

@@ -23,7 +23,6 @@ from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Losses, read_budge
 from ropewalk.harness.recommend.race import BUDGET, WINNER, Race, Standing
 from ropewalk.harness.reports._text import (
     counted,
-    csv,
     folded,
     listed,
     signed,
@@ -149,7 +148,7 @@ def recommend(
     file = folder / REPORTS / "recommend.csv"
     make_folder(file.parent)
     with replacing(file) as new:
-        new.write(csv(table).encode())
+        new.write(table.to_csv(index=False).encode())
     regret = standing.regret(method.label)
     return Recommendation(
         scaling=method.label,

@@ -21,7 +21,7 @@ from ropewalk.harness.plugins import load
 from ropewalk.harness.recommend.decision import MARKS, decision, difference, score
 from ropewalk.harness.recommend.losses import Measurements
 from ropewalk.harness.recommend.space import Space, closed_form, of_factors, of_options
-from ropewalk.harness.reports._text import as_text, counted, csv, folded, signed
+from ropewalk.harness.reports._text import as_text, counted, folded, signed
 from ropewalk.harness.reports._text import text as text_of
 from ropewalk.harness.serve._export import how_to_serve
 from ropewalk.harness.stats.cells import records as rows_of
@@ -173,7 +173,7 @@ class Search(Measurements):
         if method.endswith(".json"):
             record = Path(method).read_text(encoding="utf-8")
         files = self.folder / "found.json", self.folder / "tune.csv"
-        for file, content in zip(files, (record, csv(table)), strict=True):
+        for file, content in zip(files, (record, table.to_csv(index=False)), strict=True):
             with replacing(file) as new:
                 new.write(content.encode())
         given = {one.label: str(one.given) for one in self.plan.methods} | {found: str(files[0])}

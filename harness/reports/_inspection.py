@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
-from tabulate import tabulate
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import check_rope, label, open_config, quantization
@@ -23,7 +22,7 @@ from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.reports._text import csv
+from ropewalk.harness.reports._text import as_text
 from ropewalk.harness.reports._write import figure_files, save
 from ropewalk.harness.sweep.notes import notes
 from ropewalk.harness.sweep.plan import distinct
@@ -69,48 +68,46 @@ class Inspection:
     JSON = ("model", "rope", "notes", "channels", "files")
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
-
-
-def _lines(inspection: Inspection) -> Iterator[str]:
-    """Yield the geometry, one row per scaling and length, and the reach of moved positions."""
-    rope = inspection.rope
-    turns = rope.turns().tolist()
-    yield (
-        f"{inspection.model}: trained window {rope.trained_length:,} tokens, base {rope.base:g}, "
-        f"{len(turns)} channel pairs of {turns[0]:,.1f} to {turns[-1]:.2g} turns in the window, "
-        f"{sum(turn < 1 for turn in turns)} of less than one"
-    )
-    yield from inspection.notes
-    kinds = [kind for kind in KINDS if (inspection.channels["change"] == kind).any()]
-    counts = [kind.replace(" ", "\n") for kind in kinds]
-    heads = ["scaling", "length", "att.\nfactor", *counts, "unseen", "longest\nwave"]
-    rows = []
-    for _, pairs in inspection.channels.groupby(["scaling", "length"], sort=False):
-        scaling, length, factor = pairs[["scaling", "length", "attention_factor"]].iloc[0]
-        unseen = pairs["pair"][pairs["unseen"]].tolist()
-        adjacent = unseen and unseen[-1] - unseen[0] == len(unseen) - 1
-        rows.append([
-            scaling, f"{length} ({length / rope.trained_length:.3g}x)",
-            f"{factor:.4g}",
-            *((pairs["change"] == kind).sum() for kind in kinds),
-            f"{len(unseen)} ({unseen[0]}–{unseen[-1]})" if adjacent else len(unseen),
-            f"{pairs['wavelength'].fillna(math.inf).max():,.0f}".replace("inf", "∞"),
-        ])  # fmt: skip
-    align = ["left", *["right"] * (len(heads) - 1)]
-    yield tabulate(rows, heads, "simple", colalign=align, disable_numparse=True)
-    yield MEANING
-    moved = {scaling: (length, rotation) for scaling, length, rotation in inspection.readings
-             if rotation.moves_positions}  # fmt: skip
-    for scaling, (length, rotation) in moved.items():
-        bands = rotation.as_bands(length)
-        share = bands.pairs / (length * (length + 1) / 2)
-        rest = f"; {100 * (1 - share):.0f} % of the pairs are not attended to" if share < 1 else ""
-        yield (
-            f"{scaling} at {length:,} tokens: relative positions up to {bands.reach:,.6g} of "
-            f"{length - 1:,}{rest}."
+        turns = self.rope.turns().tolist()
+        head = (
+            f"{self.model}: trained window {self.rope.trained_length:,} tokens, base "
+            f"{self.rope.base:g}, {len(turns)} channel pairs of {turns[0]:,.1f} to {turns[-1]:.2g} "
+            f"turns in the window, {sum(turn < 1 for turn in turns)} of less than one"
         )
-    yield from map(str, inspection.files)
+        moved = {scaling: (length, rotation) for scaling, length, rotation in self.readings
+                 if rotation.moves_positions}  # fmt: skip
+        reaches = [_reach(scaling, *reading) for scaling, reading in moved.items()]
+        table = as_text(_counts(self.channels))
+        return "\n".join([head, *self.notes, table, MEANING, *reaches, *map(str, self.files)])
+
+
+def _counts(channels: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per scaling and length: how many channel pairs it changes, and how."""
+    kinds = [kind for kind in KINDS if (channels["change"] == kind).any()]
+    rows = []
+    for (scaling, length), pairs in channels.groupby(["scaling", "length"], sort=False):
+        first, unseen = pairs.iloc[0], pairs["pair"][pairs["unseen"]].tolist()
+        adjacent = unseen and unseen[-1] - unseen[0] == len(unseen) - 1
+        slowest = pairs["wavelength"].fillna(math.inf).max()
+        rows.append({
+            "scaling": scaling, "length": f"{length} ({length / first['trained_length']:.3g}x)",
+            "att. factor": f"{first['attention_factor']:.4g}",
+            **{kind: (pairs["change"] == kind).sum() for kind in kinds},
+            "unseen": f"{len(unseen)} ({unseen[0]}–{unseen[-1]})" if adjacent else len(unseen),
+            "longest wave": f"{slowest:,.0f}".replace("inf", "∞"),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _reach(scaling: str, length: int, rotation: Rotation) -> str:
+    """Say how far the relative positions of moved positions reach."""
+    bands = rotation.as_bands(length)
+    share = bands.pairs / (length * (length + 1) / 2)
+    rest = f"; {100 * (1 - share):.0f} % of the pairs are not attended to" if share < 1 else ""
+    return (
+        f"{scaling} at {length:,} tokens: relative positions up to {bands.reach:,.6g} of "
+        f"{length - 1:,}{rest}."
+    )
 
 
 def inspect(spec: Spec, out: Path | None = None) -> Inspection:
@@ -259,19 +256,20 @@ SCORE_NOTE = (
 )
 
 
-@style.styled
+@style.drawing()
 def write(inspection: Inspection, folder: Path) -> list[Path]:
     """Write the tables as CSV and the figures as PNG; return the files."""
     curves = scores(inspection)
-    files = save({"csv": csv(inspection.channels).encode()}, folder / "channels")
-    files += save({"csv": csv(curves).encode()}, folder / "scores")
+    files = {"channels.csv": inspection.channels.to_csv(index=False).encode()}
+    files["scores.csv"] = curves.to_csv(index=False).encode()
     octave = (6 * np.log2(curves["distance"].where(curves["distance"] > 0))).round()
     columns = ["model", "trained_length", "length", "scaling", "frequencies", octave.rename("bin")]
     means = curves.groupby(columns, sort=False)[["distance", "mean", "low", "high"]].mean()
     figure = _drawn(inspection.channels, "pair", "wavelength", WAVE_NOTE)
-    files += save(figure_files(figure), folder / "wavelengths")
+    files["wavelengths.png"] = figure_files(figure)["png"]
     figure = _drawn(means.reset_index(), "distance", "mean", SCORE_NOTE)
-    return files + save(figure_files(figure), folder / "scores")
+    files["scores.png"] = figure_files(figure)["png"]
+    return save(files, folder)
 
 
 def _drawn(frame: pd.DataFrame, x: str, y: str, note: str) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,32 +17,23 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.files import make_folder, replacing
-from ropewalk.harness.reports import answer, curves, position, retrieval, verdict
 from ropewalk.harness.reports import cells as cells_report
+from ropewalk.harness.reports import verdict
 from ropewalk.harness.reports._style import drawing
-from ropewalk.harness.reports._text import (
-    across,
-    markdown,
-    markdown_sentence,
-    markdown_text,
-    without_missing,
-)
-from ropewalk.harness.reports._text import (
-    page as markdown_page,
-)
-from ropewalk.harness.reports.cells import cells, differences, scores
+from ropewalk.harness.reports._text import across, escaped, markdown, without_missing
+from ropewalk.harness.reports._text import page as markdown_page
+from ropewalk.harness.reports.cells import differences, scores
 from ropewalk.harness.runs.provenance import Run, command, documents, facts
 from ropewalk.harness.stats.cells import cell_scores, records
 
 if TYPE_CHECKING:
     from ropewalk.harness.reports._write import Written
 
-FIGURES: dict[str, Callable[[pd.DataFrame], Figure]] = {
-    "How much worse than the best": answer.make,
-    "Score against length": curves.make,
-    "Retrieval by length and depth": lambda frame: retrieval.draw(frame, frame),
-    "Loss by position": position.make,
+TITLES = {
+    "answer": "How much worse than the best",
+    "curves": "Score against length",
+    "retrieval": "Retrieval by length and depth",
+    "position": "Loss by position",
 }
 # Text stays text, which is a third of the size; Verdana has the widths of DejaVu Sans.
 FONT: Any = {"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans", "Verdana"]}
@@ -68,30 +59,20 @@ def notes(table: pd.DataFrame) -> list[str]:
 
 def report_text(table: pd.DataFrame, figures: Mapping[str, Figure], note: str = "") -> str:
     """Return the page in Markdown: the answer, the scores, the differences, and how to read it."""
-    texts = [f"# {markdown_text(', '.join(table['model'].unique()))}", f"**{note}**" * bool(note)]
+    texts = [f"# {escaped(', '.join(table['model'].unique()))}", f"**{note}**" * bool(note)]
     for title, shown in sections(table).items():
-        texts.append(f"## {markdown_text(title)}")
+        texts.append(f"## {escaped(title)}")
         for name, part in shown.items():
-            texts += [f"### {markdown_text(name)}" * (len(shown) > 1), markdown(part)]
+            texts += [f"### {escaped(name)}" * (len(shown) > 1), markdown(part)]
     for name, figure in figures.items():
         texts += [f"![{name}]({name}.png)", str(figure.get_label())]
-    texts += ["## How to read this", "\n".join(f"- {markdown_text(text)}" for text in notes(table))]
+    texts += ["## How to read this", "\n".join(f"- {escaped(text)}" for text in notes(table))]
     return "\n\n".join(filter(None, texts)) + "\n"
 
 
-def write_page(
-    file: Path, frame: pd.DataFrame, runs: Sequence[Run], written: Written, note: str = ""
-) -> None:
-    """Write the page of a frame, with the reports that were made of it and the runs' records."""
-    html = page(frame, runs, written, note)
-    make_folder(file.absolute().parent)
-    with replacing(file) as new:
-        new.write(html.encode())
-
-
-def page(frame: pd.DataFrame, runs: Sequence[Run], written: Written, note: str = "") -> str:
-    """Return the HTML of a frame's page; the template escapes every text of a record."""
-    table = cells(frame)
+def page(runs: Sequence[Run], written: Written, note: str = "") -> str:
+    """Return the page of the runs' reports; the template escapes every text of a record."""
+    table = written.cells
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -99,15 +80,18 @@ def page(frame: pd.DataFrame, runs: Sequence[Run], written: Written, note: str =
         lstrip_blocks=True,
     )
     html: str = environment.get_template("page.html.jinja").render(
-        title=", ".join(frame["model"].unique()),
+        title=", ".join(table["model"].unique()),
         answers=[f"{line[0].upper()}{line[1:]}" for line in verdict.summary(table)],
         note=note,
         command=next(_exports(table, runs), ""),
-        figures=list(_figures(frame)),
+        figures=[
+            (TITLES.get(name, name), _svg(figure), figure.get_label())
+            for name, figure in written.figures.items()
+        ],
         sections=[(title, _html(tables)) for title, tables in sections(table).items()],
         notes=notes(table),
         reports=[
-            (name, report.about, _html(report.display or {name: report.table}), report.notes)
+            (name, report.about, _html(report.display), report.notes)
             for name, report in written.tables.items()
         ],
         facts=facts(runs),
@@ -134,37 +118,26 @@ def _exports(table: pd.DataFrame, runs: Sequence[Run]) -> Iterator[str]:
                 yield shlex.join(["ropewalk", "export", model, *words, "--to", engine])
 
 
-def _figures(frame: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
-    for title, draw in FIGURES.items():
-        try:
-            figure = draw(frame)
-        except ValueError:
-            continue
-        content = io.BytesIO()
-        with drawing(), rc_context(FONT):
-            figure.savefig(content, format="svg", metadata={"Date": None})
-        source = f"data:image/svg+xml;base64,{base64.b64encode(content.getvalue()).decode()}"
-        yield title, source, str(figure.get_label())
+def _svg(figure: Figure) -> str:
+    content = io.BytesIO()
+    with drawing(), rc_context(FONT):
+        figure.savefig(content, format="svg", metadata={"Date": None})
+    return f"data:image/svg+xml;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
-def write_card(
-    file: Path, frame: pd.DataFrame, runs: Sequence[Run], written: Written, note: str
-) -> None:
-    """Write a section for a model's README beside the reports; raise UserError for two models."""
+def card(frame: pd.DataFrame, runs: Sequence[Run], written: Written, note: str) -> str:
+    """Return a section for a model's README beside the reports; raise UserError for two models."""
     names = {run["model"]["name"] for run in runs}
     if len(names) > 1:
         raise UserError(f"--card is about one model; these runs have {', '.join(sorted(names))}.")
     table = cell_scores(frame)
     results = [_result(row, frame, runs) for row in records(table) if row["score"] is not None]
     metadata = ModelCardData(model_name=names.pop(), eval_results=results, tags=["long-context"])
-    known = {name: map(markdown_sentence, lines) for name, lines in facts(runs)}
-    known.pop("the command", None)
-    drawn = any(file.name == "curves.png" for file in written.files)
-    answers = verdict.sentences(written.cells)
+    known = {name: map(escaped, lines) for name, lines in facts(runs) if name != "the command"}
     parts = [
         f"---\n{metadata.to_yaml()}\n---\n\n## Beyond the trained window",
-        *map(markdown_sentence, [*answers, note]),
-        "![Scores against length](curves.png)" * drawn,
+        *map(escaped, [*verdict.sentences(written.cells), note]),
+        "![Scores against length](curves.png)" * ("curves" in written.figures),
         "The 95 % interval over documents or trials is in brackets.",
         markdown_page(across(table)),
         "### How it was measured",
@@ -172,8 +145,7 @@ def write_card(
         markdown(documents(runs)),
         *(f"```bash\n{words}\n```" for words in map(command, runs) if words),
     ]
-    with replacing(file) as new:
-        new.write("\n\n".join(part.strip("\n") for part in filter(None, parts)).encode() + b"\n")
+    return "\n\n".join(part.strip("\n") for part in filter(None, parts)) + "\n"
 
 
 def _result(row: Mapping[str, Any], frame: pd.DataFrame, runs: Sequence[Run]) -> EvalResult:

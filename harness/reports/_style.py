@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from textwrap import fill
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import matplotlib.style
 import pandas as pd
@@ -23,10 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
-from ropewalk.harness.stats.cells import coinciding, once, ranked
+from ropewalk.harness.stats.measure import LOWER
 
-P = ParamSpec("P")
-T = TypeVar("T")
 PAGE, COLUMN = 7.0, 3.3  # inches: the text of a two-column paper, and one of its columns
 SIZE = 8.0  # points; tick labels and notes one less
 LETTER = 0.58 * SIZE / 72  # inches: the mean width of a letter in DejaVu Sans
@@ -76,8 +73,8 @@ class Paper:
 def drawing(paper: Paper | None = None) -> Iterator[None]:
     """Draw and save under settings of our own, whatever a matplotlibrc says: same data, same bytes.
 
-    The style of the paper has a say in fonts and lines, not in sizes. Without a paper an outer
-    ``drawing`` stays in force.
+    ``@drawing()`` lets a function draw so, in a notebook too. The style of the paper has a say in
+    fonts and lines, not in sizes. Without a paper an outer ``drawing`` stays in force.
     """
     if paper is None and rcParams["svg.hashsalt"] == SETTINGS["svg.hashsalt"]:
         yield
@@ -90,17 +87,6 @@ def drawing(paper: Paper | None = None) -> Iterator[None]:
         settings: Any = {**SETTINGS, "figure.figsize": (paper.width, paper.width)}
         rcParams.update(settings)
         yield
-
-
-def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Let a function that draws do so in our style, in a notebook too."""
-
-    @wraps(draw)
-    def inside(*args: P.args, **options: P.kwargs) -> T:
-        with drawing():
-            return draw(*args, **options)
-
-    return inside
 
 
 def sheet(panels: int, height: float, most: int = 3) -> tuple[Figure, list[Axes], int]:
@@ -214,13 +200,11 @@ class Methods:
         figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=columns)
 
 
-@once
 def methods(frame: pd.DataFrame) -> Methods:
     """Give every method of a run its name and look; the frame is that of all the run's samples."""
     known = frame[frame.columns.intersection(PARTS)].drop_duplicates(ignore_index=True)
-    kept = coinciding(known)
-    names = dict(zip(known.loc[kept.index, "scaling"], kept["scaling"], strict=True))
-    best = [scaling for scaling in ranked(known) if scaling in names]
+    names = _names(known)
+    best = [scaling for scaling in _ranked(known) if scaling in names]
     own = [scaling for scaling in best if "none" not in names[scaling].split(" = ")]
     best_few = own if len(own) <= len(COLOURS) else own[:FEW]
     coloured = [scaling for scaling in names if scaling in best_few]
@@ -238,3 +222,35 @@ def methods(frame: pd.DataFrame) -> Methods:
         for scaling, name in names.items()
     }  # fmt: skip
     return Methods(names, look, [names[scaling] for scaling in best])
+
+
+def _names(known: pd.DataFrame) -> dict[str, str]:
+    """Return one of the scalings that have the same frequencies in all cells, named for all.
+
+    ``ntk`` and ``dynamic_ntk`` become ``ntk = dynamic_ntk``. The score is compared too: equal
+    frequencies of which only one was measured stay separate. Channels have no score.
+    """
+    cells = known[known.columns.intersection(["model", "task", "length", "score"])].astype(str)
+    cells["frequencies"] = known["frequencies"].fillna(known["scaling"])
+    signs: dict[str, set[Any]] = {}
+    for scaling, *sign in zip(known["scaling"], *(cells[name] for name in cells), strict=True):
+        signs.setdefault(scaling, set()).add(tuple(sign))
+    alike: dict[Any, list[str]] = {}
+    for scaling, every in signs.items():
+        alike.setdefault(frozenset(every), []).append(scaling)
+    return {names[0]: " = ".join(names) for names in alike.values()}
+
+
+def _ranked(known: pd.DataFrame) -> list[str]:
+    """Return the scalings from best to worst by their mean place at each task's longest length."""
+    order = list(known["scaling"].unique())
+    if "score" not in known:  # channels
+        return order
+    grouped = known.groupby(["model", "task", "length", "scaling", "metric"], sort=False)
+    table = grouped["score"].max().reset_index()
+    longest = table.groupby(["model", "task"])["length"].transform("max")
+    far = table[table["length"] == longest]
+    cost = far["score"].where(far["metric"].isin(LOWER), -far["score"])
+    place = cost.groupby([far["model"], far["task"]]).rank(na_option="bottom")
+    mean = place.groupby(far["scaling"]).mean().reindex(order)
+    return [str(name) for name in mean.sort_values(kind="stable").index]

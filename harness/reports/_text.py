@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
+from shutil import get_terminal_size
 from textwrap import wrap
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
-from tabulate import LATEX_ESCAPE_RULES, MIN_PADDING, tabulate
+from tabulate import LATEX_ESCAPE_RULES
 
 from ropewalk.harness.stats.cells import records
 from ropewalk.harness.stats.measure import SHARES
@@ -50,11 +51,6 @@ def bound(regret: float | None, *, relative: bool, metric: str) -> str:
 def unit(*, relative: bool, metric: str) -> str:
     """Return the unit of a difference: percent, percentage points, or that of the score itself."""
     return " %" if relative else " pp" if metric in SHARES else ""
-
-
-def percent(share: float) -> str:
-    """Return a share in whole percent; halves are rounded up."""
-    return f"{math.floor(round(100 * share, 6) + 0.5)}"
 
 
 def rounded_up(value: float) -> str:
@@ -104,19 +100,17 @@ def counted(count: int, nouns: str) -> str:
     return f"{count:,} {nouns.removesuffix('s') if count == 1 else nouns}"
 
 
-MARKUP = re.compile(r"([\\`*<|~$]|](?=[(\[:]))")
+MARKUP = re.compile(r"([\\*<|~$]|](?=[(\[:]))")
 
 
-def markdown_text(text: object) -> object:
-    """Return a text with Markdown's signs escaped; anything else is returned unchanged.
+def escaped(text: Any) -> Any:
+    """Return a text whose signs Markdown takes as they are; `names` in backticks stay code.
 
-    A ``_`` inside a word, a ``#`` inside a line and brackets without a link are no markup.
+    A ``_`` inside a word, a ``#`` inside a line and brackets without a link are no markup. A number
+    is returned unchanged.
     """
-    return MARKUP.sub(r"\\\1", " ".join(text.split())) if isinstance(text, str) else text
-
-
-def markdown_sentence(text: str) -> str:
-    """Return a sentence whose signs Markdown takes as they are; `names` in backticks stay code."""
+    if not isinstance(text, str):
+        return text
     parts = " ".join(text.split()).split("`")
     parts[::2] = [MARKUP.sub(r"\\\1", part) for part in parts[::2]]
     return "`".join(parts)
@@ -124,14 +118,33 @@ def markdown_sentence(text: str) -> str:
 
 @dataclass(frozen=True)
 class RenderedTable:
-    """A table report: what it is about, its rows, its tables for people, and what they mean."""
+    """A table: what it is about, its rows, its tables for people by title, and what they mean."""
 
     about: str
     table: pd.DataFrame
-    display: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    display: Mapping[str, pd.DataFrame]
     notes: Sequence[str] = ()
 
-    JSON = ("about", "table", "notes")
+    JSON: ClassVar[tuple[str, ...]] = ("about", "table", "notes")
+
+    def __str__(self) -> str:
+        shown = [f"{title}\n\n{as_text(part)}\n" for title, part in self.display.items()]
+        return "\n".join([*shown, *self.notes])
+
+    def contents(self, formats: Collection[str] = ()) -> dict[str, bytes]:
+        """Return the contents of its files by suffix: whole for programs, readable for people."""
+        whole = self.table.reset_index() if self.table.index.name is not None else self.table
+        files = {
+            "csv": whole.to_csv(index=False).encode(),
+            "md": page(self.display, self.notes).encode(),
+        }
+        if "tex" in formats:
+            named = enumerate(self.display.items(), 1)
+            texts = [latex(part, f"{title}.", f"table-{i}") for i, (title, part) in named]
+            files["tex"] = "\n".join(texts).encode()
+        if "parquet" in formats:
+            files["parquet"] = whole.to_parquet(index=False)
+        return files
 
 
 ESCAPES = str.maketrans(dict[str, Any](LATEX_ESCAPE_RULES))
@@ -159,29 +172,11 @@ def heading(task: str, metric: str, model: str) -> str:
     return f"{named} [95 % interval], {model}"
 
 
-def as_text(table: pd.DataFrame, width: int = 80) -> str:
-    """Return a table in columns, in parts with the same first column where it is too wide."""
-    names = [str(name) for name in table]
-    rows = [[str(cell) for cell in row] for row in without_missing(table).to_numpy().tolist()]
-    head = [f"{name}{' ' * MIN_PADDING}" for name in names]  # as tabulate widens it
-
-    def widths() -> list[int]:
-        columns = zip(head, *rows, strict=True)
-        return [max(len(line) for cell in own for line in cell.split("\n")) + 2 for own in columns]
-
-    if sum(widths()) > width:  # an interval is below its score
-        rows = [[row[0], *(cell.replace(" [", "\n[") for cell in row[1:])] for row in rows]
-    parts, sizes = [[0]], widths()  # the columns of each part, which begins with the first
-    for at in range(1, len(names)):
-        if len(parts[-1]) > 1 and sum(sizes[other] for other in [*parts[-1], at]) > width:
-            parts.append([0])
-        parts[-1].append(at)
-    texts = []
-    for columns in parts:
-        shown, heads = ([[row[at] for at in columns] for row in of] for of in (rows, [names]))
-        align = ["left", *["right"] * (len(columns) - 1)]
-        texts.append(tabulate(shown, heads[0], "simple", colalign=align, disable_numparse=True))
-    return "\n\n".join(texts)
+def as_text(table: pd.DataFrame) -> str:
+    """Return a table as wide as the terminal, in parts where it is too wide."""
+    first = table.columns[0]
+    shown = without_missing(table).set_index(first).rename_axis(index=None, columns=first)
+    return shown.to_string(line_width=get_terminal_size((100, 24)).columns)
 
 
 def folded(text: str, width: int = 80) -> str:
@@ -193,21 +188,16 @@ def folded(text: str, width: int = 80) -> str:
 
 def markdown(table: pd.DataFrame) -> str:
     """Return a pipe table; what is missing is empty."""
-    plain = without_missing(table).map(markdown_text).rename(columns=markdown_text)
+    plain = without_missing(table).map(escaped).rename(columns=escaped)
     return plain.to_markdown(index=False, disable_numparse=True)
 
 
 def page(tables: Mapping[str, pd.DataFrame], sentences: Sequence[str] = ()) -> str:
     """Return a Markdown page: the sentences, then each table under its title."""
-    texts = [f"{markdown_sentence(sentence)}\n" for sentence in sentences]
+    texts = [f"{escaped(sentence)}\n" for sentence in sentences]
     for title, table in tables.items():
-        texts.append(f"### {markdown_text(title)}\n\n{markdown(table)}\n")
+        texts.append(f"### {escaped(title)}\n\n{markdown(table)}\n")
     return "\n".join(texts)
-
-
-def csv(table: pd.DataFrame) -> str:
-    """Return a table for programs and spreadsheets."""
-    return table.to_csv(index=False, lineterminator="\n")
 
 
 def without_missing(table: pd.DataFrame) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from ropewalk.harness.runs.frame import make_frame, score_of
 from ropewalk.harness.runs.record import SampleRecord
 from ropewalk.harness.runs.store import KEPT, read_samples
 from ropewalk.harness.sweep.measure import Event, Started
-from ropewalk.harness.sweep.plan import Cell, Item, Key, Plan
+from ropewalk.harness.sweep.plan import Item, Key, Plan
 
 log = logging.getLogger("ropewalk")
 RUN_NAME = {"mlflow": ["run_name"], "trackio": ["name"], "wandb": ["name"]}  # arguments for it
@@ -54,7 +54,6 @@ def tracking(plan: Plan, folder: Path) -> Iterator[Callable[[Event], None]]:
     """
     trackers: list[Tracker] = []
     samples: dict[Key, SampleRecord] = {}
-    missing: dict[str, set[Key]] = {}  # by the key of a cell
     tasks = {task.label: task for task in plan.tasks}
 
     def update(event: Event) -> None:
@@ -64,17 +63,16 @@ def tracking(plan: Plan, folder: Path) -> Iterator[Callable[[Event], None]]:
             trackers[:] = [Tracker(text, plan, folder) for text in plan.spec.track]
             before = read_samples(folder).items()
             samples.update({key: row for key, row in before if row["status"] in KEPT})
-            missing.update({cell.key: {*_keys(cell)} - samples.keys() for cell in plan.cells})
             cells = plan.cells
         else:
-            key = event.item.key
-            samples[key] = event.sample
-            missing[key[0]].discard(key)
-            cells = tuple(cell for cell in plan.cells if cell.key == key[0])
-        for cell in (cell for cell in cells if not missing[cell.key]):
-            score = score_of(tasks[cell.task], [samples[key] for key in _keys(cell)])[0]["score"]
-            for tracker in trackers if score is not None else ():
-                tracker.log(series(f"{cell.task}/{cell.scaling}"), score, cell.length)
+            samples[event.item.key] = event.sample
+            cells = tuple(cell for cell in plan.cells if cell.key == event.item.key[0])
+        for cell in cells:
+            keys = [Item(cell, question).key for question in cell.questions]
+            if samples.keys() >= {*keys}:
+                score = score_of(tasks[cell.task], [samples[key] for key in keys])[0]["score"]
+                for tracker in trackers if score is not None else ():
+                    tracker.log(series(f"{cell.task}/{cell.scaling}"), score, cell.length)
 
     try:
         yield update
@@ -86,10 +84,6 @@ def tracking(plan: Plan, folder: Path) -> Iterator[Callable[[Event], None]]:
     finally:
         for tracker in trackers:
             tracker.call(lambda run: run.finish())
-
-
-def _keys(cell: Cell) -> list[Key]:
-    return [Item(cell, question).key for question in cell.questions]
 
 
 class Tracker:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.plugins import Plugin, call, load, names
 from ropewalk.harness.reports._page import report_text
 from ropewalk.harness.reports._style import Paper, drawing
-from ropewalk.harness.reports._text import RenderedTable, csv, latex, page
-from ropewalk.harness.reports.cells import cells, scores
-from ropewalk.harness.stats.cells import records, shared
+from ropewalk.harness.reports._text import RenderedTable, latex
+from ropewalk.harness.reports.cells import cells, scores, shared
+from ropewalk.harness.stats.cells import records
 
 log = logging.getLogger("ropewalk")
 DOTS_PER_INCH = 200
-FIGURES = ("curves", "answer", "retrieval")  # of every run, as far as they apply
+FIGURES = ("answer", "curves", "retrieval", "position")  # of every run, as far as they apply
 CHANGING = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}  # metadata that is left out
 FORMATS = ("tex", "svg", "pdf", "parquet")  # on request, beside CSV, Markdown and PNG
 ALL = "all"
@@ -39,12 +39,17 @@ class Written:
 
     JSON = ("files", "cells", "tables", "skipped", "failed")
 
-    cells: pd.DataFrame
+    frame: pd.DataFrame
     files: list[Path] = field(default_factory=list)
     tables: dict[str, RenderedTable] = field(default_factory=dict)
     figures: dict[str, Figure] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     failed: bool = False
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """The table of cells."""
+        return cells(self.frame)
 
 
 def write_reports(
@@ -61,12 +66,10 @@ def write_reports(
     every run. ``note`` is put under every text and figure, as for joined runs that are not
     comparable. ``paper`` says how figures are drawn, and ``formats`` which other files they have.
     """
-    if folder is not None:
-        make_folder(folder)
     whole = chosen is None or ALL in chosen
     every = [*FIGURES, *names("report")] if chosen and whole else chosen or FIGURES
-    with shared():
-        written, files = Written(cells(frame)), dict[str, bytes]()
+    with shared(frame):
+        written, files = Written(frame), dict[str, bytes]()
         for name in dict.fromkeys(every):
             report = load("report", name)
             stem = report.label.partition(":")[0]
@@ -79,49 +82,25 @@ def write_reports(
                 if chosen is not None or written.failed:
                     written.skipped[report.label] = made
                 elif folder is not None:
-                    (folder / f"{stem}.png").unlink(missing_ok=True)  # of another sweep
+                    for suffix in ("csv", "md", "png"):  # of another sweep
+                        (folder / f"{stem}.{suffix}").unlink(missing_ok=True)
                 continue
-            own, rendered, figure = made
+            own, table, figure = made
             if not whole and (absent := sorted({*formats} - own.keys())):
                 log.info(
                     f"{report.label} is not written as {', '.join(absent)}: tables are as tex and"
                     " parquet, figures as svg and pdf."
                 )
-            kept = own if chosen is not None else own.keys() & CHANGING.keys()
-            files |= {f"{stem}.{suffix}": own[suffix] for suffix in kept}
-            if rendered is not None and chosen is not None:
-                written.tables[report.label] = rendered
+            files |= {f"{stem}.{suffix}": content for suffix, content in own.items()}
+            if table is not None:
+                written.tables[report.label] = table
             if figure is not None:
                 written.figures[report.label] = figure
         if whole:
             files |= _of_a_run(written, note, formats)
         if folder is not None:
-            for name, content in files.items():
-                with replacing(folder / name) as file:
-                    file.write(content)
-            written.files = [folder / name for name in files]
+            written.files = save(files, folder)
     return written
-
-
-def _of_a_run(written: Written, note: str, formats: Collection[str]) -> dict[str, bytes]:
-    table = written.cells
-    flat = table.rename(columns={"scaling": "method"})[[*RESULT]]
-    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in records(flat))
-    files = {
-        "results.json": f"[\n{rows}\n]\n",
-        "cells.csv": csv(table),
-        "report.md": report_text(table, written.figures, note),
-    }
-    if "tex" in formats:
-        bold = scores(table, lambda row: "bold" if row["above"] == 0 else "")
-        files["report.tex"] = "\n".join(
-            latex(shown, f"{title}.", f"scores-{number}", bold[title])
-            for number, (title, shown) in enumerate(scores(table).items(), start=1)
-        )
-    content = {name: text.encode() for name, text in files.items()}
-    return content | (
-        {"cells.parquet": table.to_parquet(index=False)} if "parquet" in formats else {}
-    )
 
 
 def _made(
@@ -145,34 +124,36 @@ def _made(
         raise ValueError(f"it made {kind}, neither a DataFrame nor a figure of Matplotlib")
     if result.empty:
         return "its table is empty"
-    figure, files = None, dict[str, bytes]()
+    figure = None
     if hasattr(module, "draw"):
         with suppress(ValueError), drawing(paper):  # the table has a figure only sometimes
             figure = module.draw(frame, result)
-            files |= figure_files(figure, paper, formats)
-    about = (module.__doc__ or "").partition("\n")[0]
     display = getattr(module, "display", lambda table: {report.label: table})
-    shown = display(result)
     notes = [*(module.notes(result) if hasattr(module, "notes") else []), *filter(None, [note])]
-    files |= table_files(result, shown, notes, formats)
-    return files, RenderedTable(about, result, shown, notes), figure
+    about = (module.__doc__ or "").partition("\n")[0]
+    table = RenderedTable(about, result, display(result), notes)
+    drawn = figure_files(figure, paper, formats) if figure else {}
+    return table.contents(formats) | drawn, table, figure
 
 
-def table_files(
-    table: pd.DataFrame,
-    shown: Mapping[str, pd.DataFrame],
-    notes: Sequence[str],
-    formats: Collection[str] = (),
-) -> dict[str, bytes]:
-    """Return the content of a table's files by suffix: whole for programs, readable for people."""
-    whole = table.reset_index() if table.index.name is not None else table
-    files = {"csv": csv(whole).encode(), "md": page(shown, notes).encode()}
+def _of_a_run(written: Written, note: str, formats: Collection[str]) -> dict[str, bytes]:
+    table = written.cells
+    flat = table.rename(columns={"scaling": "method"})[[*RESULT]]
+    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in records(flat))
+    texts = {
+        "results.json": f"[\n{rows}\n]\n",
+        "cells.csv": table.to_csv(index=False),
+        "report.md": report_text(table, written.figures, note),
+    }
     if "tex" in formats:
-        named = enumerate(shown.items(), 1)
-        texts = [latex(part, f"{title}.", f"table-{i}") for i, (title, part) in named]
-        files["tex"] = "\n".join(texts).encode()
+        bold = scores(table, lambda row: "bold" if row["above"] == 0 else "")
+        texts["report.tex"] = "\n".join(
+            latex(shown, f"{title}.", f"scores-{number}", bold[title])
+            for number, (title, shown) in enumerate(scores(table).items(), start=1)
+        )
+    files = {name: text.encode() for name, text in texts.items()}
     if "parquet" in formats:
-        files["parquet"] = whole.to_parquet(index=False)
+        files["cells.parquet"] = table.to_parquet(index=False)
     return files
 
 
@@ -193,11 +174,10 @@ def figure_files(
     return files
 
 
-def save(files: Mapping[str, bytes], stem: Path) -> list[Path]:
-    """Write the files of a table or figure, which are given by suffix, and return their paths."""
-    make_folder(stem.parent)
-    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in files]
-    for path, content in zip(paths, files.values(), strict=True):
-        with replacing(path) as new:
-            new.write(content)
-    return paths
+def save(files: Mapping[str, bytes], folder: Path) -> list[Path]:
+    """Write files, whose content is given by name, into a folder; return their paths."""
+    make_folder(folder)
+    for name, content in files.items():
+        with replacing(folder / name) as file:
+            file.write(content)
+    return [folder / name for name in files]

@@ -36,7 +36,7 @@ COSTS = (
 TRUNCATION = " Truncation, dash-dotted: the unscaled model reading only its trained window."
 
 
-@style.styled
+@style.drawing()
 def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> Figure:
     """Draw one panel per model and task and one row per method, the best on top.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import pandas as pd
 
 from ropewalk.harness.reports._text import across, change, text
-from ropewalk.harness.stats.cells import CELL, cell_scores, in_option, once, records, separated
+from ropewalk.harness.stats.cells import CELL, cell_scores, in_option, records, separated
 from ropewalk.harness.stats.decision import (
     FAILED,
     MARGIN,
@@ -48,7 +50,7 @@ BITS = ("bits_per_byte", "bits_low", "bits_high", "tokens", "bytes")
 REACH = ("effective_length", "effective_low", "effective_high")
 COLUMNS = ("model", "task", "metric", "scaling", "length", "relative_length", "trained_length",
            "score", "low", "high", "n", "unit", "asked", "status", "lenient", *COMPARED, *WINDOW,
-           *BASELINE, *BITS, *REACH, "same_as", "failed", "needs_code", "measure", "lower",
+           *BASELINE, *BITS, *REACH, "same_as", "failed", "needs_code", "protocol", "lower",
            "relative", "frequencies")  # fmt: skip
 KINDS = {
     **dict.fromkeys(("n", "asked", "compared", "paired", "needed", "failed", "tokens", "bytes"),
@@ -58,7 +60,10 @@ KINDS = {
                      "relative"), "boolean"),
 }  # fmt: skip
 TEXTS = {"model", "task", "metric", "scaling", "status", "unit", "baseline", "verdict", "same_as",
-         "measure", "frequencies", "length", "trained_length"}  # fmt: skip
+         "protocol", "frequencies", "length", "trained_length"}  # fmt: skip
+
+_shared: ContextVar[tuple[pd.DataFrame, list[pd.DataFrame]] | None]
+_shared = ContextVar("_shared", default=None)  # a frame and, once it is made, its table
 
 
 def make(
@@ -98,11 +103,10 @@ def make(
         lengths.setdefault((model, length), []).append(of)
         names = list(frame.loc[frame["model"] == model, "scaling"].unique())
         base = _baseline(names, baseline, models="of_model" in frame)
-        differences = against(of, base) if base in of.own else {}
-        for name in of.own:
-            first = of.first(name)
+        differences = against(of, base) if base in of.first else {}
+        for name, first in of.first.items():
             rows[model, task, name, length] |= {
-                "measure": of.how.name, "lower": of.how.lower, "relative": of.how.relative,
+                "protocol": of.how.protocol, "lower": of.how.lower, "relative": of.how.relative,
                 "unit": of.how.units, "asked": of.requested, "failed": len(of.lost[first]),
                 "same_as": None if name == first else first, "needs_code": name in of.code,
                 **known.get(first, {}), **differences.get(name, {}),
@@ -130,10 +134,24 @@ def make(
     return table.astype({**numbers, **KINDS})
 
 
-@once
+@contextmanager
+def shared(frame: pd.DataFrame) -> Iterator[None]:
+    """Make the table of a frame once for all its reports, none of which changes the frame."""
+    known = _shared.get()
+    token = _shared.set(known if known and known[0] is frame else (frame, []))
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
 def cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table by its usual options, once for all reports of a frame."""
-    return make(frame)
+    """Return the table by its usual options."""
+    known = _shared.get()
+    if known is None or known[0] is not frame:
+        return make(frame)
+    known[1][:] = known[1] or [make(frame)]
+    return known[1][0].copy()
 
 
 def scores(
@@ -211,15 +229,13 @@ def effective_lengths(
         of = {key: units(rows) for key, rows in paired}
         beyond = here[here["length"] >= baseline["length"]]
         for scaling, lengths in beyond.groupby("scaling", sort=False):
-            furthest: dict[str, int | None] = dict.fromkeys(REACH, 0)
-            open_ends = set(REACH)
-            for cell in records(lengths):
-                holds = _holds(cell, of, baseline, how, kept)
-                held = {end for end, ok in zip(REACH, holds, strict=True) if ok}
-                if cell["length"] > baseline["length"]:
-                    held = open_ends = open_ends & held
-                furthest |= dict.fromkeys(held, int(cell["length"]))
-            result[str(model), str(task), str(scaling)] = furthest
+            rows = [_holds(cell, of, baseline, how, kept) for cell in records(lengths)]
+            holds = pd.DataFrame(rows, columns=[*REACH], index=lengths["length"])
+            own = (holds.index == baseline["length"])[:, None]  # it ends nothing where it fails
+            reached = holds & (holds | own).cummin()
+            result[str(model), str(task), str(scaling)] = {
+                end: max(holds.index[reached[end]], default=0) for end in REACH
+            }
     return result
 
 

@@ -46,7 +46,7 @@ MARKED = (
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
 
 
-@style.styled
+@style.drawing()
 def make(
     frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING, kept: float = KEPT
 ) -> Figure:

@@ -22,7 +22,7 @@ NONE = (
 )
 
 
-@style.styled
+@style.drawing()
 def make(frame: pd.DataFrame) -> Figure:
     """Draw the mean loss of the documents over the position, at the longest length of a task."""
     known = style.methods(frame)

@@ -15,7 +15,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, FuncFormatter, PercentFormatter
 
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.reports._text import across, heading, percent, text
+from ropewalk.harness.reports._text import across, heading, text
 from ropewalk.harness.stats.cells import CELL, records
 from ropewalk.harness.stats.measure import SHARES
 from ropewalk.tasks._intervals import draws, macro_average, proportion
@@ -169,7 +169,7 @@ def _mean(scores: list[dict[str, Any]], drawn: Mapping[str, str]) -> dict[str, A
     return {"score": value, "low": low, "high": high, "n": n, "status": "ok"}
 
 
-@style.styled
+@style.drawing()
 def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     """Draw one heat map per scaling of the share found by depth (down) and length (across).
 
@@ -218,15 +218,15 @@ def _heat_map(axes: Axes, shares: pd.DataFrame, trained_length: int) -> AxesImag
     for (row, column), share in np.ndenumerate(shares.to_numpy()):
         if not np.isnan(share) and rows <= MOST_NAMED and columns <= MOST_NAMED:
             color = "white" if share < LIGHT else "black"
-            axes.text(column, row, percent(share), color=color, fontsize=style.SIZE - 1.5,
+            axes.text(column, row, f"{100 * share:.0f}", color=color, fontsize=style.SIZE - 1.5,
                       ha="center", va="center_baseline", in_layout=False)  # fmt: skip
-    lengths = list(map(int, shares.columns))
+    lengths, depths = list(map(int, shares.columns)), list(shares.index)
     axes.xaxis.set_major_locator(FixedLocator(range(columns), nbins=style.MOST_TICKS))
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda x, _: style.tick_label(lengths[round(x)], trained_length))
     )
     axes.yaxis.set_major_locator(FixedLocator(range(rows), nbins=MOST_NAMED))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: percent(shares.index[round(y)])))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * depths[round(y)]:.0f}"))
     inside = sum(length <= trained_length for length in lengths)
     axes.axvline(inside - 0.5, color="black", linewidth=1.4, label="_trained")
     return mesh

@@ -122,7 +122,7 @@ def _change(every: Sequence[Units], window: Sequence[Units], how: Measure) -> di
     values = [None if end is None else how.shown(end) for end in ends]
     if how.share:
         values = [None if end is None else max(-1.0, min(1.0, end)) for end in values]
-    names = "change", "low_change", "high_change"
+    names = "change", "change_low", "change_high"
     return {"relative": how.relative, **dict(zip(names, values, strict=True))}
 
 
@@ -135,9 +135,9 @@ def mean_over_seeds(
     seeds have them with these weights.
     """
     linear, mean = _linear(how), _means(every, shared)
-    result, score = scored(mean, linear), scored(mean, how).score
+    result, score = scored(mean, linear), scored(mean, how).value
     single = _scores(every, shared, linear)
-    low, high = combined(result.score, result.low, result.high, single)
+    low, high = combined(result.value, result.low, result.high, single)
     if low is None or high is None:
         return score, None, None
     if how.form == "exp":
@@ -176,7 +176,7 @@ def _in_all(every: Sequence[Units]) -> dict[str, float]:
 
 
 def _scores(every: Collection[Units], shared: Collection[str], how: Measure) -> list[float]:
-    return [scored({name: of[name] for name in shared}, how).score for of in every]
+    return [scored({name: of[name] for name in shared}, how).value for of in every]
 
 
 def _means(every: Collection[Units], shared: Mapping[str, float]) -> Units:
@@ -194,8 +194,7 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     past = shown[shown["length"] > shown["trained_length"]].assign(model="change from the window")
     tables = across(shown, text)
     if "change" in past:
-        ends = {"low_change": "change_low", "high_change": "change_high"}
-        tables |= across(past[past["change"].notna()].rename(columns=ends), change)
+        tables |= across(past[past["change"].notna()], change)
     return {title: tables[title].rename(columns={"scaling": "model"}) for title in sorted(tables)}
 
 

@@ -44,10 +44,9 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
 def verdicts(cells: pd.DataFrame) -> pd.DataFrame:
     """Return one row per model, task and length of a table of cells.
 
-    ``use`` is the method to use, ``best`` has the best mean, and is significantly better than all
-    others if ``winner``. ``regret`` is how much worse than the best ``use`` is at most, ``cost``
-    what it costs inside the window, ``change`` its difference from truncation, which is
-    significantly better on the text if ``truncate``. ``retrieval`` are the tasks that gain there.
+    ``winner`` is whether ``use`` is significantly better than all others, ``truncation`` the score
+    of truncation, and ``truncate`` whether that is significantly better on the text. ``retrieval``
+    are the tasks that gain there.
     """
     return pd.DataFrame([_row(group, gains) for group, gains in _groups(cells)])
 
@@ -84,10 +83,10 @@ def summary(cells: pd.DataFrame) -> list[str]:
     return [line for _, line in pairs[:MOST_SENTENCES]]
 
 
-def screen(cells: pd.DataFrame, width: int = 80) -> str:
-    """Return the scores of a run and the summary as a text so many columns wide."""
-    shown = [f"{title}\n\n{as_text(table, width)}" for title, table in scores(cells).items()]
-    return "\n\n".join([*shown, "\n".join(folded(line, width) for line in summary(cells))])
+def screen(cells: pd.DataFrame) -> str:
+    """Return the scores of a run and the summary as a text."""
+    shown = [f"{title}\n\n{as_text(table)}" for title, table in scores(cells).items()]
+    return "\n\n".join([*shown, "\n".join(map(folded, summary(cells)))])
 
 
 def _groups(cells: pd.DataFrame) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
@@ -114,17 +113,10 @@ def _groups(cells: pd.DataFrame) -> Iterator[tuple[list[dict[str, Any]], list[st
 
 def _row(rows: Sequence[Row], gains: Sequence[str]) -> dict[str, Any]:
     use = next(row for row in rows if row["use"])
-    best = next(row for row in rows if row["best"])
-    facts = ("model", "task", "metric", "length", "relative_length", "trained_length")
-    kinds, ends = ("cost", "truncation", "change"), ("", "_low", "_high")
-    numbers = [f"{kind}{end}" for kind in kinds for end in ends]
+    facts = ("model", "task", "metric", "length", "relative_length", "winner", "truncation")
     return {
-        **{name: use[name] for name in facts}, "use": use["scaling"], "best": best["scaling"],
-        "winner": best["winner"], "regret": use["regret"],
-        **{name: use[f"compared_{name}"] for name in ("score", "low", "high")},
-        **{name: use[name] for name in numbers},
-        "truncate": _truncate(use), "retrieval": ", ".join(gains),
-        "sentence": sentence(rows, gains),
+        **{name: use[name] for name in facts}, "use": use["scaling"], "truncate": _truncate(use),
+        "retrieval": ", ".join(gains), "sentence": sentence(rows, gains),
     }  # fmt: skip
 
 
@@ -176,12 +168,14 @@ def sentence(rows: Sequence[Row], gains: Sequence[str] = ()) -> str:
         sure = "the only method compared"
     parts = [f"{'use ' * (count > 1)}{use['scaling']} {_score(use)}, {sure}"]
     if use["best"] and count > 1:
-        parts.append(f"next {_beside(rows[1])}")
+        after = f"next {rows[1]['scaling']} {_number(rows[1], 'compared_score')}"
+        parts.append(", ".join(filter(None, [after, change(rows[1], "above")])))
     elif use["compared_score"] != best["compared_score"]:
         code = " (needs its own code)" * best["needs_code"]
         sure = "the best is" if best["winner"] else "lowest" if best["lower"] else "highest"
         parts.append(f"{sure} {best['scaling']}{code} {_score(best)}")
-    if _dearer(use):
+    low, high = use["cost_low"], use["cost_high"]
+    if low is not None and high is not None and (low > 0 if use["lower"] else high < 0):
         parts.append(f"{change(use, 'cost')} inside the window")
     failed = [f"{row['scaling']} {row['failed']}" for row in rows if row["failed"]]
     few = [f"{row['scaling']} {row['n']}" for row in left_out]
@@ -189,7 +183,7 @@ def sentence(rows: Sequence[Row], gains: Sequence[str] = ()) -> str:
         if names:
             named = ", ".join(names[:MOST_NAMED]) + ", …" * (len(names) > MOST_NAMED)
             parts.append(f"{why} {use['unit']} of {use['asked']}: {named}")
-    cut = _truncation(use)
+    cut = "" if use["truncation"] is None else _number(use, "truncation")
     if cut and _truncate(use) and not gains:
         less = signed(use["change"], use["change_low"], use["change_high"])
         window = f"{use['trained_length']:,} tokens"
@@ -217,32 +211,20 @@ def _sure(use: Row, count: int) -> str:
     return f"the {side} of {count}; {takes}" if use["best"] else takes
 
 
-def _score(row: Row, name: str = "compared") -> str:
+def _score(row: Row) -> str:
     """Return "8.37 [7.2, 9.8]", and "(17 of 20)" where some units are missing."""
     n, asked = row["compared"], row["asked"]
     status = "ok" if n == asked else f"{n} of {asked} ok"
-    ends = {end: row[f"{name}_{end}"] for end in ("score", "low", "high")}
+    ends = {end: row[f"compared_{end}"] for end in ("score", "low", "high")}
     return text({"metric": row["metric"], "status": status, **ends})
 
 
-def _beside(row: Row) -> str:
-    score = text({**row, "score": row["compared_score"], "low": None, "status": "ok"})
-    return ", ".join(filter(None, [f"{row['scaling']} {score}", change(row, "above")]))
-
-
-def _truncation(row: Row) -> str:
-    if row["truncation"] is None:
-        return ""
-    return text({**row, "score": row["truncation"], "low": None, "status": "ok"})
+def _number(row: Row, name: str) -> str:
+    """Return the score of this name without an interval."""
+    return text({**row, "score": row[name], "low": None, "status": "ok"})
 
 
 def _truncate(row: Row) -> bool:
     """Return whether truncation is significantly better than a method on the text."""
     beyond = row["truncation"] is not None
     return beyond and row["change_low"] is not None and bool(row["change_low"] > 0)
-
-
-def _dearer(row: Row) -> bool:
-    """Return whether a method is significantly worse inside the window than the plain model."""
-    low, high = row["cost_low"], row["cost_high"]
-    return low is not None and high is not None and bool(low > 0 if row["lower"] else high < 0)

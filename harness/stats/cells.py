@@ -1,83 +1,33 @@
-"""From samples to cells, one row per model, task, scaling and length; methods that coincide."""
+"""From samples to cells, one row per model, task, scaling and length."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import wraps
-from typing import Any, TypeVar, cast
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, cast
 
 import pandas as pd
 
-from ropewalk.harness.stats.measure import LOWER
-
 CELL = ["model", "task", "scaling", "length"]
 SCORE = ["score", "low", "high", "n"]
-MEASURED = ["model", "task", "length", "frequencies", "score"]
 COLUMNS = [*CELL, "relative_length", "metric", *SCORE, "status", "trained_length", "frequencies"]
-T = TypeVar("T")
-_cache: ContextVar[dict[Any, Any] | None] = ContextVar("_cache", default=None)
 
 
-@contextmanager
-def shared() -> Iterator[None]:
-    """Keep what ``once`` functions return of a frame until the end; no report changes its frame."""
-    token = _cache.set({} if _cache.get() is None else _cache.get())
-    try:
-        yield
-    finally:
-        _cache.reset(token)
-
-
-def once(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]:
-    """Compute a function of a frame once inside ``shared``; a table is returned as a copy."""
-
-    @wraps(make)
-    def cached(frame: pd.DataFrame) -> T:
-        known = _cache.get()
-        if known is None:
-            return make(frame)
-        at = make, id(frame)
-        if at not in known:
-            known[at] = frame, make(frame)  # the frame is kept, so that no other has its id
-        result: Any = known[at][1]
-        if isinstance(result, pd.DataFrame):
-            result = result.copy()
-        return cast(T, result)
-
-    return cached
-
-
-@once
 def cell_scores(frame: pd.DataFrame) -> pd.DataFrame:
     """Reduce samples to one row per cell.
 
     Models, tasks and scalings keep their order of appearance, lengths rise. Raises ValueError
     when one cell comes with two scores, as from two runs that differ in what the labels leave out.
     """
-    frame = frame[[name for name in ("run", *COLUMNS) if name in frame]]
-    measured_first = frame.iloc[frame["score"].isna().to_numpy().argsort(kind="stable")]
-    facts = measured_first.drop_duplicates(CELL)
-    several = frame.dropna(subset="score").drop_duplicates([*CELL, "score"])
-    several = several[several.duplicated(CELL, keep=False)]
-    if len(several):
-        first = several[(several[CELL] == several[CELL].iloc[0]).all(axis=1)]
-        where = ", ".join(f"{name} {first[name].iloc[0]}" for name in CELL)
-        scores = ", ".join(f"{score:g}" for score in first["score"])
-        runs = ", ".join(first["run"].unique())
-        raise ValueError(
-            f"{where} has several scores ({scores}) in {runs}; report these runs apart"
-        )
-    statuses: dict[tuple[Hashable, ...], dict[str, int]] = {}
-    counts = frame.groupby([*CELL, "status"], sort=False).size().reset_index()
-    for *cell, status, count in counts.itertuples(index=False, name=None):
-        statuses.setdefault(tuple(cell), {})[status] = count
-    table = pd.DataFrame(list(statuses), columns=CELL).merge(facts, on=CELL)
-    table = table.reindex(columns=COLUMNS)
+    cells = frame.groupby(CELL, sort=False)
+    scores = cells["score"].nunique()
+    if scores.max() > 1:
+        where = ", ".join(map(str, scores[scores > 1].index.to_frame().iloc[0]))
+        raise ValueError(f"{where} has several scores; report its runs apart")
+    known = frame.columns.intersection(COLUMNS).drop([*CELL, "status"])
+    table = cells[[*known]].first().assign(status=cells["status"].agg(_summary)).reset_index()
+    table = table.reindex(columns=COLUMNS).astype({"n": "Int64"})
     table["relative_length"] = table["length"] / table["trained_length"]
-    table["status"] = list(map(_summary, statuses.values()))
-    table["n"] = table["n"].astype("Int64")
     return table.sort_values(CELL, key=_rank, ignore_index=True)
 
 
@@ -87,44 +37,9 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return cast(list[dict[str, Any]], rows)
 
 
-def coinciding(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep one of the scalings that have the same frequencies in all their cells, named for all.
-
-    Works on samples, on cells, and on channels, which have no score; ``ntk`` and ``dynamic_ntk``
-    become ``ntk = dynamic_ntk``.
-    """
-    # The score is compared too: equal frequencies of which only one was measured stay separate.
-    known = frame.assign(frequencies=frame["frequencies"].fillna(frame["scaling"]))
-    facts = known[["scaling", *known.columns.intersection(MEASURED)]].drop_duplicates().astype(str)
-    signs: dict[str, set[Hashable]] = {}
-    for scaling, *sign in facts.itertuples(index=False, name=None):
-        signs.setdefault(scaling, set()).add(tuple(sign))
-    alike: dict[Hashable, list[str]] = {}
-    for scaling, cells in signs.items():
-        alike.setdefault(frozenset(cells), []).append(scaling)
-    labels = {names[0]: " = ".join(names) for names in alike.values()}
-    kept = frame[frame["scaling"].isin(list(labels))]
-    return kept.assign(scaling=kept["scaling"].map(labels))
-
-
 def in_option(given: str, names: Iterable[str]) -> str:
     """Return the one of these names that an option gives, where commas are plus signs."""
     return next((name for name in names if given in (name, name.replace(",", "+"))), given)
-
-
-def ranked(frame: pd.DataFrame) -> list[str]:
-    """Return the scalings from best to worst by their mean place at each task's longest length."""
-    order = list(frame["scaling"].unique())
-    if "score" not in frame:  # channels
-        return order
-    grouped = frame.groupby(["model", "task", "length", "scaling", "metric"], sort=False)
-    table = grouped["score"].max().reset_index()
-    longest = table.groupby(["model", "task"])["length"].transform("max")
-    far = table[table["length"] == longest]
-    cost = far["score"].where(far["metric"].isin(LOWER), -far["score"])
-    place = cost.groupby([far["model"], far["task"]]).rank(na_option="bottom")
-    mean = place.groupby(far["scaling"]).mean().reindex(order)
-    return [str(name) for name in mean.sort_values(kind="stable").index]
 
 
 def labels(frame: pd.DataFrame) -> list[str]:
@@ -170,11 +85,12 @@ def separated(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(model=frame["of_model"], scaling=frame["of_scaling"])
 
 
-def _summary(counts: Mapping[str, int]) -> str:
+def _summary(statuses: pd.Series[str]) -> str:
+    counts = Counter(statuses)
     if len(counts) == 1:
         return next(iter(counts))
     others = [f"{count} {status}" for status, count in counts.items() if status != "ok"]
-    return ", ".join([f"{counts.get('ok', 0)} of {sum(counts.values())} ok", *others])
+    return ", ".join([f"{counts['ok']} of {len(statuses)} ok", *others])
 
 
 def _rank(column: pd.Series[str]) -> pd.Series[int]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
-from ropewalk.harness.stats.cells import once, records
+from ropewalk.harness.stats.cells import records
 from ropewalk.harness.stats.measure import (
     Measure,
-    Score,
     Units,
     difference,
     differences,
-    distinct,
+    in_both,
     measure,
     scored,
     units,
@@ -38,6 +37,7 @@ from ropewalk.harness.stats.selection import (
     select_means,
     select_shares,
 )
+from ropewalk.tasks.types import Score
 
 FAILED = ("not_finite", "failed")  # statuses that are a method's own, not of the machine
 NEEDED = (
@@ -45,6 +45,8 @@ NEEDED = (
     "value", "weight", "score", "low", "high", "trained_length", "needs_code", "found",
 )  # fmt: skip
 SAME, NOT_COMPARED = "same", "not compared"
+MARGIN = 1.0  # percent of perplexity or percentage points: less is as good as the best
+Row = dict[str, Any]
 KEPT = 0.75  # of the units that the fullest method has; a method that leaves fewer is left out
 
 
@@ -54,25 +56,27 @@ class Family:
 
     Attributes:
         how: how the task measures.
-        groups: the methods that are compared, each with those that are the same measurement.
-        shared: the documents or trials of each method, the same for all.
-        own: how many documents or trials each method has by itself.
-        requested: how many there are.
-        lost: documents or trials on which a method itself failed, which others may have.
+        first: every method that has a score, and the one under whose name it is measured.
+        every: the documents or trials of each method that is measured.
+        shared: those of each method that is compared, the same for all.
+        own: the score of each method that is measured.
+        score: the same, of those that are compared on their shared documents or trials.
+        requested: how many documents or trials there are.
+        lost: those on which a method itself failed, which others may have.
         code: methods that only a modelling file can serve.
         signs: the fingerprints of their frequencies.
-        score: the score of each method on its shared documents or trials.
     """
 
     how: Measure
-    groups: dict[str, list[str]]
+    first: dict[str, str]
+    every: dict[str, Units]
     shared: dict[str, Units]
-    own: dict[str, int]
+    own: dict[str, Score]
+    score: dict[str, Score]
     requested: int
     lost: dict[str, set[str]]
     code: set[str]
     signs: dict[str, str | None]
-    score: dict[str, Score]
 
     @property
     def n(self) -> int:
@@ -92,26 +96,10 @@ class Family:
 
     def regret(self, name: str) -> float | None:
         """Return how much worse than the best of all a method is at most (95 %), as shown."""
-        first = self.first(name) if name in self.own else None
+        first = self.first.get(name)
         if self.selection is None or first not in self.shared:
             return None
         return self.how.shown(float(self.selection.regret[list(self.shared).index(first)]))
-
-    def first(self, name: str) -> str:
-        """Return the method under whose name this one is measured."""
-        return next(one for one, same in self.groups.items() if name in (one, *same))
-
-
-@once
-def families(frame: pd.DataFrame) -> dict[tuple[str, str, int], Family]:
-    """Make the comparisons of every model, task and length that has a score."""
-    return {
-        (str(model), str(task), int(str(length))): family(here, how)
-        for (model, task), samples in needed_of(frame).groupby(["model", "task"], sort=False)
-        for how in [measure(samples)]
-        for length, here in samples.groupby("length")
-        if here["score"].notna().any()
-    }
 
 
 def needed_of(frame: pd.DataFrame) -> pd.DataFrame:
@@ -122,23 +110,32 @@ def needed_of(frame: pd.DataFrame) -> pd.DataFrame:
 def family(samples: pd.DataFrame, how: Measure) -> Family:
     """Make the comparisons of one model, task and length."""
     known = samples[samples["score"].notna()]
-    groups = distinct(known)
-    by_name = dict(tuple(known[known["scaling"].isin(list(groups))].groupby("scaling")))
-    every = {name: units(by_name[name]) for name in groups}
-    of = _shared(every, KEPT if how.form != "unknown" else 1.0)
-    scores = {}
-    for cell in records(known.drop_duplicates("scaling")[["scaling", "score", "low", "high"]]):
-        name = cell.pop("scaling")
-        fewer = name in of and len(of[name]) < len(every[name])
-        scores[name] = scored(of[name], how) if fewer else Score(**cell)
-    own = {one: len(every[name]) for name, same in groups.items() for one in (name, *same)}
-    every_unit = max(requested_units(samples), *own.values())
-    first = records(samples.drop_duplicates("scaling"))
-    code = {row["scaling"] for row in first if row.get("needs_code")}
-    signs = {row["scaling"]: row["frequencies"] for row in first}
+    rows = {row["scaling"]: row for row in records(known.drop_duplicates("scaling"))}
+    measured: dict[str, str] = {}  # methods of equal frequencies once: else they count twice
+    first = {
+        name: measured.setdefault(row["frequencies"] or name, name) for name, row in rows.items()
+    }
+    by_name = dict(tuple(known.groupby("scaling")))
+    every = {name: units(by_name[name]) for name in measured.values()}
+    shared = _shared(every, KEPT if how.form != "unknown" else 1.0)
+    own = {
+        name: Score(rows[name]["score"], rows[name]["low"], rows[name]["high"], len(of))
+        for name, of in every.items()
+    }
+    fewer = {name: of for name, of in shared.items() if len(of) < len(every[name])}
     failed = samples[samples["status"].isin(FAILED)]
-    lost = {name: set(failed["unit"][failed["scaling"] == name].astype(str)) for name in signs}
-    return Family(how, groups, of, own, every_unit, lost, code, signs, scores)
+    firsts = records(samples.drop_duplicates("scaling"))
+    return Family(
+        how, first, every, shared, own,
+        score=own | {name: scored(of, how) for name, of in fewer.items()},
+        requested=max(requested_units(samples), *map(len, every.values())),
+        lost={
+            name: set(failed["unit"][failed["scaling"] == name].astype(str))
+            for name in samples["scaling"].unique()
+        },
+        code={row["scaling"] for row in firsts if row.get("needs_code")},
+        signs={row["scaling"]: row["frequencies"] for row in firsts},
+    )  # fmt: skip
 
 
 def requested_units(samples: pd.DataFrame) -> int:
@@ -177,19 +174,6 @@ def _shared(every: dict[str, Units], least: float) -> dict[str, Units]:
     return {name: {unit: every[name][unit] for unit in order} for name in whole}
 
 
-MARGIN = 1.0  # percent of perplexity or percentage points: less is as good as the best
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Inside:
-    """A method at the longest length inside the window at which the plain model was measured."""
-
-    frequencies: str | None
-    of: Units
-    score: Score
-
-
 def decide(
     frame: pd.DataFrame, margin: float = MARGIN
 ) -> dict[tuple[str, str, int], tuple[Family, dict[str, Row]]]:
@@ -200,104 +184,96 @@ def decide(
     """
     if margin < 0:
         raise ValueError(f"margin={margin:g} is invalid: a margin is 0 percent or more")
-    inside, cuts = _inside(needed_of(frame)), truncations(frame)
+    known = {
+        (str(model), str(task), int(str(length))): family(here, how)
+        for (model, task), samples in needed_of(frame).groupby(["model", "task"], sort=False)
+        for how in [measure(samples)]
+        for length, here in samples.groupby("length")
+        if here["score"].notna().any()
+    }
+    cuts = truncations(frame)
     windows = frame.groupby("model")["trained_length"].first()
+    inside = {  # the longest length inside the window at which the plain model was measured
+        (model, task): of
+        for (model, task, length), of in known.items()
+        if length <= windows[model] and "none" in of.first
+    }
     result = {}
-    for (model, task, length), of in families(frame).items():
-        near, beyond = inside.get((model, task), {}), length > windows[model]
-        plain = near.get("none") if (model, task) in cuts else None
-        result[model, task, length] = of, _decided(of, near, plain, beyond, margin)
+    for (model, task, length), of in known.items():
+        near, beyond = inside.get((model, task)), length > windows[model]
+        result[model, task, length] = of, _decided(of, near, (model, task) in cuts, beyond, margin)
     return result
 
 
 def _decided(
-    of: Family, inside: Mapping[str, Inside], cut_off: Inside | None, beyond: bool, margin: float
+    of: Family, inside: Family | None, cut: bool, beyond: bool, margin: float
 ) -> dict[str, Row]:
     """Choose among the methods of one length; ``inside`` are the methods inside the window.
 
-    ``cut_off`` is the plain model at the trained window on the targets of longer lengths. The one
-    to use is the best that a server can run; of several as good as the best it is the one that
-    costs least inside the window.
+    With a ``cut``, the plain model inside is truncation: it has the targets of longer lengths. The
+    method to use is the best that a server can run; of several as good as the best it is the one
+    that costs least inside the window.
     """
     how, selection, sign = of.how, of.selection, 1 if of.how.lower else -1
-    order = sorted(of.shared, key=lambda name: sign * of.score[name].score)
-    best, several = order[0], len(order) > 1
+    order = sorted(of.shared, key=lambda name: sign * of.score[name].value)
+    best = order[0]
     regret = dict(zip(of.shared, selection.regret.tolist(), strict=True)) if selection else {}
     possible = dict(zip(of.shared, selection.possible.tolist(), strict=True)) if selection else {}
-    room = how.margin(margin, of.score[best].score)
+    room = how.margin(margin, of.score[best].value)
     good = {name for name in regret if regret[name] <= room}
     # A method that failed on what another could do is never the winner.
     winner = bool(selection and selection.winner) and not any(
         of.lost[best] - of.lost[name] for name in order if name != best
     )
-    costs = {name: _cost(of, name, inside) for name in order}
-    usable = [name for name in order if not of.code.issuperset([name, *of.groups[name]])] or order
-    level = [n for n in usable if of.score[n].score == of.score[usable[0]].score]
+    costs = {name: _cost(of.signs[name], inside) for name in order}
+    servable = {of.first[name] for name in of.first if name not in of.code}
+    usable = [name for name in order if name in servable] or order
+    level = [n for n in usable if of.score[n].value == of.score[usable[0]].value]
 
-    dear = {name: sign * cost.value if cost else math.inf for name, cost in costs.items()}
+    def dear(name: str) -> float:
+        cost = costs[name]
+        return sign * cost.value if cost else math.inf
+
     alike = [name for name in usable if name in good] or level
-    use = best if winner and best == usable[0] else preferred(alike, dear.__getitem__)
-    cut = _truncation(of, cut_off, best) if cut_off and beyond else None
-    window = cut_off.of if cut_off else {}
+    use = best if winner and best == usable[0] else preferred(alike, dear)
+    window, truncation = dict[str, tuple[float, float]](), None
+    if inside and cut:
+        plain = inside.first["none"]
+        window = inside.every[plain]
+        both = {unit: window[unit] for unit in in_both(of.shared[best], window)}
+        if beyond and both:
+            truncation = inside.own[plain] if len(both) == len(window) else scored(both, how)
     rows = {}
     for name in order:
-        less = next(iter(differences([of.shared[best]], of.shared[name], how)), None)
         rows[name] = {
             "compared": of.n, "best": name == best, "winner": name == best and winner,
             "use": name == use, "margin": margin,
-            **{f"compared_{end}": getattr(of.score[name], end) for end in ("score", "low", "high")},
-            "truncation": cut and cut.score, "truncation_low": cut and cut.low,
-            "truncation_high": cut and cut.high,
+            "compared_score": of.score[name].value, "compared_low": of.score[name].low,
+            "compared_high": of.score[name].high, **difference_columns("truncation", truncation),
             **difference_columns("change", difference(of.shared[name], window, how)),
             **difference_columns("cost", costs[name] if beyond else None),
         }  # fmt: skip
-        if several and less:
-            above = less.swapped(relative=how.relative)
+        less = differences([of.shared[best]], of.shared[name], how)
+        if len(order) > 1 and less:
+            above = less[0].swapped(relative=how.relative)
             rows[name] |= difference_columns("above", above) | {
-                "regret": of.regret(name),
-                "possible": possible.get(name, True), "as_good": name in good,
+                "regret": of.regret(name), "possible": possible.get(name, True),
+                "as_good": name in good,
                 "needed": selection.needed(room) if selection and name == best else None,
             }  # fmt: skip
     return rows
 
 
-def _truncation(of: Family, plain: Inside, best: str) -> Score | None:
-    """Return the score of the plain model that reads the window alone, on the compared units."""
-    both = {
-        name: plain.of[name]
-        for name, (_, weight) in of.shared[best].items()
-        if name in plain.of and plain.of[name][1] == weight
-    }
-    if len(both) == len(plain.of):
-        return plain.score
-    return scored(both, of.how) if both else None
-
-
-def _inside(frame: pd.DataFrame) -> dict[tuple[str, str], dict[str, Inside]]:
-    result = {}
-    near = frame[(frame["length"] <= frame["trained_length"]) & frame["score"].notna()]
-    for (model, task), rows in near.groupby(["model", "task"], sort=False):
-        own = rows[rows["scaling"] == "none"]
-        if len(own):
-            here = rows[rows["length"] == own["length"].max()]
-            cells = result[str(model), str(task)] = dict[str, Inside]()
-            for name, samples in here.groupby("scaling", sort=False):
-                first = records(samples.head(1))[0]
-                score = Score(first["score"], first["low"], first["high"])
-                cells[str(name)] = Inside(first["frequencies"], units(samples), score)
-    return result
-
-
-def _cost(of: Family, name: str, inside: Mapping[str, Inside]) -> Difference | None:
+def _cost(frequencies: str | None, inside: Family | None) -> Difference | None:
     """Return what a method costs inside the window in the form that it has at this length.
 
     None where that form was not measured there: the factor of a method may follow the length.
     """
-    own, sign = inside.get("none"), of.signs[name]
-    for cell in inside.values():
-        if own is not None and sign is not None and cell.frequencies == sign:
-            return difference(cell.of, own.of, of.how)
-    return None
+    if inside is None or frequencies is None:
+        return None
+    form = next((name for name in inside.every if inside.signs[name] == frequencies), None)
+    plain = inside.every[inside.first["none"]]
+    return difference(inside.every[form], plain, inside.how) if form else None
 
 
 def truncations(frame: pd.DataFrame) -> dict[tuple[str, str], tuple[int, float]]:
@@ -319,12 +295,12 @@ def overall(tasks: Sequence[Family]) -> tuple[str, float] | None:
     percentage points count alike. None where no method has a bound on every task, or no method
     scores above 0 on any.
     """
-    if not any(not of.how.share or of.score[name].score for of in tasks for name in of.shared):
+    if not any(not of.how.share or of.score[name].value for of in tasks for name in of.shared):
         return None
-    if len(measured := {name for of in tasks for name in of.own}) == 1:
+    if len(measured := {name for of in tasks for name in of.first}) == 1:
         return measured.pop(), 0.0
     regrets = {}
-    for name in tasks[0].own:
+    for name in tasks[0].first:
         bounds = [regret for of in tasks if (regret := of.regret(name)) is not None]
         if len(bounds) == len(tasks):
             regrets[name] = sorted(bounds, reverse=True)
@@ -333,29 +309,25 @@ def overall(tasks: Sequence[Family]) -> tuple[str, float] | None:
     return None if best is None else (best, regrets[best][0])
 
 
-def against(
-    here: Family, baseline: str, p_all: Mapping[str, float | None] | None = None
-) -> dict[str, Row]:
+def against(here: Family, baseline: str) -> dict[str, Row]:
     """Return the difference of every method from the baseline, which has a score here.
 
     ``p`` is of one comparison; ``p_all``, by which the ``verdict`` says better or worse, is
     corrected for all methods. A method that failed on what the other could do is not called better.
     """
-    other = here.first(baseline)
+    other = here.first[baseline]
     names = [name for name in here.shared if name != other] if other in here.shared else []
     shared = [here.shared[name] for name in names]
     results = differences(shared, here.shared[other], here.how) if names else []
-    compared = dict(zip(names, results, strict=False))  # none, where samples do not show scores
-    if p_all is None:
-        p_all = {}
-        if results:
-            less = values_of(shared) - values_of([here.shared[other]])
-            weights = weights_of(here.shared[other])
-            corrected = adjusted(less, weights, results, shares=here.how.share)
-            p_all = dict(zip(names, corrected, strict=True))
+    compared, p_all = dict(zip(names, results, strict=False)), dict[str, float | None]()
+    if results:  # none, where samples do not show scores
+        less = values_of(shared) - values_of([here.shared[other]])
+        weights = weights_of(here.shared[other])
+        corrected = adjusted(less, weights, results, shares=here.how.share)
+        p_all = dict(zip(names, corrected, strict=True))
     rows: dict[str, Row] = {}
-    for name in here.own.keys() - {baseline}:
-        first = here.first(name)
+    for name in here.first.keys() - {baseline}:
+        first = here.first[name]
         difference, p = compared.get(first), p_all.get(first)
         better = difference is not None and (difference.value < 0) == here.how.lower
         winner, loser = (first, other) if better else (other, first)

@@ -12,11 +12,10 @@ import pandas as pd
 
 from ropewalk.harness.stats.paired import Array, Difference, of_means, of_shares, share
 from ropewalk.tasks._intervals import proportion, ratio
+from ropewalk.tasks.types import Score
 
 Units = dict[str, tuple[float, float]]  # value and weight by the name of a document or trial
 Form = Literal["share", "parts", "mean", "exp", "unknown"]
-OF_SHARES = ("share", "parts")
-COMPARABLE = ("tail",)  # protocols that score the same targets at every length
 SHARES = {"accuracy", "recall", "f1", "acc", "acc_norm", "exact_match", "ratio"}  # in percent
 LOWER = {
     "perplexity", "loss", "nll", "bits_per_byte", "bits per byte", "error",
@@ -29,20 +28,21 @@ class Measure:
     """How one task of one model measures.
 
     Attributes:
-        name: for sentences ("tail perplexity").
         metric: name of the number.
         form: what a score is: the share of hits; the share of trials of which parts count; the
             weighted mean of the samples; its exponential (perplexity); or something that samples do
             not show. In the last case, two methods cannot be compared sample by sample.
-        across: whether scores of different lengths may be compared.
+        protocol: that of a perplexity; empty for other tasks.
     """
 
-    name: str
     metric: str
     form: Form
-    lower: bool
-    across: bool
-    units: str
+    protocol: str = ""
+
+    @property
+    def lower(self) -> bool:
+        """Whether a lower score is better."""
+        return self.metric in LOWER or self.form == "exp"
 
     @property
     def relative(self) -> bool:
@@ -52,7 +52,18 @@ class Measure:
     @property
     def share(self) -> bool:
         """Whether the score is a share, which lies between 0 and 1."""
-        return self.form in OF_SHARES
+        return self.form in ("share", "parts")
+
+    @property
+    def across(self) -> bool:
+        """Whether scores of different lengths may be compared: they are of the same targets."""
+        return self.protocol in ("", "tail")
+
+    @property
+    def units(self) -> str:
+        """What samples are of: "trials", "documents" or "samples"."""
+        texts = self.protocol or self.metric == "window_kl"
+        return "trials" if self.share else "documents" if texts else "samples"
 
     def shown(self, cost: float) -> float:
         """Return a difference of mean costs as reports have it: relative for perplexity."""
@@ -67,23 +78,9 @@ class Measure:
 
 def measure(samples: pd.DataFrame) -> Measure:
     """Return how one task of one model measures, by its samples."""
-    first = samples.iloc[0]
-    metric, family = str(first["metric"]), str(first["task"]).partition(":")[0]
     protocols = samples["protocol"].dropna() if "protocol" in samples else pd.Series(dtype=str)
     protocol = str(protocols.iloc[0]) if len(protocols) else ""
-    named = metric if metric == family else f"{family} {metric}"
-    if "found" in samples and samples.loc[samples["found"].eq("format"), "value"].eq(0).any():
-        named = f"strict {named}"  # an answer in another format does not count
-    form = _form(samples)
-    texts = bool(protocol) or metric == "window_kl"
-    return Measure(
-        name=f"{protocol} {named}".strip(),
-        metric=metric,
-        form=form,
-        lower=metric in LOWER or form == "exp",
-        across=protocol in ("", *COMPARABLE),
-        units="trials" if form in OF_SHARES else "documents" if texts else "samples",
-    )
+    return Measure(str(samples["metric"].iloc[0]), _form(samples), protocol)
 
 
 def _form(samples: pd.DataFrame) -> Form:
@@ -108,25 +105,11 @@ def _form(samples: pd.DataFrame) -> Form:
 def units(samples: pd.DataFrame) -> Units:
     """Return value and weight of every unit that was measured; windows of one document add up."""
     good = samples.loc[samples["status"] == "ok", ["unit", "value", "weight"]]
-    names = list(map(str, good["unit"].tolist()))
-    pairs = [(good[part].to_numpy(float) + 0.0).tolist() for part in ("value", "weight")]
-    sums: Units = dict(zip(names, zip(*pairs, strict=True), strict=True))
-    if len(sums) == len(names):
-        return sums
-    sums = {}
-    for name, value, weight in zip(names, *pairs, strict=True):
-        before = sums.get(name, (0.0, 0.0))
-        sums[name] = (before[0] + value, before[1] + weight)
+    sums: Units = {}
+    for name, value, weight in good.itertuples(index=False, name=None):
+        before = sums.get(str(name), (0.0, 0.0))
+        sums[str(name)] = before[0] + value, before[1] + weight
     return sums
-
-
-@dataclass(frozen=True)
-class Score:
-    """A score with its interval."""
-
-    score: float
-    low: float | None
-    high: float | None
 
 
 def scored(of: Units, how: Measure) -> Score:
@@ -134,14 +117,20 @@ def scored(of: Units, how: Measure) -> Score:
     values, weights = zip(*of.values(), strict=True)
     if how.share:
         hits = math.fsum(values)
-        return Score(hits / len(values), *proportion(hits, len(values)))
-    result = ratio(values, weights)
-    return Score(*(result.exp() if how.form == "exp" else (result.value, *result.interval())))
+        return Score(hits / len(of), *proportion(hits, len(of)), len(of))
+    mean = ratio(values, weights)
+    ends = mean.exp() if how.form == "exp" else (mean.value, *mean.interval())
+    return Score(*ends, len(of))
+
+
+def in_both(one: Units, other: Units) -> Units:
+    """Return the units of one cell that another has too, with all targets."""
+    return {name: one[name] for name in one if name in other and one[name][1] == other[name][1]}
 
 
 def difference(one: Units, other: Units, how: Measure) -> Difference | None:
-    """Compare the units of one cell with another's, on those that both have with all targets."""
-    both = {name: one[name] for name in one if name in other and one[name][1] == other[name][1]}
+    """Compare the units of one cell with another's, on those that both have."""
+    both = in_both(one, other)
     results = differences([both], {name: other[name] for name in both}, how)
     return results[0] if results else None
 
@@ -168,15 +157,3 @@ def values_of(ones: Sequence[Units]) -> Array:
 def weights_of(one: Units) -> Array:
     """Return the weights of units, shape (units,)."""
     return np.array([weight for _, weight in one.values()], float)
-
-
-def distinct(samples: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the scalings of one model, task and length that differ, with those equal to each.
-
-    Methods of equal frequencies were measured once: to compare them would count nothing twice.
-    """
-    groups: dict[str, list[str]] = {}
-    first = samples.drop_duplicates("scaling")
-    for scaling, sign in zip(first["scaling"], first["frequencies"], strict=True):
-        groups.setdefault(str(scaling if pd.isna(sign) else sign), []).append(str(scaling))
-    return {names[0]: names[1:] for names in groups.values()}

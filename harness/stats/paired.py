@@ -19,6 +19,7 @@ from ropewalk.tasks._intervals import (
     ratios,
     studentised,
 )
+from ropewalk.tasks.types import Score
 
 Array = NDArray[np.float64]
 
@@ -53,8 +54,8 @@ class Difference:
         return replace(self, value=value, low=low, high=high)
 
 
-def difference_columns(name: str, difference: Difference | None) -> dict[str, float | None]:
-    """Return a difference and the ends of its interval as columns of a table."""
+def difference_columns(name: str, difference: Difference | Score | None) -> dict[str, float | None]:
+    """Return a difference, or a score, and the ends of its interval as columns of a table."""
     ends = {name: "value", f"{name}_low": "low", f"{name}_high": "high"}
     return {column: getattr(difference, end, None) for column, end in ends.items()}
 

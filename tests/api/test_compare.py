@@ -52,7 +52,7 @@ def test_a_served_run_is_explained_by_a_method_of_the_weights(before, tmp_path):
 
     same = rw.compare(before, changed(before, tmp_path / "same", served))
     assert [
-        line for line in same.text if line.startswith("vllm, pi: ") and "those of pi of" in line
+        line for line in same.notes if line.startswith("vllm, pi: ") and "those of pi of" in line
     ]
     after = changed(before, tmp_path / "after", served)
     lines = lines_of(after)
@@ -62,7 +62,7 @@ def test_a_served_run_is_explained_by_a_method_of_the_weights(before, tmp_path):
         one["facts"] = none[one["task"], one["length"], one["question"]]["facts"]
     put_lines(after, lines)
     for pair in ((before, after), (after, before)):
-        (text,) = (line for line in rw.compare(*pair).text if line.startswith("vllm, pi: "))
+        (text,) = (line for line in rw.compare(*pair).notes if line.startswith("vllm, pi: "))
         assert "nearest to those of none of the weights, 0 nats" in text
 
 

@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 
 from ropewalk.harness.reports import _write, answer, cells, curves, retrieval
 from ropewalk.harness.reports._style import COLOURS, COLUMN, PLAIN, Paper, drawing, methods
-from ropewalk.harness.stats.cells import cell_scores, shared
+from ropewalk.harness.stats.cells import cell_scores
 from tests.frames import PASSKEY, PERPLEXITY, TWELVE, sweep
 
 FRAME = sweep()
@@ -19,7 +19,7 @@ FRAME = sweep()
 @pytest.fixture(scope="module", autouse=True)
 def once() -> Iterator[None]:
     """Let the figures of one frame share what they compute, as those of a run do."""
-    with shared():
+    with cells.shared(FRAME):
         yield
 
 

@@ -2,20 +2,17 @@
 
 import re
 from base64 import b64decode
-from collections.abc import Iterator
 
-import pandas as pd
 import pytest
 
 from ropewalk.harness.reports._page import page
 from ropewalk.harness.reports._write import Written, write_reports
-from ropewalk.harness.reports.cells import cells, differences, scores
+from ropewalk.harness.reports.cells import differences, scores
 from ropewalk.harness.reports.verdict import summary
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.harness.runs.provenance import command
 from ropewalk.harness.runs.store import SAMPLES, read_run
-from ropewalk.harness.stats.cells import shared
-from tests import ROOT
+from tests import ROOT, small_runs
 from tests.frames import sweep
 
 HOSTILE = '</script><img src="http://away.test/x" onerror="document.title=1">'
@@ -25,26 +22,25 @@ pytestmark = pytest.mark.slow  # four figures each
 
 
 @pytest.fixture(scope="module")
-def table() -> Iterator[pd.DataFrame]:
-    """Return the cells of the reference run; what is computed of its frame is computed once."""
-    with shared():
-        yield cells(FRAME)
+def written() -> Written:
+    """Return the figures of the reference run."""
+    return write_reports(FRAME, None, small_runs.FIGURES)
 
 
 @pytest.fixture(scope="module")
-def html(table: pd.DataFrame) -> str:
-    return page(FRAME, [read_run(RUN)], Written(table))
+def html(written: Written) -> str:
+    return page([read_run(RUN)], written)
 
 
-def test_a_page_has_the_answer_and_how_to_serve_it(html, table):
-    for line in summary(table):
+def test_a_page_has_the_answer_and_how_to_serve_it(html, written):
+    for line in summary(written.cells):
         assert f"{line[1:]}</p>" in html
     command = "ropewalk export reference --scaling yarn --length 2048 --to transformers"
     assert f"<pre>{command}</pre>" in html
 
 
-def test_a_page_has_every_score_and_difference_with_its_interval(html, table):
-    for shown in (scores(table), differences(table)):
+def test_a_page_has_every_score_and_difference_with_its_interval(html, written):
+    for shown in (scores(written.cells), differences(written.cells)):
         for text in (text for part in shown.values() for text in part.iloc[:, 1:].to_numpy().flat):
             assert f"<td>{text}</td>" in html
 
@@ -61,14 +57,13 @@ def test_a_page_is_small_runs_no_script_and_names_no_other_place(html):
 def test_names_are_text_and_never_markup():
     frame = sweep(lengths=(256, 2048))
     frame = frame.assign(scaling=frame["scaling"].replace({"pi": HOSTILE}))
-    text = page(frame, [], write_reports(frame, None, ["cells"]), HOSTILE)
+    text = page([], write_reports(frame, None, ["cells", "curves"]), HOSTILE)
     assert HOSTILE not in text
     assert "&lt;/script&gt;&lt;img" in text
     for figure in re.findall(r"base64,([\w+/=]+)", text):
         assert b"<img" not in b64decode(figure)
 
 
-@pytest.mark.usefixtures("real_page")
 def test_a_run_has_its_page_beside_its_tables(ropewalk, small, tmp_path, rejected):
     done = ropewalk("report", small, "--out", tmp_path / "files")
     assert done.status == 0

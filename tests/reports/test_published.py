@@ -5,8 +5,8 @@ import pytest
 
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load, names
-from ropewalk.harness.reports import _comparison
-from ropewalk.harness.reports._comparison import (
+from ropewalk.harness.reports import _published
+from ropewalk.harness.reports._published import (
     display_values,
     match_values,
     read_tables,
@@ -101,7 +101,7 @@ def test_what_a_bundled_sweep_measures_is_in_its_table(sweep):
             {"scaling": name, "length": int(length), "score": score, "task": task.label}
             for score, name in enumerate(spec.scaling)
             for length in spec.length
-        )
+        ).assign(low=None, high=None, n=1, status="ok")
         found = match_values(rows, cells, 0)["measured"].dropna()
         assert {*found} == {*range(len(spec.scaling))}
 
@@ -115,7 +115,7 @@ def test_the_command_writes_the_comparison_and_its_status_is_the_verdict(
     own = own.assign(protocol="tail", stride=pd.NA, trained_length=64, **cell)
     for factor, wanted in ((1.0, 0), (2.0, 1)):
         table = own.assign(value=factor * score)
-        monkeypatch.setattr(_comparison, "read_tables", lambda table=table: table)
+        monkeypatch.setattr(_published, "read_tables", lambda table=table: table)
         assert status("compare", run, "--published", "dca", "--out", tmp_path / "out") == wanted
     page = (tmp_path / "out" / "compare-dca.md").read_text()
     assert "0 of 1 values" in page

@@ -53,7 +53,7 @@ def test_the_interval_is_for_random_seeds_and_random_documents(frame, table):
 def test_the_interval_covers_the_truth_of_random_seeds_and_documents(seeds, of_seeds):
     """Crossed effects of 25 documents, with a residual of a seed on a document."""
     rng, names = np.random.default_rng(seeds), [f"document {place}" for place in range(25)]
-    how = Measure("tail perplexity", "perplexity", "exp", True, True, "documents")
+    how = Measure("perplexity", "exp", "tail")
     draws, covered = 300, 0
     for _ in range(draws):
         losses = 3 + rng.normal(0, of_seeds, (seeds, 1)) + rng.normal(0, 0.2, 25)
@@ -79,13 +79,13 @@ def test_a_change_from_the_window_is_paired_by_seed_and_by_document(frame):
     low, high = ratio(documents.tolist(), [1] * len(documents)).interval()
     low = logs.mean() - math.hypot(logs.mean() - low, half)
     high = logs.mean() + math.hypot(high - logs.mean(), half)
-    assert table.loc[(PERPLEXITY, 2048), ["change", "low_change", "high_change"]].tolist() == (
+    assert table.loc[(PERPLEXITY, 2048), ["change", "change_low", "change_high"]].tolist() == (
         pytest.approx(np.expm1([logs.mean(), low, high]))
     )
     (passkey,) = set(mine.task) - {PERPLEXITY}
     keys = (scores[passkey, 2048] - scores[passkey, 256]).mean()
     assert table.loc[(passkey, 2048), "change"] == pytest.approx(keys)
-    assert table.loc[(PERPLEXITY, 256), ["change", "low_change"]].isna().all()
+    assert table.loc[(PERPLEXITY, 256), ["change", "change_low"]].isna().all()
     prefix = mine.assign(protocol="prefix")[mine.task == PERPLEXITY]
     assert "change" not in seeds.make(prefix)
 

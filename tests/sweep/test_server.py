@@ -267,7 +267,7 @@ def test_an_engine_is_started_for_each_scaling_and_none_is_left(
     record = json.loads((tmp_path / "run/run.json").read_text())
     (session,) = record["sessions"]  # none of the engine that failed
     assert session["server"]["computes"].keys() == {"none", "yarn:factor=4"}
-    texts = rw.compare(tmp_path / "local", tmp_path / "run").text
+    texts = rw.compare(tmp_path / "local", tmp_path / "run").notes
     for label in ("none", "yarn:factor=4"):
         (text,) = (text for text in texts if f", {label}: its losses" in text)
         assert f"nearest to those of {label} of" in text
