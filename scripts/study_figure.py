@@ -95,7 +95,7 @@ def draw(axes: Axes, curves: Curves, apart: float) -> None:
     axes.set_xlabel("Context length (tokens)")
 
 
-@style.styled
+@style.drawing()
 def figure() -> Figure:
     """Return the figure."""
     drawn, (left, right), _ = style.sheet(2, 2.6)

@@ -161,15 +161,11 @@ def across(
         texts = rows.pivot(index="scaling", columns="length", values="text").fillna("")
         texts = texts.reindex(rows["scaling"].unique())
         texts.columns = [f"{n} ({relative.loc[[n]].iloc[0]:.3g}×)" for n in texts.columns]
-        title = heading(str(task), str(rows["metric"].iloc[0]), str(model))
-        tables[title] = texts.rename_axis("scaling").reset_index()
+        # A task that is named for its metric needs no other name of it.
+        metric = rows["metric"].iloc[0]
+        named = task if str(task).partition(":")[0] == metric else f"{task}, {metric}"
+        tables[f"{named} [95 % interval], {model}"] = texts.rename_axis("scaling").reset_index()
     return tables
-
-
-def heading(task: str, metric: str, model: str) -> str:
-    """Return the title of one model's and task's table; a task named for its metric needs one."""
-    named = task if task.partition(":")[0] == metric else f"{task}, {metric}"
-    return f"{named} [95 % interval], {model}"
 
 
 def as_text(table: pd.DataFrame) -> str:

@@ -15,7 +15,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, FuncFormatter, PercentFormatter
 
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.reports._text import across, heading, text
+from ropewalk.harness.reports._text import across, text
 from ropewalk.harness.stats.cells import CELL, records
 from ropewalk.harness.stats.measure import SHARES
 from ropewalk.tasks._intervals import draws, macro_average, proportion
@@ -98,13 +98,11 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the mean of all parts, with average and RULER length, then every part."""
-    parts = [part for part in table["part"].unique() if part != MEAN]
-    first = "mean of all tasks" if len(parts) > 1 else parts[0]
-    shown = table if len(parts) > 1 else table[table["part"] == MEAN]
-    titled = shown.assign(task=shown["part"].replace(MEAN, first))
-    tables = across(titled, lambda cell: text({**cell, "metric": "accuracy"}))  # in percent
-    for model, rows in table[table["part"] == MEAN].groupby("model", sort=False):
-        mean = tables[heading(first, rows["metric"].iloc[0], str(model))]
+    means, parts = table[table["part"] == MEAN], table[table["part"] != MEAN]
+    several = parts["part"].nunique() > 1
+    first = "mean of all tasks" if several else parts["part"].iloc[0]
+    tables = across(means.assign(task=first), _in_percent)
+    for shown, (_, rows) in zip(tables.values(), means.groupby("model", sort=False), strict=True):
         below = f"< {style.length_label(int(rows['length'].min()))}"
         texts = []
         for row in records(rows.drop_duplicates("scaling")):
@@ -112,9 +110,12 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
             length = below if reach is None else style.length_label(reach)
             known = row["average"] is not None
             texts.append((f"{100 * row['average']:.1f} %", length) if known else ("", ""))
-        mean[["average", "RULER length"]] = texts
-    order = sorted(tables, key=lambda title: not title.startswith(first))
-    return {title: tables[title] for title in order}
+        shown[["average", "RULER length"]] = texts
+    return tables | (across(parts, _in_percent) if several else {})
+
+
+def _in_percent(cell: Mapping[str, Any]) -> str:
+    return text({**cell, "metric": "accuracy"})
 
 
 def notes(table: pd.DataFrame) -> list[str]:
