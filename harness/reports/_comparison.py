@@ -92,7 +92,8 @@ def two_runs(run: Path, other: Path, tasks: Sequence[str], folder: Path | None) 
     ]
     said += notes(table)
     display = {**differences(table), **_apart(parts, table)}
-    return Comparison("", table, display, said).saved(folder, "compare")
+    comparison = Comparison("The second run less the first.", table, display, said)
+    return comparison.saved(folder, "compare")
 
 
 def between(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:

@@ -62,8 +62,9 @@ def with_table(
     if _plain(label) != _plain(first["model"]):
         text.append(f"The run is of {label}, not of {first['model']}.")
     text += [f"Not comparable: {reason}." for reason in differs]
-    display = {f"{label} beside {name}": display_values(table)}
-    return Comparison("", table, display, text, published=name).saved(folder, f"compare-{name}")
+    about = f"{label} beside {name}"
+    comparison = Comparison(about, table, {about: display_values(table)}, text, published=name)
+    return comparison.saved(folder, f"compare-{name}")
 
 
 def read_tables() -> pd.DataFrame:

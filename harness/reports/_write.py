@@ -62,10 +62,12 @@ def write_reports(
 ) -> Written:
     """Make reports from one frame, and their files in the folder.
 
-    Without a choice these are ``results.json``, ``cells.csv``, ``report.md`` and the figures of
-    every run. ``note`` is put under every text and figure, as for joined runs that are not
-    comparable. ``paper`` says how figures are drawn, and ``formats`` which other files they have.
+    Without a choice these are ``results.json``, ``cells.csv``, ``report.md`` and the reports of
+    every run. ``note`` is put under every text, as for joined runs that are not comparable.
+    ``paper`` says how figures are drawn, and ``formats`` which other files they have.
     """
+    if folder is not None:
+        make_folder(folder)  # an error before the figures are drawn
     whole = chosen is None or ALL in chosen
     every = [*FIGURES, *names("report")] if chosen and whole else chosen or FIGURES
     with shared(frame):
@@ -82,7 +84,8 @@ def write_reports(
                 if chosen is not None or written.failed:
                     written.skipped[report.label] = made
                 elif folder is not None:
-                    for suffix in ("csv", "md", "png"):  # of another sweep
+                    tables = ("csv", "md") if hasattr(report.module, "display") else ()
+                    for suffix in ("png", *tables):  # of another sweep
                         (folder / f"{stem}.{suffix}").unlink(missing_ok=True)
                 continue
             own, table, figure = made
