@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from ropewalk.harness.engine import language_model
 from ropewalk.harness.errors import foreign
-from ropewalk.harness.patching.config import WINDOWS, rescaled
+from ropewalk.harness.patching.config import WINDOWS
 from ropewalk.harness.patching.frequencies import as_is, rotary_name
 from ropewalk.scaling.types import Frequencies
 
@@ -91,13 +91,15 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
     """Find what each attention layer does from the config alone, without memory for weights.
 
     The model is built on the meta device, and autograd shows whether the output of each attention
-    depends on cos and sin. Raises UserError for a rotary module that is not supported.
+    depends on cos and sin. Raises UserError for a rotary module that is not supported, and for
+    layers that do not run there.
     """
-    # A dynamic type reads values, and the meta device has none.
-    plain = rescaled(config, {"rope_type": "default"})
-    model = without_weights(plain, trust_remote_code=trust_remote_code)
+    model = without_weights(config, trust_remote_code=trust_remote_code)
     model.requires_grad_(requires_grad=False)
     own: Any = model.get_submodule(rotary_name(model))
+    # A dynamic type reads values, and the meta device has none.
+    kinds = own.rope_type
+    own.rope_type = dict.fromkeys(kinds, "default") if isinstance(kinds, dict) else "default"
     text = config.get_text_config()
     window = getattr(text, "sliding_window", None)
     innermost: dict[int, nn.Module] = {}
@@ -110,7 +112,8 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
     for index, attention in innermost.items():
         kind = KINDS.get(types[index]) if types else "sliding" if window else "full"
         if kind is not None:  # else it has no softmax attention
-            counts[_depends(attention, own, text, index)][kind] += 1
+            with foreign(f"the layers of this {config.model_type} cannot be told apart"):
+                counts[_depends(attention, own, text, index)][kind] += 1
     sliding = any(count["sliding"] for count in counts.values())
     own_sliding = isinstance(own.rope_type, dict)
     window = window or getattr(text, "attention_chunk_size", None)
@@ -144,12 +147,14 @@ def _depends(attention: nn.Module, own: Any, text: Any, index: int) -> bool:
     """Return whether an attention's output depends on its inputs cos and sin."""
     hidden = torch.empty(1, 2, text.hidden_size, device="meta")
     layer = {"layer_type": text.layer_types[index]} if isinstance(own.rope_type, dict) else {}
-    angles = own(hidden, torch.zeros(1, 2, dtype=torch.int64, device="meta"), **layer)
+    positions = torch.zeros(1, 2, dtype=torch.int64, device="meta")
+    angles = own(hidden, positions, **layer)
     watched: Any = tree_map(lambda part: part.detach().requires_grad_(), angles)
     parameters = _parameters(attention).values()
     required = (p for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD)
     inputs: dict[str, Any] = dict.fromkeys(parameter.name for parameter in required)
     inputs |= {"hidden_states": hidden, "position_embeddings": watched}
+    inputs |= {"position_ids": positions} if "position_ids" in inputs else {}
     with torch.enable_grad():
         output: Any = attention(**inputs)
     return bool((output[0] if isinstance(output, tuple) else output).requires_grad)

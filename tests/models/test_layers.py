@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.structure import Layers, layers_of
 from tests.families import INDEXING, SUPPORTED, TOKENS, build, each, tiny
 
@@ -38,7 +39,7 @@ def moved_by_angles(model: Any) -> set[int]:
     return {index for index, (one, two) in seen.items() if not torch.equal(one, two)}
 
 
-@pytest.mark.parametrize("family", each(SUPPORTED))
+@pytest.mark.parametrize("family", each((*SUPPORTED, "ministral3", "mistral4")))
 def test_the_layers_that_rotate_are_those_whose_numbers_depend_on_the_angles(family):
     """Asked without weights, as many layers rotate as give other numbers for other angles."""
     config = tiny(family)
@@ -61,6 +62,12 @@ def test_the_layers_that_rotate_are_those_whose_numbers_depend_on_the_angles(fam
 def test_layers_of_known_models(family, wanted):
     """Sliding, full, without a rotary embedding, of another kind: each is counted as that."""
     assert layers_of(tiny(family)) == wanted
+
+
+def test_layers_that_need_values_are_one_sentence():
+    """JetMoE's experts read numbers of the hidden states; a sweep leaves out its note on layers."""
+    with pytest.raises(UserError, match="the layers of this jetmoe cannot be told apart"):
+        layers_of(tiny("jetmoe"))
 
 
 def test_a_dynamic_checkpoint_is_asked_too():
