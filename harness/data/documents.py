@@ -114,7 +114,7 @@ def open_documents(given: str | Documents) -> Documents:
     is_file = (
         "/" not in name or has_magic(name) or name[0] in "./~" or _kind(path) in (*TEXT, *ROWS)
     )
-    known = name == "embedded" or is_path(path) or _matching(name)
+    known = name == "embedded" or (name and is_path(path)) or _matching(name)
     if not known and (is_file or "://" in given):
         raise UserError(
             f"documents {given} do not exist; give a file, a folder, a glob, or a data set of the "

@@ -151,6 +151,8 @@ def open_config(
             f"--revision {revision} is for hub models; {name} is a place on this machine."
         )
     where, commit = str(path) if local else name, None
+    if path.is_file() and not is_gguf(where):
+        raise UserError(f"{where} is a file, but no GGUF file; give the folder of the model.")
     with reading("config", where):
         if not local:
             path = download(name, revision, ["*.json", *TOKENIZER_FILES], "*/*")

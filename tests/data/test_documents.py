@@ -149,6 +149,7 @@ def test_texts_are_measured_as_their_files_are(tiny, docs, tmp_path):
     ("./gone", "documents ./gone do not exist; give a file"),
     ("gone.jsonl:limit=1", "documents gone.jsonl:limit=1 do not exist; give a file"),
     ("http://a/b", "documents http://a/b do not exist; give a file"),
+    (":limit=1", "documents :limit=1 do not exist; give a file"),
     ("a/set:splt=test", "--docs a/set has no option 'splt'; did you mean 'split'? known: config"),
     ("a/set:limit=few", "--docs a/set: limit=few should be a valid integer"),
     ("a/set:count=0", "--docs a/set: count=0 should be greater than 0"),

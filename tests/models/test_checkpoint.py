@@ -266,6 +266,11 @@ def test_what_is_no_model_is_refused_in_a_sentence(folder, hurt, words):
     assert len(str(caught.value)) < 500
 
 
+def test_a_file_of_a_folder_is_no_model(folder):
+    with pytest.raises(UserError, match=r"model.safetensors is a file, but no GGUF file; give the"):
+        planned(folder / "model.safetensors")
+
+
 def test_an_expression_without_end_is_a_sentence(folder):
     """A tokenizer's expression that gives up on a text panics in Rust; that is no traceback."""
     given = json.loads((folder / "tokenizer.json").read_text())["pre_tokenizer"]
