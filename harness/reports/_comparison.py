@@ -186,10 +186,11 @@ def _explained(parts: Sequence[pd.DataFrame], models: Sequence[Any]) -> Iterator
         }
         if label in differences:
             nearest = min(differences, key=lambda method: (differences[method], method != label))
+            own = f"; from those of {label} it is {differences[label]:.2g}" * (nearest != label)
             yield (
                 f"{name}, {label}: its losses are nearest to those of {nearest} of the weights, "
-                f"{differences[nearest]:.2g} nats per token apart on average; from those of "
-                f"{label} it is {differences[label]:.2g}. Up to {close:g} is rounding."
+                f"{differences[nearest]:.2g} nats per token apart on average{own}. Up to {close:g} "
+                "is rounding."
             )
 
 
