@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ropewalk.tasks._intervals import per_weight
 from ropewalk.tasks._tokens import Tokens
@@ -68,22 +69,12 @@ def ask(
     Raises ValueError when no document is long enough, with the length that would fit, or when no
     context is left.
     """
-    layout = Layout(context.opening, tail, stride, windows, max(lengths), slide)
-    check(protocol, layout, min(lengths))
-    documents = fitting(list(context.documents()), protocol, layout)
+    layout = Layout(protocol, context.opening, tail, stride, windows, max(lengths), slide)
+    check(layout, min(lengths))
+    documents = fitting(list(context.documents()), layout)
+    make = overlapping if protocol == "overlapping" else slid
     for length in lengths:
-        for window in PROTOCOLS[protocol](documents, length, layout):
-            facts: dict[str, Fact] = {"protocol": protocol, "first": window.first}
-            if slide:
-                facts["slide"] = slide
-            if window.number is not None:
-                facts["window"] = window.number
-            if ends := window.ends:
-                facts["bytes"] = ends[-1] - ends[0]
-            if ends and window.number is not None:  # where every target stands in the text
-                facts["begin"] = ends[0]
-                facts["sizes"] = " ".join(str(end - one) for one, end in pairwise(ends))
-            yield Loglikelihood(window.tokens, window.start, doc_id=window.doc_id, metadata=facts)
+        yield from make(documents, length, layout)
 
 
 def grade(request: Loglikelihood, response: LoglikelihoodResponse, context: TaskContext) -> Sample:
@@ -118,12 +109,13 @@ def by_position(start: int, nll: Sequence[float], *, each: bool = False) -> dict
 
 @dataclass(frozen=True)
 class Layout:
-    """The input of all protocols: the begin tokens, and the options.
+    """The protocol, the begin tokens of a window, and the options.
 
     ``tail``, ``stride`` and ``longest``, the longest length of the sweep, are in tokens;
     ``windows`` are those of one document; ``slide`` is explained in ``tail``.
     """
 
+    protocol: Protocol
     opening: tuple[int, ...]
     tail: int = TAIL
     stride: int = STRIDE
@@ -136,61 +128,72 @@ class Layout:
         return length - max(1, len(self.opening))
 
 
-class Window(NamedTuple):
-    """One window of a document, or of the stream of all documents, by places in it.
+def window(
+    document: Document,
+    seen: int,
+    end: int,
+    length: int,
+    layout: Layout,
+    doc_id: str,
+    number: int = 0,
+) -> Loglikelihood:
+    """Return the window that ends at a place of a document and scores its tokens from ``seen`` on.
 
-    Attributes:
-        begin: place of its first token after the begin tokens (``opening``).
-        seen: place up to which every token is scored elsewhere, or is context only.
-        end: place after the last scored token.
-        number: number of the document's window in the tail protocol.
-        doc_id: name of the document in which it begins, or of the unit which that is part of.
+    Those before ``seen`` are scored elsewhere, or are context only. ``number`` is that of the
+    document's window in the tail protocol.
     """
-
-    document: Document
-    begin: int
-    seen: int
-    end: int
-    opening: tuple[int, ...]
-    doc_id: str
-    number: int | None = None
-
-    @property
-    def tokens(self) -> Tokens:
-        """The input of the model, of which those from ``start`` on are scored."""
-        return Tokens(self.document.tokens[self.begin : self.end], self.opening)
-
-    @property
-    def start(self) -> int:
-        """The first scored token; without a begin token, nothing precedes the first one."""
-        return max(1, len(self.opening) + self.seen - self.begin)
-
-    @property
-    def first(self) -> int:
-        """The place of the first scored token."""
-        return self.begin + self.start - len(self.opening)
-
-    @property
-    def ends(self) -> Sequence[int]:
-        """The bytes before each target and after the last one; none without offsets."""
-        return (self.document.ends or ())[self.first : self.end + 1]
+    begin = end - (length - len(layout.opening))
+    start = max(1, length - (end - seen))  # nothing precedes a first token
+    first = end - (length - start)
+    facts: dict[str, Fact] = {"protocol": layout.protocol, "first": first}
+    if layout.slide:
+        facts["slide"] = True
+    if layout.protocol == "tail":
+        facts["window"] = number
+    if document.ends:
+        ends = document.ends[first : end + 1]
+        facts["bytes"] = ends[-1] - ends[0]
+        if layout.protocol == "tail":  # where every target stands in the text
+            facts["begin"] = ends[0]
+            facts["sizes"] = " ".join(str(after - before) for before, after in pairwise(ends))
+    tokens = Tokens(document.tokens[begin:end], layout.opening)
+    return Loglikelihood(tokens, start, doc_id=doc_id, metadata=facts)
 
 
-Windows = Callable[[Sequence[Document], int, Layout], Iterator[Window]]
+def slid(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Loglikelihood]:
+    """Yield windows of one length that score targets of each document once.
 
-
-def tail(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
-    """Yield windows whose last tokens are scored: the same targets at every length.
-
-    With ``slide``, every length but the longest has several windows for these targets, each moved
-    on by an eighth of the length. Each target then has at least 7/8 of a window before it, or all
-    of the document. A user who cuts every prompt to that length gets the same context.
+    - ``tail`` scores the last tokens of a window, the same targets at every length. With ``slide``,
+      every length but the longest has several windows for these targets, each moved on by an
+      eighth of the length. Each target then has at least 7/8 of a window before it, or all of the
+      document. A user who cuts every prompt to that length gets the same context.
+    - ``prefix`` scores the first tokens of a document.
+    - ``sliding`` scores every token of a document; a window but the first scores ``stride`` tokens.
+      Differs from the published loops: the last window is moved back to the length of the others.
+      Its new tokens, fewer than the stride, then have up to a stride more of context.
+    - ``disjoint`` has adjacent windows; the last is moved back as in ``sliding``. Differs from
+      lm-evaluation-harness: here each window opens with the begin token. There only the first
+      window does, and the others open with the previous token. Without a begin token, windows are
+      the same here.
     """
-    stride = max(1, length // SLIDE) if layout.slide and length < layout.longest else layout.tail
+    text = length - len(layout.opening)
     for document in documents:
-        for number, end in enumerate(tail_ends(document, layout)):
-            for window in _slid(document, end - layout.tail, end, length, stride, layout):
-                yield window._replace(number=number)
+        match layout.protocol:
+            case "tail":
+                several = layout.slide and length < layout.longest
+                stride = max(1, length // SLIDE) if several else layout.tail
+                spans = [(end - layout.tail, end) for end in tail_ends(document, layout)]
+            case "prefix":
+                stride, spans = text, [(0, text)]
+            case "sliding":
+                stride, spans = layout.stride, [(0, len(document.tokens))]
+            case _:
+                stride, spans = layout.room(length), [(0, len(document.tokens))]
+        for number, (seen, last) in enumerate(spans):
+            while seen < last:
+                end = min(max(seen + stride, text), last)
+                yield window(document, seen, end, length, layout, document.name, number)
+                seen = end
 
 
 def tail_ends(document: Document, layout: Layout) -> list[int]:
@@ -210,34 +213,9 @@ def tail_end(document: Document) -> int:
     return len(document.tokens) * 3 // 4
 
 
-def prefix(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
-    """Yield the first tokens of each document."""
-    for document in documents:
-        yield from _slid(document, 0, length - len(layout.opening), length, length, layout)
-
-
-def sliding(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
-    """Yield windows that move by the stride and score only their new tokens.
-
-    The first scores all of its tokens, so every token of a document counts once. Differs from the
-    published loops: the last window is moved back to the length of the others. Its new tokens,
-    fewer than the stride, then have up to a stride more of context.
-    """
-    for document in documents:
-        yield from _slid(document, 0, len(document.tokens), length, layout.stride, layout)
-
-
-def disjoint(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
-    """Yield adjacent windows, every token once; the last is moved back as in ``sliding``.
-
-    Differs from lm-evaluation-harness: here each window opens with the begin token. There only the
-    first window does, and the others open with the previous token. Without a begin token, windows
-    are the same here.
-    """
-    yield from sliding(documents, length, replace(layout, stride=layout.room(length)))
-
-
-def overlapping(documents: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
+def overlapping(
+    documents: Sequence[Document], length: int, layout: Layout
+) -> Iterator[Loglikelihood]:
     """Yield windows a stride apart over all documents in one stream, every position scored.
 
     The windows are those of LongLoRA, LCEG and ChunkLlama. They cross documents, only a document
@@ -248,14 +226,13 @@ def overlapping(documents: Sequence[Document], length: int, layout: Layout) -> I
     """
     whole = stream(documents, layout.opening)
     sizes = [len(layout.opening) + len(document.tokens) for document in documents]
-    starts, units = list(accumulate(sizes)), joined(documents, sizes, JOINED * length)
-    owner = 0
+    ends, units = list(accumulate(sizes)), joined(documents, sizes, JOINED * length)
     last = len(whole.tokens) - length
     begins = range(0, last, layout.stride)[:-1]
+    inside = replace(layout, opening=())  # the begin tokens are in the stream
     for begin in range(0, last + 1, length) if layout.stride == length else begins:
-        while starts[owner] <= begin:
-            owner += 1
-        yield Window(whole, begin, begin, begin + length, (), units[owner])
+        unit = units[bisect_right(ends, begin)]
+        yield window(whole, begin, begin + length, length, inside, unit)
 
 
 def joined(documents: Sequence[Document], sizes: Sequence[int], least: int) -> list[str]:
@@ -282,24 +259,6 @@ def stream(documents: Sequence[Document], opening: tuple[int, ...]) -> Document:
     return Document("", tokens, ends)
 
 
-def _slid(
-    document: Document, seen: int, last: int, length: int, stride: int, layout: Layout
-) -> Iterator[Window]:
-    """Yield windows of one length that score the tokens from ``seen`` to ``last`` once."""
-    text = length - len(layout.opening)
-    while seen < last:
-        end = min(max(seen + stride, text), last)
-        yield Window(document, end - text, seen, end, layout.opening, document.name)
-        seen = end
-
-
-PROTOCOLS: dict[Protocol, Windows] = {  # by the recorded names
-    "tail": tail,
-    "prefix": prefix,
-    "sliding": sliding,
-    "disjoint": disjoint,
-    "overlapping": overlapping,
-}
 # The protocols that read each option; with any other, only its default is accepted.
 READ: dict[str, tuple[Protocol, ...]] = {
     "tail": ("tail",),
@@ -309,9 +268,9 @@ READ: dict[str, tuple[Protocol, ...]] = {
 }
 
 
-def check(protocol: Protocol, layout: Layout, length: int) -> None:
+def check(layout: Layout, length: int) -> None:
     """Raise ValueError for an option that the protocol does not read, or that leaves no target."""
-    default = Layout(())
+    protocol, default = layout.protocol, Layout("tail", ())
     for option, protocols in READ.items():
         if protocol not in protocols and getattr(layout, option) != getattr(default, option):
             own = " and ".join(protocols)
@@ -330,18 +289,18 @@ def check(protocol: Protocol, layout: Layout, length: int) -> None:
         )
 
 
-def fitting(documents: list[Document], protocol: Protocol, layout: Layout) -> list[Document]:
+def fitting(documents: list[Document], layout: Layout) -> list[Document]:
     """Return the documents with room for the longest length; for overlapping windows all or none.
 
     Raises ValueError, with the length that would fit, if no document is long enough.
     """
     opening, length = len(layout.opening), layout.longest
-    if protocol == "overlapping":
+    if layout.protocol == "overlapping":
         total = sum(opening + len(document.tokens) for document in documents)
         held = total if layout.stride == length else total - layout.stride - 1
         fitted = documents if held >= length else []
     else:
-        read = tail_end if protocol == "tail" else lambda document: len(document.tokens)
+        read = tail_end if layout.protocol == "tail" else lambda document: len(document.tokens)
         room = [read(document) + opening for document in documents]
         held = max(room, default=0)
         fitted = [d for d, tokens in zip(documents, room, strict=True) if tokens >= length]

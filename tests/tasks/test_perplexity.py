@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from ropewalk.harness.engine import answers
 from ropewalk.harness.runs.frame import make_frame
 from ropewalk.tasks import perplexity
 from ropewalk.tasks._intervals import per_weight
-from ropewalk.tasks.perplexity import PROTOCOLS, Layout
+from ropewalk.tasks.perplexity import Layout, Protocol, overlapping
 from ropewalk.tasks.types import Document, Sample, TaskContext
 from tests.command_line import status
 from tests.tiny import tiny_tokenizer
@@ -196,7 +196,7 @@ def test_documents_that_share_overlapping_windows_are_one_unit(sizes, units):
     """A unit fills four windows of 20 tokens: then few of its tokens are in windows of another."""
     names = "abcdef"[: len(sizes)]
     documents = [Document(n, range(size)) for n, size in zip(names, sizes, strict=True)]
-    every = list(PROTOCOLS["overlapping"](documents, 20, Layout((), stride=4)))
+    every = list(overlapping(documents, 20, Layout("overlapping", (), stride=4)))
     assert "".join(dict.fromkeys(window.doc_id for window in every)) == units
     assert len(every) == len(range(0, sum(sizes) - 20, 4)) - 1
 
@@ -205,12 +205,13 @@ def test_documents_that_share_overlapping_windows_are_one_unit(sizes, units):
 def test_the_interval_of_overlapping_windows_holds_for_short_documents():
     """Of 400 streams of 60 documents, half a window each: 80 % with one unit per document."""
     draw, documents = np.random.default_rng(0), [Document(str(i), range(50)) for i in range(60)]
-    windows = list(PROTOCOLS["overlapping"](documents, 100, Layout((), stride=10)))
-    places = [np.arange(window.begin, window.end) // 50 for window in windows]
+    layout = Layout("overlapping", (), stride=10)
+    windows = list(overlapping(documents, 100, layout))
+    places = [np.arange(100) + window.metadata["first"] - window.start for window in windows]
     held = 0
     for _ in range(400):
         losses = np.exp(0.5 * draw.standard_normal(60)) - math.exp(0.125)
-        sums = [losses[place].sum() for place in places]
+        sums = [losses[place // 50].sum() for place in places]
         samples = [Sample(w.doc_id, s, 100) for w, s in zip(windows, sums, strict=True)]
         low, high = per_weight(samples)[0].interval()
         held += low <= 0 <= high
@@ -228,23 +229,26 @@ passages = st.lists(
 def test_press_and_disjoint_score_every_token_once(texts, length, stride, begin):
     opening = (0,) if begin else ()
     for name in ("sliding", "disjoint"):
-        layout = Layout(opening, 1, min(stride, length - 1))
+        layout = Layout(name, opening, 1, min(stride, length - 1))
         for text in texts:
-            windows = list(PROTOCOLS[name]([text], length, layout))
+            windows = list(perplexity.slid([text], length, layout))
             assert all(len(window.tokens) == length for window in windows)
             targets = [t for window in windows for t in window.tokens[window.start :]]
-            places = [w.first + i for w in windows for i in range(length - w.start)]
+            places = [w.metadata["first"] + i for w in windows for i in range(length - w.start)]
             unscored = 0 if begin else 1  # no context, nothing to predict it from
             assert targets == list(text.tokens[unscored:])
             assert places == list(range(unscored, len(text.tokens)))
-            sizes = sum(window.ends[-1] - window.ends[0] for window in windows)
-            assert sizes == len(text.tokens) - unscored
+            scored = sum(window.metadata["bytes"] for window in windows)
+            assert scored == len(text.tokens) - unscored
 
 
 def test_a_window_knows_the_bytes_it_scores(source):
     """In ASCII and one token a byte, the bytes are its targets; an empty row has none."""
     beside: TaskContext = make_context(tiny_tokenizer(), {"empty": "", **TEXTS}.items, 64)
-    for protocol, context in (*((one, source) for one in PROTOCOLS), ("overlapping", beside)):
+    for protocol, context in (
+        *((one, source) for one in get_args(Protocol)),
+        ("overlapping", beside),
+    ):
         for question in perplexity.ask(
             context, [LENGTH], protocol=protocol, **OPTIONS.get(protocol, {})
         ):
