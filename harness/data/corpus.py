@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any
 
@@ -36,12 +36,12 @@ class Corpus:
         documents: Documents,
         tokenizer: Any,
         trained_length: int,
-        calibrated_on: Callable[[str], bool] = lambda _: False,
+        calibrated: Container[str] = (),
     ) -> None:
         self.documents = documents
         self.entries: list[Entry] = []
         self.left_out = Counter[str]()
-        self._calibrated_on = calibrated_on
+        self._calibrated = calibrated  # the hashes of texts that a method was calibrated on
 
         def encoded(text: str) -> Tokens:
             return tokenize(tokenizer, text)[0]
@@ -75,7 +75,7 @@ class Corpus:
                 self.left_out["repeated"] += 1
                 continue
             seen.add(digest)
-            if self._calibrated_on(digest):
+            if digest in self._calibrated:
                 self.left_out["calibrated"] += 1
                 continue
             tokens, ends = read(text)
@@ -133,11 +133,12 @@ def open_all(
             raise UserError(
                 f"docs names a task {key!r} that the sweep does not have; {nearest(key, known)}."
             )
+    opened = dict[str, Documents]()
     for label, name in names.items():
-        if not {label, name} & {*docs}:
+        if (source := docs.get(label) or docs.get(name)) is None:
             raise UserError(f"docs names no documents for task {label}; add {name}: … to it.")
-    opened = {source: open_documents(source) for source in docs.values()}
-    return {label: opened[docs.get(label) or docs[name]] for label, name in names.items()}
+        opened[label] = open_documents(source)
+    return opened
 
 
 def make_context(

@@ -221,9 +221,7 @@ def make_plan(
     tables = calibrations(methods).values()
     calibrated = {text["sha256"] for table in tables for text in table.get("documents", ())}
     corpora = {
-        documents: Corpus(
-            documents, checkpoint.tokenizer, rope.trained_length, calibrated.__contains__
-        )
+        documents: Corpus(documents, checkpoint.tokenizer, rope.trained_length, calibrated)
         for documents in opened.values()
     }
     sources = {task: corpora[documents].context for task, documents in opened.items()}
