@@ -92,9 +92,10 @@ def changed_file(raw: dict[str, Any], changed: dict[str, Any], target: Target) -
 def served_changes(
     parameters: RopeParameters, target: Target, types: Mapping[str, tuple[str, ...]]
 ) -> dict[str, Any]:
-    """Return the changed keys for a server, whose classes read ``types``, all where none are given.
+    """Return the changed keys for a server.
 
-    Raises ValueError for a type that its class for this model type does not read.
+    ``types`` are the rope types that its class for a model type reads; other classes read all.
+    Raises ValueError for a type that is not read.
     """
     kind = parameters["rope_type"]
     for model_type in (target.text.model_type, target.config.model_type):

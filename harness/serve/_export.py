@@ -152,7 +152,7 @@ def choose(target: Target, engine: Plugin) -> Export:
             distance = None if computed is None else target.distance(computed)
             if distance is None or distance.close:
                 return Export(name, module, target, form, changed, distance)
-            reasons.setdefault(str(distance), []).append(form)
+            reasons.setdefault(f"it computes other numbers: {distance}", []).append(form)
     except ValueError as error:
         reasons = {str(error): []}
     texts = [f"{', '.join(forms)}: {why}" for why, forms in reasons.items()]
