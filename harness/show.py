@@ -62,7 +62,9 @@ def finish(result: Any) -> int:
     if current.as_json:
         _print_json(status, result=plain(result))
     elif result is not None:
-        print(printable_lines(str(result)))  # noqa: T201
+        several = type(result) is list
+        text = "\n\n".join(map(str, result)) if several else str(result)
+        print(printable_lines(text))  # noqa: T201
     sys.stdout.flush()  # else a reader that went away is seen when Python ends
     return status
 

@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from ropewalk.harness.files import replacing
-from ropewalk.harness.recommend.candidates import OWN
-from ropewalk.harness.recommend.decision import PERPLEXITY
+from ropewalk.harness.recommend.candidates import OWN, PERPLEXITY
 from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Budget, Losses, Need
 from ropewalk.harness.recommend.race import Race
-from ropewalk.harness.stats.measure import Measure
+from ropewalk.harness.stats.measure import Measure, Units
 from ropewalk.harness.stats.paired import of_means
 from ropewalk.harness.stats.selection import Selection, select_means, select_shares
 
@@ -201,6 +200,7 @@ def hits(methods: int, trials: int, share: float, *, lead: float) -> Many:
 
 
 CANDIDATES, RACES = 25, 100
+TRIALS = Measure("accuracy", "parts")
 SPREAD = 0.01  # of a method's loss on a document, in nats: two methods differ by 1.4 % there
 TARGET = 4  # windows: what a forward inside the window and truncation cost, relative to the target
 WEIGHTS = {FAR: 1.0, NEAR: 1 / TARGET, CUT: 8 * (TARGET - 1) / TARGET}
@@ -249,10 +249,7 @@ class Known(Losses):
         self, names: Sequence[str], far: Mapping[str, Array], budget: float = math.inf
     ) -> None:
         self.columns, self.far, self.budget = list(names), far, Budget(budget)
-        self.tasks = {
-            task: PERPLEXITY if task == "perplexity" else Measure("accuracy", "parts")
-            for task in far
-        }
+        self.tasks = {task: PERPLEXITY if task == "perplexity" else TRIALS for task in far}
         self.order = {task: [str(unit) for unit in range(len(of))] for task, of in far.items()}
         self.failed, self.requested, self._keys, self._sizes = {}, {}, {}, {}
         for task, kind, name in product(far, WEIGHTS, names):
@@ -261,19 +258,22 @@ class Known(Losses):
                 self._keys[task, kind, name] = {unit: [key] for unit, key in keys.items()}
                 self._sizes |= dict.fromkeys(keys.values(), WEIGHTS[kind])
 
-    def measure(self, needs: Iterable[Need]) -> dict[str, str]:
+    def measure(self, needs: Iterable[Need]) -> bool:
         """Note what is requested; nothing is missing."""
         self.requested |= self._wanted(needs)
-        return {}
+        return True
 
     def depends_on_length(self, _: str) -> bool:
         """Return that no candidate changes its form with the length."""
         return False
 
-    def losses(self, task: str, kind: str, name: str, count: int) -> Array:
-        """Return the losses on the first documents or trials of a task."""
+    def units(self, task: str, need: Need) -> Units:
+        """Return the losses, or hits, on the first documents or trials of a task."""
+        kind, name, count = need
         rows = self.far[task][:count]
-        return rows[:, self.columns.index(name)] if kind == FAR else np.full(len(rows), -1.0)
+        losses = rows[:, self.columns.index(name)] if kind == FAR else np.full(len(rows), -1.0)
+        values = losses if self.tasks[task].lower else -losses
+        return {str(unit): (value, 1.0) for unit, value in enumerate(values.tolist())}
 
 
 class Raced(NamedTuple):

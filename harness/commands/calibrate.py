@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.sweep.spec import (
-    OUT,
-    Model,
-    Reading,
-    Whole,
-    parse,
-    settings_of,
-    takes_settings,
-)
+from ropewalk.harness.sweep.spec import OUT, Model, Reading, Whole, one_model, takes_settings
 
 if TYPE_CHECKING:
     from ropewalk.harness.patching.heads import HeadTables
@@ -69,7 +61,7 @@ def calibrate(
         documents: How many documents are read.
         out: The file that is written.
     """
-    sweep = parse(None, {**settings_of(spec), "model": model, "length": [str(length)]})
+    sweep = one_model(spec, model=model, length=[str(length)])
     if documents < 1:
         raise UserError(f"--documents {documents} is invalid: calibrate reads 1 or more.")
     file = Path(out)
@@ -97,11 +89,10 @@ def calibrate(
             f" {rope.trained_length:,} tokens."
         )
     begin = [] if bos is None else [bos]
-    own = tokens - len(begin)
-    least = max(own, given.min_tokens)
+    least = max(tokens - len(begin), given.min_tokens)
     read = replace(given, count=given.count or documents, min_tokens=least)
     corpus = Corpus(read, checkpoint.tokenizer, rope.trained_length)
-    texts = [[*begin, *one.tokens[:own]] for one in corpus.context.documents()]
+    texts = [[*begin, *one.tokens][:tokens] for one in corpus.context.documents()]
     make_folder(file.absolute().parent, "--out")  # before hours of measuring
     log.info(
         f"Measuring {checkpoint.config.model_type} heads on {counted(len(texts), 'documents')} of"

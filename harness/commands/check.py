@@ -20,8 +20,7 @@ from ropewalk.harness.sweep.spec import (
     Model,
     Opening,
     Reading,
-    parse,
-    settings_of,
+    one_model,
     takes_settings,
 )
 
@@ -62,7 +61,7 @@ def check(
             model.
         length: Lengths to check a method at.
     """
-    sweep = parse(None, {**settings_of(spec), "length": length, "model": model})
+    sweep = one_model(spec, model=model, length=length)
     from ropewalk.harness.sweep.identity import Finding
 
     name, findings = plugin.partition(":")[0], Findings()
@@ -127,8 +126,7 @@ def doctor(
         length: The length that the method is for: 512, 4k (4096) or 2x (twice the trained window).
         server: http://HOST:PORT of a running server (vLLM, SGLang, llama.cpp); losses are compared.
     """
-    settings = {**settings_of(spec), "model": model, "scaling": [scaling], "length": [str(length)]}
-    sweep = parse(None, settings)
+    sweep = one_model(spec, model=model, scaling=[scaling], length=[str(length)])
     from ropewalk.harness.serve._doctor import examine
     from ropewalk.harness.sweep.server import connect
 
@@ -153,8 +151,7 @@ def inspect(
         length: Lengths in tokens: 512, 4k (4096), or 2x or 1.5x (of the trained window).
         out: Where tables and figures go, as CSV and PNG. [default: print the table only]
     """
-    settings = {**settings_of(spec), "model": model, "scaling": scaling, "length": length}
-    sweep = parse(None, settings)
+    sweep = one_model(spec, model=model, scaling=scaling, length=length)
     from ropewalk.harness.reports._inspection import inspect as compute
 
     return compute(sweep, Path(out) if out else None)

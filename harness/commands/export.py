@@ -11,14 +11,7 @@ from cyclopts import Parameter
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.plugins import check_name
-from ropewalk.harness.sweep.spec import (
-    OUT,
-    Model,
-    Opening,
-    parse,
-    settings_of,
-    takes_settings,
-)
+from ropewalk.harness.sweep.spec import OUT, Model, Opening, one_model, takes_settings
 
 if TYPE_CHECKING:
     from ropewalk.harness.serve._export import Export
@@ -52,8 +45,7 @@ def export(
     check_name("engine", to.replace("-", "_"))  # before anything that takes long to import
     if copy and out is None:
         raise UserError("--copy copies weights into the folder of --out; name one.")
-    settings = {**settings_of(spec), "model": model, "scaling": [scaling], "length": [str(length)]}
-    sweep = parse(None, settings)
+    sweep = one_model(spec, model=model, scaling=[scaling], length=[str(length)])
     from ropewalk.harness.serve import _export
 
     result = _export.export(sweep, to)

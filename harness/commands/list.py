@@ -71,14 +71,7 @@ class Description:
         return "\n".join([*lines, f"Example: {self.example}", f"File: {self.file}"])
 
 
-class Descriptions(list[Description]):
-    """The plug-ins that have one name."""
-
-    def __str__(self) -> str:
-        return "\n\n".join(map(str, self))
-
-
-def list_(name: str | None = None, /) -> Catalogue | Descriptions:
+def list_(name: str | None = None, /) -> Catalogue | list[Description]:
     """List methods, tasks, reports, engines and encodings with their sources, and sweeps.
 
     Args:
@@ -88,7 +81,7 @@ def list_(name: str | None = None, /) -> Catalogue | Descriptions:
     """
     kinds = {f"{kind}s": kind for kind in (*FOLDERS, "sweep")}
     if name is not None and name not in kinds:
-        return Descriptions(describe(name))
+        return describe(name)
     return Catalogue(
         (heading, bundled() if kinds[heading] == "sweep" else catalogue(kinds[heading]))
         for heading in (kinds if name is None else (name,))

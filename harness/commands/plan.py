@@ -65,13 +65,6 @@ class PlanSummary:
         return "\n".join([*lines, f"{line}."])
 
 
-class Plans(list[PlanSummary]):
-    """The plan of each model."""
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self))
-
-
 def summarize(plan: Plan, folder: Path) -> PlanSummary:
     """Return what a plan measures and costs, less what its folder has.
 

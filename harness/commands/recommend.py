@@ -24,6 +24,7 @@ from ropewalk.harness.sweep.spec import (
     OneModel,
     Out,
     Whole,
+    one_model,
     parse,
     settings_of,
     takes_settings,
@@ -85,11 +86,8 @@ def recommend(
     if to is not None:
         check_name("engine", to.replace("-", "_"))  # before anything that takes long to import
     name, loaded = open_loaded(model, tokenizer, settings_of(spec))
-    usual = {"task": spec.task, "length": spec.length, "model": name}
-    settings = {**settings_of(spec), **usual}
-    if spec.scaling == ("all",):
-        settings.pop("scaling", None)
-    sweep = parse(None, settings)
+    named = None if spec.scaling == ("all",) else spec.scaling
+    sweep = one_model(spec, model=name, task=spec.task, length=spec.length, scaling=named)
     from ropewalk.harness.recommend.recommend import recommend as race
     from ropewalk.harness.serve._launch import backend_for
 
@@ -137,8 +135,8 @@ def tune(
         dry_run: Print what is searched and its cost; measure nothing.
     """
     closed = parse(None, {"scaling": against}).scaling if against else ()
-    usual = {"scaling": spec.scaling, "task": spec.task, "length": spec.length, "model": model}
-    sweep = parse(None, {**settings_of(spec), **usual})
+    usual = {"scaling": spec.scaling, "task": spec.task, "length": spec.length}
+    sweep = one_model(spec, model=model, **usual)
     if {len(sweep.scaling), len(sweep.task), len(sweep.length)} != {1}:
         raise UserError("tune searches one --scaling by one --task at one --length.")
     if not 1 <= trials <= CELLS:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from ropewalk.harness.commands.plan import Plans
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.sweep.spec import (
     MODEL,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from ropewalk.harness.commands.plan import PlanSummary
     from ropewalk.harness.commands.report import Reports
     from ropewalk.harness.models.checkpoint import Checkpoint
     from ropewalk.harness.sweep.plan import Backend, Plan
@@ -142,7 +142,7 @@ def run_sweep(
     spec: Annotated[Spec, Parameter(name="*")] = Spec(),
     fail_if: FailIf = (),
     dry_run: DryRun = False,
-) -> Run | Plans:
+) -> Run | list[PlanSummary]:
     """Run a sweep: every scaling x task x length. The same command continues where it stopped.
 
     Args:
@@ -172,7 +172,7 @@ def run_sweep(
             named = ("task", "scaling", "length")
             check(fail_if, {name: {getattr(cell, name) for cell in plan.cells} for name in named})
         if dry_run:
-            return Plans(summarize(*pair) for pair in pairs)
+            return [summarize(*pair) for pair in pairs]
         done = measured(pairs, backend)
     place = done.folders[0] if len(specs) == 1 else done.folders[0].parent
     options: dict[str, Any] = {"task": specs[0].task, "mixed": len(done.folders) > 1}

@@ -10,7 +10,6 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.patching.resolve import as_served, depends_on_length
 from ropewalk.harness.plugins import module_of, names, parameters
-from ropewalk.harness.recommend.decision import PERPLEXITY
 from ropewalk.harness.reports._text import counted
 from ropewalk.harness.serve._export import export
 from ropewalk.harness.stats.measure import SHARES, Measure
@@ -23,6 +22,7 @@ from ropewalk.scaling.types import Rotation
 
 log = logging.getLogger("ropewalk")
 TEXT = "perplexity"  # the task whose options a race sets by itself
+PERPLEXITY = Measure("perplexity", "exp", "tail")
 OWN = "none"  # the model without scaling, against which in-window costs are measured
 SHIPPED = "native"  # the checkpoint's own scaling
 # Searched or calibrated on the model: without that they are an error, or another method.
@@ -126,29 +126,26 @@ def candidates_of(plan: Plan, to: str | None) -> dict[str, list[str]]:
     candidate is left.
     """
     (window, target), given = plan.lengths, {one.label: one.given for one in plan.methods}
-    rotations = {(cell.scaling, cell.length): cell.rotation for cell in plan.cells}
+    rotations = {(c.scaling, c.length): c.rotation for c in plan.cells if c.rotation is not None}
     groups: dict[str, list[tuple[bool, tuple[int, int, str], str]]] = {}
-    forms: dict[str, Rotation] = {}  # at the target
     for name in given:
-        near, far = (rotations[name, length] for length in plan.lengths)
+        near, far = (rotations.get((name, length)) for length in plan.lengths)
         if near is not None and far is not None:
             merit = depends_on_length(far, near, window), plainness(name), name
             groups.setdefault(far.fingerprint, []).append(merit)
-            forms[name] = far
     candidates, left_out = dict[str, list[str]](), dict[str, str]()
     for group in groups.values():
         name, *_ = same = [name for *_, name in sorted(group)]
         changes = {"scaling": (given[name],), "length": (str(target),)}
-        if reason := _why_not(forms[name], plan.spec.model_copy(update=changes), to):
+        if reason := _why_not(rotations[name, target], plan.spec.model_copy(update=changes), to):
             left_out[name] = reason
         else:
             candidates[name] = same
     if left_out:
         name, reason = next(iter(left_out.items()))
         if not candidates.keys() - {OWN}:
-            what, instead = f"--to {to}", "leave --to out"
-            if not to:
-                what, instead = "a config", f"write --to {CODE}"
+            usual = "a config", f"write --to {CODE}"
+            what, instead = (f"--to {to}", "leave --to out") if to else usual
             raise UserError(
                 f"{what} can express none of these methods; name others, or {instead}. "
                 f"`{name}`: {reason}"

@@ -13,19 +13,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.patching.resolve import depends_on_length
 from ropewalk.harness.recommend.candidates import OWN, measures
-from ropewalk.harness.recommend.decision import difference
 from ropewalk.harness.runs.store import measured, read_samples
-from ropewalk.harness.stats.paired import Array, Difference
+from ropewalk.harness.stats.measure import Units
 from ropewalk.harness.sweep.measure import Stored, measure
 from ropewalk.harness.sweep.memory import costs
+from ropewalk.harness.sweep.notes import note_plan
 from ropewalk.harness.sweep.plan import Backend, Batch, Cell, Item, Key, Plan
 from ropewalk.harness.sweep.progress import follow
+from ropewalk.harness.sweep.record import records
 
 FAR, NEAR, CUT = "far", "near", "cut"  # at the target; inside the window; truncated to the window
 # One of these, a candidate, and on how many documents or trials of every task, or all that it has.
@@ -37,9 +37,13 @@ SLOWER = 1.15  # times the measured rate: what happens between the forwards, and
 class Measurements:
     """The samples of a run folder, in memory, and measured where they are missing."""
 
-    def __init__(self, plan: Plan, folder: Path, backend: Backend) -> None:
-        self.plan, self.folder, self.backend = plan, folder, backend
-        self.samples: dict[Key, Mapping[str, Any]] = {**read_samples(folder)}
+    def __init__(self, plan: Plan, command: str, backend: Backend) -> None:
+        """Raise UserError for the folder of another run, in a dry run too."""
+        self.plan, self.backend = plan, backend
+        self.folder = plan.spec.out or Path("results") / f"{command}-{plan.checkpoint.label}"
+        note_plan(plan)
+        records(plan, self.folder)
+        self.samples: dict[Key, Mapping[str, Any]] = {**read_samples(self.folder)}
 
     def complete(self, keys: Set[Key]) -> None:
         """Measure those of these samples that are missing."""
@@ -86,45 +90,46 @@ class Losses(Measurements):
     Attributes:
         tasks: the tasks by which it decides, by label, and how they measure.
         order: the documents or trials of each task, in the order in which they are measured.
-        failed: the methods that have no rotation, and why.
-        requested: the samples of this race so far, each with its method.
+        failed: the methods that have no rotation, or no number, and why.
+        requested: the samples of this race so far, in their order.
         seconds: how long a forward took so far, without the first, slow sample.
     """
 
-    def __init__(self, plan: Plan, folder: Path, backend: Backend) -> None:
-        super().__init__(plan, folder, backend)
+    def __init__(self, plan: Plan, backend: Backend) -> None:
+        super().__init__(plan, "recommend", backend)
         self.budget, self.began = Budget(), time.monotonic()
         self.window, self.target = plan.lengths
-        self.tasks, kinds = measures(plan), dict[tuple[str, int], tuple[str, str]]()
+        self.tasks = measures(plan)
+        self._cells: dict[At, Cell] = {}
         for task, how in self.tasks.items():
-            kinds[task, self.target] = (task, FAR)
-            kinds[task, self.window] = (task, NEAR if how.share else CUT)
-            if not how.share:  # the other task of perplexity, which is for the inside of the window
+            inside = task
+            if not how.share:  # the other task of perplexity is for the inside of the window
                 inside = next(other.label for other in plan.tasks if other.label not in self.tasks)
-                kinds[inside, self.window] = (task, NEAR)
-        cells = {
-            (*kinds[cell.task, cell.length], cell.scaling): cell
-            for cell in plan.cells
-            if (cell.task, cell.length) in kinds
-        }
+            places = {
+                (task, self.window): CUT,
+                (inside, self.window): NEAR,
+                (task, self.target): FAR,
+            }
+            for cell in plan.cells:
+                if kind := places.get((cell.task, cell.length)):
+                    self._cells[task, kind, cell.scaling] = cell
         self.order: dict[str, list[str]] = {}
         for task in self.tasks:
-            near = {request.doc_id for request in cells[task, NEAR, OWN].questions}
-            far = dict.fromkeys(request.doc_id for request in cells[task, FAR, OWN].questions)
+            near = {request.doc_id for request in self._cells[task, NEAR, OWN].questions}
+            far = dict.fromkeys(one.doc_id for one in self._cells[task, FAR, OWN].questions)
             self.order[task] = [unit for unit in far if unit in near]
             if not self.order[task]:
                 raise UserError(f"{task} has no document or trial both at {self.target:,} tokens "
                                 f"and at {self.window:,}.")  # fmt: skip
             Random(plan.spec.seed).shuffle(self.order[task])
         self.failed = {cell.scaling: cell.failed for cell in plan.cells if cell.failed is not None}
-        self.requested: dict[Key, str] = {}
+        self.requested: dict[Key, None] = {}
         self.seconds = 0.0
-        self._rotations = {at: cell.rotation for at, cell in cells.items()}
         self._keys: dict[At, dict[str, list[Key]]] = {}
         self._sizes: dict[Key, float] = {}  # in forwards of the target length
-        plain = cells[next(iter(self.tasks)), FAR, OWN]
+        plain = self._cells[next(iter(self.tasks)), FAR, OWN]
         whole = next(self._costs(replace(plain, questions=plain.questions[:1])))[1]
-        for at, cell in cells.items():
+        for at, cell in self._cells.items():
             self._keys[at] = {unit: [] for unit in self.order[at[0]]}
             for item, cost in self._costs(cell):
                 if item.question.doc_id in self._keys[at]:
@@ -137,7 +142,7 @@ class Losses(Measurements):
         return max(map(len, self.order.values()))
 
     @property
-    def units(self) -> str:
+    def nouns(self) -> str:
         """What is counted: documents, trials, or both."""
         return " and ".join(dict.fromkeys(how.units for how in self.tasks.values()))
 
@@ -161,53 +166,52 @@ class Losses(Measurements):
             for key in self._keys[task, kind, name][unit]
         ]
 
-    def losses(self, task: str, kind: str, name: str, count: int) -> Array:
-        """Return the loss on each of the first documents or trials of a task."""
-        sign, each = 1 if self.tasks[task].lower else -1, []
-        for unit in self.order[task][:count]:
-            records = [self.samples[key] for key in self._keys[task, kind, name][unit]]
-            nats = math.fsum(record["value"] for record in records)
-            each.append(sign * nats / sum(record["weight"] for record in records))
-        return np.array(each)
+    def units(self, task: str, need: Need) -> Units:
+        """Return the mean loss, or the share of hits, on the first documents or trials of a task.
 
-    def difference(
-        self, task: str, one: tuple[str, str], other: tuple[str, str], count: int
-    ) -> Difference:
-        """Return by how much the score of one, a kind and a candidate, differs from another's."""
-        losses = self.losses(task, *one, count) - self.losses(task, *other, count)
-        return difference(losses, how=self.tasks[task])
+        Each counts alike.
+        """
+        (kind, name, count), result = need, {}
+        for unit in self.order[task][:count]:
+            samples = [self.samples[key] for key in self._keys[task, kind, name][unit]]
+            total = math.fsum(sample["value"] for sample in samples)
+            result[unit] = total / sum(sample["weight"] for sample in samples), 1.0
+        return result
 
     def depends_on_length(self, name: str) -> bool:
         """Return whether a candidate's form changes with the length of the input."""
-        far, near = (self._rotations[next(iter(self.tasks)), kind, name] for kind in (FAR, NEAR))
+        task = next(iter(self.tasks))
+        far, near = (self._cells[task, kind, name].rotation for kind in (FAR, NEAR))
         return depends_on_length(far, near, self.window)
 
-    def measure(self, needs: Iterable[Need]) -> dict[str, str]:
-        """Measure what is missing; return the candidates that have no number, and why.
+    def measure(self, needs: Iterable[Need]) -> bool:
+        """Measure what is missing; return whether every candidate has its numbers.
 
         Raises UserError if the plain model has no number inside the window, or on windows.
         """
-        needs, failed = list(needs), dict[str, str]()
+        needs, complete = list(needs), True
         self.requested |= (wanted := self._wanted(needs))
         self.complete(wanted.keys())
         later = [k for k in [*self.requested][1:] if self.samples.get(k, {}).get("status") == "ok"]
         if sizes := math.fsum(self._sizes[key] for key in later):
             # Of samples that were computed together, one has the time of all.
             self.seconds = math.fsum(self.samples[key]["seconds"] for key in later) / sizes
-        for kind, name, count in needs:
-            for key in self.keys((kind, name, count)):
+        for need in needs:
+            kind, name, _ = need
+            for key in self.keys(need):
                 sample = self.samples.get(key, {})
                 if sample.get("status") != "ok":
-                    failed[name] = str(sample.get("reason") or sample.get("status"))
+                    complete = False
+                    self.failed[name] = str(sample.get("reason") or sample.get("status"))
                     if name == OWN and kind != FAR:
                         raise UserError(
                             f"{self.plan.checkpoint.label} itself has no number at "
-                            f"{self.window:,} tokens: {failed[name]}"
+                            f"{self.window:,} tokens: {self.failed[name]}"
                         )
-        return failed
+        return complete
 
-    def _wanted(self, needs: Iterable[Need]) -> dict[Key, str]:
-        return {key: need[1] for need in needs for key in self.keys(need)}
+    def _wanted(self, needs: Iterable[Need]) -> dict[Key, None]:
+        return dict.fromkeys(key for need in needs for key in self.keys(need))
 
     def forwards(self, needs: Iterable[Need] | None = None) -> float:
         """Return how many forwards of the target length these samples, or all requested, take."""

@@ -37,13 +37,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from scipy.special import ndtri
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.recommend.candidates import OWN
-from ropewalk.harness.recommend.decision import lowest, select
 from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Losses, Need
-from ropewalk.harness.stats.paired import Array
-from ropewalk.harness.stats.selection import preferred
+from ropewalk.harness.stats.measure import values_of
+from ropewalk.harness.stats.paired import Array, shares_of
+from ropewalk.harness.stats.selection import preferred, select
+from ropewalk.tasks._intervals import ratios
 
 FIRST, SECOND, GROWTH = 4, 6, 1.5  # units of the first rounds, and how fast they grow
 SHARE = 3  # the default budget is one part in so many of what measuring everything takes
@@ -73,6 +75,7 @@ class Standing:
         winners: the one candidate that may be the best, by task; "" where there are several.
         needed: documents or trials that would bring the leader's regret down to the margin, by
             task; None if unknown.
+        active: the candidates that are measured further while the race goes on.
         ended: why the race is over, "" while it goes on.
         recommended: the method to use; "" while the race goes on.
     """
@@ -83,6 +86,7 @@ class Standing:
     regrets: Mapping[str, Mapping[str, float]]
     winners: Mapping[str, str]
     needed: Mapping[str, int | None]
+    active: tuple[str, ...]
     ended: str
     recommended: str = ""
 
@@ -101,6 +105,8 @@ class Race:
         costly: those whose in-window cost is significantly above the tolerance.
         seen: the documents or trials on which each candidate was measured at the target.
         cost_documents: those on which each in-window cost was measured.
+        raced: the candidates that are compared, without those that failed or cost too much.
+        upper: the lowest bound so far of how much worse each of them is than each other, by task.
     """
 
     def __init__(
@@ -110,10 +116,12 @@ class Race:
         self.tolerance, self.margin = tolerance, margin
         self.rounds = rounds(data.size)
         self.entered: list[str] = []
-        self.failed = dict(data.failed)
         self.costly: set[str] = set()
         self.seen: dict[str, int] = {}
         self.cost_documents: dict[str, int] = {}
+        retrieval = any(how.share for how in self.tasks.values())
+        # What shows whether the model itself can do the tasks of retrieval.
+        self._plain: list[Need] = [(NEAR, OWN, data.size)] if retrieval else []
 
     def run(self) -> Generator[Standing]:
         """Yield the standing after each round, and the answer at the end.
@@ -124,7 +132,7 @@ class Race:
         self._check_window()
         if self.data.budget.timed:  # a few short forwards after a first, slow one show its speed
             for count in (1, min(3, self.rounds[0])):
-                self._measure([(NEAR, OWN, count)])
+                self.data.measure([(NEAR, OWN, count)])
         while self._enter():
             pass
         levels, answer = self._levels(), None
@@ -137,16 +145,16 @@ class Race:
         self, levels: Mapping[int, float]
     ) -> Generator[Standing, None, Standing | None]:
         """Measure round by round; return None where a candidate failed."""
-        active = names = self.left(self.entered)
+        active = self.raced = self.left(self.entered)
         if not active:
             why = "is too costly inside the window" if self.costly else "has no number"
             raise UserError(
                 f"every candidate failed or {why}; give other --scaling, or more --tolerance."
             )
-        upper = np.full((len(self.tasks), len(names), len(names)), np.inf)
-        upper[:, range(len(names)), range(len(names))] = 0
-        self.seen |= dict.fromkeys(names, 0)
-        standing = None
+        count, standing = len(active), None
+        self.upper = np.full((len(self.tasks), count, count), np.inf)
+        self.upper[:, range(count), range(count)] = 0
+        self.seen |= dict.fromkeys(active, 0)
         for end, alpha in levels.items():
             documents = end
             if standing:
@@ -154,10 +162,11 @@ class Race:
                 documents = standing.documents + bisect_right(more, self._budget_left(), key=cost)
                 if documents == standing.documents:
                     break
-            if not self._measure([(FAR, name, documents) for name in active]):
+            if not self.data.measure([(FAR, name, documents) for name in active]):
                 return None
             self.seen |= dict.fromkeys(active, documents)
-            standing, active = self._decide(active, documents, alpha, names, upper)
+            standing = self._decide(active, documents, alpha)
+            active = standing.active
             yield standing
             if standing.ended:
                 return standing
@@ -165,38 +174,24 @@ class Race:
         complete = standing.documents == self.rounds[-1]
         return replace(standing, ended=DOCUMENTS if complete else BUDGET)
 
-    def _decide(
-        self,
-        racing: Sequence[str],
-        documents: int,
-        alpha: float,
-        names: Sequence[str],
-        upper: Array,
-    ) -> tuple[Standing, tuple[str, ...]]:
-        """Compare the candidates of a round; return the standing, and whom to measure further.
-
-        ``upper`` has the lowest bounds so far of how much worse each of ``names`` is than each
-        other, by task. It is updated.
-        """
-        active = [index for index, name in enumerate(names) if name in racing]
-        excess = self._excess([names[index] for index in active], documents)
+    def _decide(self, active: Sequence[str], documents: int, alpha: float) -> Standing:
+        """Compare the candidates of a round."""
+        names, upper = self.raced, self.upper
+        excess = self._excess(active, documents)
         leading = min(excess, key=excess.__getitem__)
-        leader = names.index(leading)
-        needed = {}
-        for place, (task, how) in enumerate(self.tasks.items()):
-            each = [self.data.losses(task, FAR, names[index], documents) for index in active]
+        places, leader, needed = [names.index(name) for name in active], names.index(leading), {}
+        for bounds, (task, how) in zip(upper, self.tasks.items(), strict=True):
+            units = [self.data.units(task, (FAR, name, documents)) for name in active]
             level = 1 - alpha / len(self.tasks)
-            selection = select(np.stack(each, axis=1), how, level, len(self.names))
+            selection = select(units, how, level=level, candidates=len(self.names))
             if selection:
-                both = np.ix_([place], active, active)
-                upper[both] = np.minimum(upper[both], np.vectorize(how.shown)(selection.upper))
+                both = np.ix_(places, places)
+                bounds[both] = np.minimum(bounds[both], np.vectorize(how.shown)(selection.upper))
             margin = how.margin(100 * self.margin, 0.0)
             needed[task] = selection.needed(margin) if selection else None
         possible = np.all(upper >= 0, axis=1)
         possible[~possible.any(axis=1)] = True  # the bounds of two rounds can contradict each other
-        regrets = np.stack(
-            [of[:, may].max(axis=1) for of, may in zip(upper, possible, strict=True)]
-        )
+        regrets = np.where(possible[:, None], upper, -np.inf).max(axis=2)
         least = np.stack([  # that each is worse than the best
             1 / (1 + low) - 1 if how.relative else -low
             for how, low in zip(self.tasks.values(), upper.min(axis=1), strict=True)
@@ -205,8 +200,6 @@ class Race:
         far = upper[:, leader] > self.margin
         matters = (far & (possible | left)).any(axis=0)
         rivals = np.flatnonzero(matters).tolist() if left.sum() > 1 else []
-        following = {names[index] for index in (leader, *rivals)}
-        single = [np.flatnonzero(may).tolist() for may in possible]
         return Standing(
             documents=documents,
             leader=leading,
@@ -217,21 +210,27 @@ class Race:
                 if max(of) < math.inf
             },
             winners={
-                task: names[places[0]] if len(places) == 1 else ""
-                for task, places in zip(self.tasks, single, strict=True)
+                task: names[int(may.argmax())] if may.sum() == 1 else ""
+                for task, may in zip(self.tasks, possible, strict=True)
             },
             needed=needed,
             ended="" if rivals else WINNER if left.sum() == 1 else MARGIN,
-        ), tuple(name for name in self.names if name in following)
+            active=tuple(names[index] for index in sorted({leader, *rivals})),
+        )
+
+    def _losses(self, task: str, kind: str, names: Iterable[str], documents: int) -> Array:
+        """Return the losses on the first documents or trials, shape (units, names)."""
+        sign = 1 if self.tasks[task].lower else -1
+        return sign * values_of([self.data.units(task, (kind, name, documents)) for name in names])
 
     def _excess(self, names: Sequence[str], documents: int) -> dict[str, list[float]]:
         """Return by how much each score is worse than the best of these, the largest first."""
-        each = {name: list[float]() for name in names}
+        columns = []
         for task, how in self.tasks.items():
-            means = [float(self.data.losses(task, FAR, one, documents).mean()) for one in names]
-            for name, mean in zip(names, means, strict=True):
-                each[name].append(how.shown(mean - min(means)))
-        return {name: sorted(of, reverse=True) for name, of in each.items()}
+            means = self._losses(task, FAR, names, documents).mean(axis=0)
+            columns.append([how.shown(cost) for cost in (means - means.min()).tolist()])
+        each = zip(names, zip(*columns, strict=True), strict=True)
+        return {name: sorted(of, reverse=True) for name, of in each}
 
     def _finish(self, standing: Standing) -> Standing | None:
         """Measure in-window costs and truncation, and recommend; None if a candidate is out."""
@@ -243,15 +242,15 @@ class Race:
             final.pop()
         if not self._within_tolerance(final, end):
             return None
-        self._measure(cut)
+        self.data.measure(cut)
         alike = [name for name in final if standing.regret(name) <= self.margin]
         level = [name for name in final if best[name] == best[standing.leader]]
-
-        def cost(name: str) -> float:
-            each = (self.in_window_cost(task, name, end) for task in self.tasks)
-            return max(round(float(losses.mean()), 3) for losses in each)
-
-        return replace(standing, recommended=preferred(alike or level, cost))
+        inside = [self._in_window_costs(task, final, end).mean(axis=0) for task in self.tasks]
+        costs = {
+            name: max(round(mean, 3) for mean in means)
+            for name, means in zip(final, np.stack(inside, axis=1).tolist(), strict=True)
+        }
+        return replace(standing, recommended=preferred(alike or level, costs.__getitem__))
 
     def _levels(self) -> dict[int, float]:
         """Return the part of the error of each round, by its documents.
@@ -290,8 +289,8 @@ class Race:
                 least = budget.text(self.data.spent() + cost)
                 raise UserError(
                     f"--budget {budget.text(budget.most)} is too small: {len(new)} candidates on "
-                    f"{first} {self.data.units}, with their in-window cost and truncation, take at "
-                    f"least {least}. Give that much, fewer {self.data.units} (--limit), or a "
+                    f"{first} {self.data.nouns}, with their in-window cost and truncation, take at "
+                    f"least {least}. Give that much, fewer {self.data.nouns} (--limit), or a "
                     "shorter --length."
                 )
             new.pop()
@@ -308,7 +307,7 @@ class Race:
         self._within_tolerance(new, first)
         for count in (1, first):
             entering = [name for name in self.covered() if name in new]
-            self._measure([(FAR, name, count) for name in entering])
+            self.data.measure([(FAR, name, count) for name in entering])
         self.entered += self.left(entering)
         return True
 
@@ -318,45 +317,45 @@ class Race:
         Return whether nobody is out. There are two such tests, on the first round and at the end,
         of all candidates at most.
         """
-        complete = self._measure(_near(names, documents))
+        complete = self.data.measure(_near(names, documents))
         left = self.left(names)
         self.cost_documents |= dict.fromkeys(left, documents)
         if not left:
             return False
         level = 1 - COST_ERROR / len(self.names) / len(self.tasks)  # of two sides, one is tested
         for task, how in self.tasks.items():
-            each = [self.in_window_cost(task, name, documents) for name in left]
-            for name, low in zip(left, lowest(np.stack(each, axis=1), level, how), strict=True):
+            costs = self._in_window_costs(task, left, documents)
+            if how.share:
+                center, error = shares_of(costs)
+                lows = (center - float(ndtri((1 + level) / 2)) * error).tolist()
+            else:
+                means = ratios(costs, np.ones((len(costs), 1)))
+                lows = [mean.interval(level)[0] for mean in means]
+            for name, low in zip(left, lows, strict=True):
                 if low is not None and how.shown(low) > self.tolerance:
                     self.costly.add(name)
         return complete and self.left(names) == left
 
-    def in_window_cost(self, task: str, name: str, documents: int) -> Array:
-        """Return how much more a candidate loses inside the window than the plain model."""
-        losses = partial(self.data.losses, task, NEAR, count=documents)
-        return losses(name=name) - losses(name=OWN)
+    def _in_window_costs(self, task: str, names: Sequence[str], documents: int) -> Array:
+        """Return how much more than the plain model each loses inside the window."""
+        losses = partial(self._losses, task, NEAR, documents=documents)
+        return losses(names=names) - losses(names=[OWN])
 
     def _check_window(self) -> None:
         """Raise UserError for retrieval that the plain model fails inside its window."""
-        self._measure(self._plain())
+        self.data.measure(self._plain)
         for task, how in self.tasks.items():
-            if how.share and not self.data.losses(task, NEAR, OWN, self.data.size).any():
+            if how.share and not self._losses(task, NEAR, [OWN], self.data.size).any():
                 raise UserError(
                     f"{OWN} scores 0 on all {len(self.data.order[task])} trials of {task} inside "
                     f"the trained window ({self.data.window:,} tokens): there is no retrieval to "
                     "keep beyond it. Name a task that the model can do, such as --task perplexity."
                 )
 
-    def _plain(self) -> list[Need]:
-        """Return what shows whether the model itself can do the tasks of retrieval."""
-        return (
-            [(NEAR, OWN, self.data.size)] if any(how.share for how in self.tasks.values()) else []
-        )
-
     def _cost(self, names: Sequence[str], end: int) -> float:
         """Return what it takes to measure candidates on so many documents and finish the race."""
         near = sorted(names, key=lambda name: self.data.cost([(NEAR, name, end)]))
-        needs = [*((FAR, name, end) for name in names), (CUT, OWN, end), *self._plain()]
+        needs = [*((FAR, name, end) for name in names), (CUT, OWN, end), *self._plain]
         return self.data.cost(
             [*needs, *_near(names, self.rounds[0]), *_near(near[-FINALISTS:], end)]
         )
@@ -366,13 +365,7 @@ class Race:
 
     def left(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return those of the candidates that have numbers and do not cost too much."""
-        return tuple(n for n in names if n not in self.failed and n not in self.costly)
-
-    def _measure(self, needs: Sequence[Need]) -> bool:
-        """Measure; return whether every candidate has its numbers."""
-        failed = self.data.measure(needs)
-        self.failed |= failed
-        return not failed
+        return tuple(n for n in names if n not in self.data.failed and n not in self.costly)
 
 
 def _near(names: Iterable[str], documents: int) -> list[Need]:

@@ -32,14 +32,13 @@ BEYOND = 2.0  # the slowest channel is divided by up to so many stretches (LongR
 
 @dataclass(frozen=True)
 class Axis:
-    """An option that is searched: its name, its ends, and where the search begins."""
+    """An option that is searched, and the ends between which it is."""
 
     name: str
     low: float
     high: float
     log: bool
     whole: bool
-    start: float
 
     def at(self, x: float) -> str:
         """Return the value at 0..1 of the axis, rounded to four digits, as people read it."""
@@ -49,12 +48,11 @@ class Axis:
             value = self.low + (self.high - self.low) * x
         return f"{round(value) if self.whole else float(f'{value:.4g}'):.15g}"
 
-    @property
-    def begin(self) -> float:
-        """The start on the axis, 0..1."""
-        ends = (self.low, self.high, min(max(self.start, self.low), self.high))
-        low, high, start = map(math.log, ends) if self.log else ends
-        return (start - low) / (high - low)
+    def place(self, value: float) -> float:
+        """Return the place of a value on the axis, 0..1."""
+        ends = self.low, self.high, min(max(value, self.low), self.high)
+        low, high, value = map(math.log, ends) if self.log else ends
+        return (value - low) / (high - low)
 
     def __str__(self) -> str:
         return f"{self.name}={self.low:.4g}..{self.high:.4g}{' (log)' if self.log else ''}"
@@ -94,7 +92,7 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
     known = parameters(module, "method")
     hints = hints_of(entry(module, "method"))
     units = {"one": 1.0, "stretch": rope.stretch(length), "window": float(rope.trained_length)}
-    axes = []
+    axes, starts = list[Axis](), list[float]()
     for key in ranges or [option for option in known if option not in fixed]:
         kinds = [hints.get(key), *typing.get_args(hints.get(key))]
         declared = next((kind for kind in kinds if isinstance(kind, Range)), None)
@@ -117,10 +115,9 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
                 f"{name}: {key}={options[key]} is no range; write {key}=LOW..HIGH, as in 8..64"
                 f"{', whole numbers' if whole else ''}."
             )
+        axes.append(Axis(key, low, high, log, whole))
         default = known[key].default if key in known else None
-        middle = math.sqrt(low * high) if log else (low + high) / 2
-        start = float(default) if isinstance(default, int | float) else middle
-        axes.append(Axis(key, low, high, log, whole, start))
+        starts.append(axes[-1].place(default) if isinstance(default, int | float) else 0.5)
     if not axes:
         raise UserError(
             f"{name} has no option with a range to search; write {name}:OPTION=LOW..HIGH, or name "
@@ -132,7 +129,7 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
         return _named(name, fixed | values)
 
     text = f"{closed_form(given)}: {', '.join(map(str, axes))}"
-    space = Space(text, tuple(axis.begin for axis in axes), method)
+    space = Space(text, tuple(starts), method)
     load("method", method(space.start, 0))  # which checks what is searched
     return space
 

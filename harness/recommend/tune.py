@@ -18,19 +18,17 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import replacing
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
-from ropewalk.harness.recommend.decision import MARKS, decision, difference, score
+from ropewalk.harness.recommend.answer import MARKS, Answer, columns_of, decision
+from ropewalk.harness.recommend.candidates import PERPLEXITY
 from ropewalk.harness.recommend.losses import Measurements
 from ropewalk.harness.recommend.space import Space, closed_form, of_factors, of_options
-from ropewalk.harness.reports._text import as_text, counted, folded, signed
-from ropewalk.harness.reports._text import text as text_of
+from ropewalk.harness.reports._text import counted, signed, text
 from ropewalk.harness.serve._export import how_to_serve
 from ropewalk.harness.stats.cells import records as rows_of
-from ropewalk.harness.stats.paired import Array, difference_columns, share
-from ropewalk.harness.stats.selection import select_means
+from ropewalk.harness.stats.measure import Units, difference
+from ropewalk.harness.stats.selection import select
 from ropewalk.harness.sweep.memory import estimate
-from ropewalk.harness.sweep.notes import note_plan
 from ropewalk.harness.sweep.plan import Backend, Item, Plan, make_plan, with_methods
-from ropewalk.harness.sweep.record import records
 from ropewalk.harness.sweep.spec import Spec
 from ropewalk.tasks.types import Generate
 
@@ -39,31 +37,30 @@ SIGMA = 0.2  # of the first draws, in widths of the cube
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Tuned(Answer):
     """The result of a search.
+
+    The first row of the table is the method that was found, the others are the closed-form ones by
+    their perplexity on the data of the ``search``. The other columns are of what was held out, as
+    in a ``Recommendation``. The first file is ``found.json``, which ``scaling`` reads.
 
     Attributes:
         method: the best method of the search, or the file that holds its factors.
-        scaling: the method to use, the found one or the best closed-form one.
-        text: the decision on what was held out.
-        table: one row per method: the one found, then the closed-form ones by their perplexity on
-            the data of the ``search``. The other columns are of what was held out, as in a
-            ``Recommendation``.
-        next: what to type to serve the method to use.
-        files: ``found.json``, which ``scaling`` reads, and the table.
     """
 
     method: str
-    scaling: str
-    text: str
-    table: pd.DataFrame
-    next: str
-    folder: Path
-    files: tuple[Path, ...]
 
-    def __str__(self) -> str:
-        lines = [*map(folded, self.text.splitlines()), "", as_text(display(self.table)), ""]
-        return "\n".join([*lines, f"Files: {self.files[0]} {self.files[1]}", f"Next:  {self.next}"])
+    def display(self) -> dict[str, pd.DataFrame]:
+        """Return the table for people."""
+        rows = [{**row, "status": "ok" if row["n"] else "no number"} for row in rows_of(self.table)]
+        return {"": pd.DataFrame({
+            "method": self.table["scaling"],
+            "search": [_shown(row["search"]) for row in rows],
+            "held out [95 %]": [text(row) for row in rows],
+            "difference [95 %]": [
+                signed(*(row[f"difference{mark}"] for mark in MARKS)) for row in rows
+            ],
+        })}  # fmt: skip
 
 
 def search(
@@ -87,6 +84,8 @@ def search(
         methods = [space.method(x.tolist(), number) for number, x in numbered]
         scores = measure(methods)
         done += zip(scores, methods, strict=True)
+        best, name = min(done)
+        log.info(f"{len(done)} of {counted(trials, 'trials')}; best: {_shown(exp(best))}, {name}")
         if len(scores) == len(points):
             optimiser.tell(list(zip(points, scores, strict=True)))
     return done
@@ -98,6 +97,7 @@ class Search(Measurements):
     Attributes:
         plan: the methods so far; at first the closed-form ones that the result is compared with.
         answers: whether the loss of the answers is minimised, not that of the targets.
+        nouns: what is counted: documents, or trials.
         halves: the documents or trials that the search sees, and those held out.
     """
 
@@ -111,24 +111,21 @@ class Search(Measurements):
         methods = [*against, *([] if free else [closed_form(given)])]
         changes = {"scaling": tuple(dict.fromkeys(methods))}
         plan = make_plan(spec.model_copy(update=changes), opening=backend.open)
-        folder = spec.out or Path("results") / f"tune-{plan.checkpoint.label}"
-        note_plan(plan)
-        records(plan, folder)  # another run's folder is an error, in a dry run too
-        super().__init__(plan, folder, backend)
+        super().__init__(plan, "tune", backend)
         self.rope, (self.length,) = plan.checkpoint.rope, plan.lengths
         self.space = (
-            of_factors(given, self.rope, self.length, folder / "factors")
+            of_factors(given, self.rope, self.length, self.folder / "factors")
             if free
             else of_options(given, self.rope, self.length)
         )
         self.closed = [method.label for method in plan.methods]
         self.answers = minimises_answers(plan)
+        self.nouns = "trials" if self.answers else "documents"
         self.halves = split(plan, spec.seed)
 
     def run(self, trials: int, *, dry_run: bool = False) -> Tuned | None:
         """Search, or continue the search, and return what is to use; None for a dry run."""
         (seen, held), kind = self.halves, "answers" if self.answers else "targets"
-        units = "trials" if self.answers else "documents"
         label, closed = self.plan.tasks[0].label, len(self.closed)
         part = len(held) / (len(seen) + len(held))
         times = trials * (1 - part) + part + closed  # one method on all documents
@@ -137,48 +134,46 @@ class Search(Measurements):
             f"Searching {self.space.text}. {counted(trials, 'trials')} and "
             f"{counted(closed, 'closed-form methods')} ({', '.join(self.closed)}) at "
             f"{self.length:,} tokens, by the loss of the {kind} of {label}, on "
-            f"{counted(len(seen), units)}; {len(held)} held out. Cost: about {tokens:,} tokens, "
-            f"less what {self.folder} has."
+            f"{counted(len(seen), self.nouns)}; {len(held)} held out. Cost: about {tokens:,} "
+            f"tokens, less what {self.folder} has."
         )
         if dry_run:
             return None
         self._measure_methods(self.closed, seen)
-        done: list[tuple[float, str]] = []
 
         def measure(methods: Sequence[str]) -> list[float]:
             labels = [self._add(method) for method in methods]
             self._measure_methods([label for label in labels if label], seen)
-            scores = [self.mean(label) if label else math.inf for label in labels]
-            done.extend(zip(scores, methods, strict=True))
-            best, name = min(done)
-            text = "no number" if math.isinf(best) else f"{exp(best):.4g}, {name}"
-            log.info(f"{len(done)} of {counted(trials, 'trials')}; best: {text}")
-            return scores
+            return [self.mean(label) if label else math.inf for label in labels]
 
-        search(self.space, trials, self.plan.spec.seed, measure)
-        number = min(range(trials), key=lambda place: done[place][0])
-        score, method = done[number]
-        if not math.isfinite(score):
+        done = search(self.space, trials, self.plan.spec.seed, measure)
+        number, (loss, method) = min(enumerate(done, start=1), key=lambda trial: trial[1][0])
+        if not math.isfinite(loss):
             raise UserError(
                 f"none of {counted(trials, 'trials')} has a number; samples.jsonl has the reasons."
             )
         found = load("method", method).label
         self._measure_methods([*self.closed, found], held)
-        use, table, verdict = self.compare(found, units)
-        text = (
-            f"On the {counted(len(held), units)} held out: {verdict}.\n`{method}` is the best of "
-            f"{counted(trials, 'points')}, number {number + 1}, on {counted(len(seen), units)}."
-        )
+        use, table, verdict = self.compare(found)
+        files = self.folder / "found.json", self.folder / "tune.csv"
         record = json.dumps({"scaling": method})
         if method.endswith(".json"):
             record = Path(method).read_text(encoding="utf-8")
-        files = self.folder / "found.json", self.folder / "tune.csv"
         for file, content in zip(files, (record, table.to_csv(index=False)), strict=True):
             with replacing(file) as new:
                 new.write(content.encode())
         given = {one.label: str(one.given) for one in self.plan.methods} | {found: str(files[0])}
-        following = how_to_serve(self.plan.spec, given[use], self.length)
-        return Tuned(method, use, text, table, following, self.folder, files)
+        return Tuned(
+            scaling=use,
+            text=f"On the {counted(len(held), self.nouns)} held out: {verdict}.\n"
+            f"`{method}` is the best of {counted(trials, 'points')}, number {number}, on "
+            f"{counted(len(seen), self.nouns)}.",
+            table=table,
+            next=how_to_serve(self.plan.spec, given[use], self.length),
+            folder=self.folder,
+            files=files,
+            method=method,
+        )
 
     def _add(self, given: str) -> str | None:
         """Add a method to the plan, and return its label; None for values that it rejects."""
@@ -205,13 +200,13 @@ class Search(Measurements):
         items = [Item(cell, request) for cell in cells for request in cell.questions]
         self.complete({item.key for item in items if item.question.doc_id in names})
 
-    def nats(self, label: str, names: Set[str]) -> tuple[Array, Array] | None:
+    def units(self, label: str, names: Set[str]) -> Units | None:
         """Return a method's loss and its targets on each of some documents, in one order.
 
         None where a sample has no number.
         """
         (cell,) = [cell for cell in self.plan.cells if cell.scaling == label]
-        totals = {request.doc_id: np.zeros(2) for request in cell.questions}
+        totals: Units = {}
         for request in cell.questions:
             if request.doc_id in names:
                 sample = self.samples.get(Item(cell, request).key, {})
@@ -221,16 +216,17 @@ class Search(Measurements):
                 if self.answers:
                     loss = -sample["facts"]["logprob"]
                     count = sum(part.length - part.start for part in request.model_requests)
-                totals[request.doc_id] += loss, count
-        table = np.array([total for total in totals.values() if total[1]])
-        return (table[:, 0], table[:, 1]) if len(table) else None
+                before = totals.get(request.doc_id, (0.0, 0.0))
+                totals[request.doc_id] = before[0] + loss, before[1] + count
+        return {name: total for name, total in totals.items() if total[1]} or None
 
     def mean(self, label: str) -> float:
         """Return a method's mean loss in the search, infinite where it has no number."""
-        nats = self.nats(label, self.halves[0])
-        return math.fsum(nats[0]) / float(nats[1].sum()) if nats else math.inf
+        units = self.units(label, self.halves[0]) or {"": (math.inf, 1.0)}
+        losses, counts = zip(*units.values(), strict=True)
+        return float(math.fsum(losses) / sum(counts))
 
-    def compare(self, found: str, units: str) -> tuple[str, pd.DataFrame, str]:
+    def compare(self, found: str) -> tuple[str, pd.DataFrame, str]:
         """Return the method to use, the table, and the decision on what was held out.
 
         The best closed-form method of the search is used, unless the one found is significantly
@@ -238,24 +234,24 @@ class Search(Measurements):
         """
         means = {name: self.mean(name) for name in (found, *self.closed)}
         names = [found, *sorted(means.keys() - {found}, key=lambda name: (means[name], name))]
-        nats = {name: of for name in names if (of := self.nats(name, self.halves[1]))}
-        rows: dict[str, Any] = {n: {"scaling": n, "search": exp(means[n])} for n in names}
-        if not nats:
+        of = {name: held for name in names if (held := self.units(name, self.halves[1]))}
+        if not of:
             raise UserError("no method has a number on what was held out; see samples.jsonl.")
-        costs, weights = {name: of[0] for name, of in nats.items()}, nats[next(iter(nats))][1]
-        use = next((name for name in names[1:] if name in costs), found)
-        if use != found and found in costs:
-            high = difference(costs[found] - costs[use], weights).high
-            use = found if high is not None and high < 0 else use
-        selection = select_means(np.stack([*costs.values()], axis=1), weights)
-        for place, (name, cost) in enumerate(costs.items()):
-            rows[name] |= score(cost, weights)
-            rows[name] |= difference_columns("difference", difference(cost - costs[use], weights))
-            rows[name]["regret"] = share(float(selection.regret[place])) if selection else None
-        best = min(costs, key=lambda name: float(rows[name]["score"]))
-        winner = selection is not None and selection.winner
-        compared = [rows[name] for name in costs]
-        verdict = decision(compared, use, best, winner=winner, unit=units)
+        use = next((name for name in names[1:] if name in of), found)
+        if found in of:
+            lead = difference(of[found], of[use], PERPLEXITY)
+            use = found if lead and lead.high is not None and lead.high < 0 else use
+        selection = select([*of.values()], PERPLEXITY)
+        regrets = selection.regret.tolist() if selection else [None] * len(of)
+        rows: dict[str, dict[str, Any]] = {
+            name: {"scaling": name, "metric": PERPLEXITY.metric, "search": exp(means[name])}
+            for name in names
+        }
+        for (name, held), regret in zip(of.items(), regrets, strict=True):
+            rows[name] |= columns_of(held, of[use], PERPLEXITY)
+            rows[name]["regret"] = None if regret is None else PERPLEXITY.shown(regret)
+        winner = [*of][selection.best] if selection and selection.winner else ""
+        verdict = decision([rows[name] for name in of], use, winner, PERPLEXITY, unit=self.nouns)
         return use, pd.DataFrame(rows.values()), verdict
 
 
@@ -295,21 +291,5 @@ def exp(nats: float) -> float | None:
     return math.exp(min(nats, 700.0)) if math.isfinite(nats) else None
 
 
-def display(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of a search for people."""
-    rows = rows_of(table)
-    differences = [[row[f"difference{mark}"] for mark in MARKS] for row in rows]
-    return pd.DataFrame(
-        {
-            "method": table["scaling"],
-            "search": [_perplexity(row["search"]) for row in rows],
-            "held out [95 %]": [_perplexity(row["score"], row["low"], row["high"]) for row in rows],
-            "difference [95 %]": [signed(*ends) for ends in differences],
-        }
-    )
-
-
-def _perplexity(score: float | None, low: float | None = None, high: float | None = None) -> str:
-    status = "no number" if score is None else "ok"
-    cell = {"score": score, "low": low, "high": high, "metric": "perplexity", "status": status}
-    return text_of(cell)
+def _shown(perplexity: float | None) -> str:
+    return "no number" if perplexity is None else f"{perplexity:.4g}"

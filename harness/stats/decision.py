@@ -34,8 +34,7 @@ from ropewalk.harness.stats.selection import (
     Selection,
     plainness,
     preferred,
-    select_means,
-    select_shares,
+    select,
 )
 from ropewalk.tasks.types import Score
 
@@ -88,11 +87,7 @@ class Family:
         """Return what the units say of the methods; None where they cannot be compared."""
         if self.how.form == "unknown" or not self.n:
             return None
-        values = values_of(list(self.shared.values()))
-        if self.how.share:
-            return select_shares(1 - values if self.how.lower else values)
-        weights = weights_of(next(iter(self.shared.values())))
-        return select_means(values if self.how.lower else -values, weights)
+        return select(list(self.shared.values()), self.how)
 
     def regret(self, name: str) -> float | None:
         """Return how much worse than the best of all a method is at most (95 %), as shown."""

@@ -20,7 +20,7 @@ has the simulated error rates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
+from ropewalk.harness.stats.measure import Measure, Units, values_of, weights_of
 from ropewalk.harness.stats.paired import Array, Difference, of_means, of_shares, shares_of
 from ropewalk.tasks._intervals import (
     CONFIDENCE,
@@ -78,6 +79,18 @@ class Selection:
             return None
         wider: list[float] = [1.0, *((width / room) ** 2).tolist()]
         return math.ceil(self.n * max(wider))
+
+
+def select(
+    many: Sequence[Units], how: Measure, *, level: float = CONFIDENCE, candidates: int | None = None
+) -> Selection | None:
+    """Compare the units of several methods, which are the same; see ``select_means``."""
+    values = values_of(many)
+    if how.share:
+        hits = 1 - values if how.lower else values
+        return select_shares(hits, level=level, candidates=candidates)
+    costs = values if how.lower else -values
+    return select_means(costs, weights_of(many[0]), level=level, candidates=candidates)
 
 
 def select_means(

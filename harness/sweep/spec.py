@@ -347,6 +347,11 @@ def parse(file: Path | None, settings: Mapping[str, Any]) -> Spec:
     return specs[0]
 
 
+def one_model(spec: Opening, **settings: Any) -> Spec:
+    """Return the Spec of a command: its settings that were given, and these, which win."""
+    return parse(None, {**settings_of(spec), **settings})
+
+
 def parse_all(file: Path | None, settings: Mapping[str, Any]) -> tuple[Spec, ...]:
     """Merge a sweep file with the settings that were given, which win; return a Spec per model.
 

@@ -138,7 +138,7 @@ def test_a_race_answers_with_a_text_and_a_table(loaded, docs, tmp_path, monkeypa
     assert found.scaling in found.text
     assert not found.winner
     assert found.next == ""
-    assert found.file.is_file()
+    assert found.files[0].is_file()
     assert rw.frame(found.folder)["length"].max() == 256
     with pytest.raises(rw.UserError, match="budget .soon. is invalid"):
         rw.recommend(model, tokenizer=tokenizer, **{**settings, "budget": "soon"})

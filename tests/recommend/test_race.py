@@ -25,7 +25,7 @@ from ropewalk.harness.recommend.race import (
     rounds,
 )
 from ropewalk.harness.recommend.recommend import answer, make_table
-from ropewalk.harness.stats.paired import Array
+from ropewalk.harness.stats.measure import Units
 from scripts.simulate import RACE_SHAPES, Known, race, texts, trials
 
 
@@ -36,23 +36,27 @@ class Losses(Known):
     costs: Mapping[str, float] = {}
     lost: Mapping[str, int] = {}
 
-    def measure(self, needs: Iterable[Need]) -> dict[str, str]:
+    def measure(self, needs: Iterable[Need]) -> bool:
         wanted = list(needs)
         super().measure(wanted)
-        return {
+        lost = {
             name: "not finite"
             for kind, name, count in wanted
             if kind == FAR and count > self.lost.get(name, math.inf)
         }
+        self.failed |= lost
+        return not lost
 
-    def losses(self, task: str, kind: str, name: str, count: int) -> Array:
-        losses = super().losses(task, kind, name, count)
+    def units(self, task: str, need: Need) -> Units:
+        (kind, name, count), units = need, super().units(task, need)
+        added = np.zeros(len(units))
         if kind == CUT:  # 0.05 nats above the leading method of most tests
-            return self.far[task][:count].min(axis=1) + self.truncated
-        if kind == NEAR and self.costs.get(name, 0.0):
-            noise = np.random.default_rng(len(name)).standard_normal(len(losses))
-            return losses + self.costs[name] + 1e-4 * noise
-        return losses
+            added = self.far[task][:count].min(axis=1) + self.truncated + 1
+        elif kind == NEAR and self.costs.get(name, 0.0):
+            noise = np.random.default_rng(len(name)).standard_normal(len(units))
+            added = self.costs[name] + 1e-4 * noise
+        pairs = zip(units.items(), added.tolist(), strict=True)
+        return {unit: (value + more, weight) for (unit, (value, weight)), more in pairs}
 
 
 def raced(
@@ -120,7 +124,7 @@ def test_where_every_candidate_fails_no_method_is_recommended():
 def test_those_whom_a_failed_method_eliminated_come_back(last):
     means = {"none": 2.0, "broken": -0.1, "other": -0.1, "yarn": 0.0, "ntk": 0.0005}
     standing, race, reports = raced(means, lost={"broken": last, "other": last}, spread=0.02)
-    assert race.failed == {"broken": "not finite", "other": "not finite"}
+    assert race.data.failed == {"broken": "not finite", "other": "not finite"}
     assert standing.recommended in ("yarn", "ntk")
     assert set(race.left(race.entered)) == {"none", "yarn", "ntk"}
     assert {"yarn", "ntk"} <= set(standing.possible)

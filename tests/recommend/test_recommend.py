@@ -144,9 +144,10 @@ def test_a_factor_is_fixed_where_that_makes_a_method_the_same_at_all_lengths(
 
 
 @pytest.fixture
-def plan(tiny: Path, docs: Path) -> Callable[..., Plan]:
+def plan(tiny: Path, docs: Path, tmp_path: Path) -> Callable[..., Plan]:
     """Return what makes the plan of a race on the tiny model."""
     given = {"model": str(tiny), "docs": str(docs), "length": "4x", "task": "perplexity"}
+    given["out"] = str(tmp_path)
     return lambda *scaling: plan_race(parse(None, {**given, "scaling": list(scaling)}))
 
 
@@ -160,15 +161,15 @@ def test_equal_methods_are_one_candidate_under_the_plainest_name(plan):
     }
 
 
-def test_only_documents_of_both_lengths_count(plan, tmp_path):
+def test_only_documents_of_both_lengths_count(plan):
     made = plan("none")
     lost = [replace(c, questions=c.questions[c.length > 64 :]) for c in made.cells]
-    data = Losses(replace(made, cells=tuple(lost)), tmp_path, ThisProcess())
+    data = Losses(replace(made, cells=tuple(lost)), ThisProcess())
     assert data.size == 2
     assert [len(data.keys((kind, "none", 9))) for kind in (FAR, NEAR)] == [2, 2]
 
 
-def test_samples_that_are_computed_together_cost_the_time_of_all(plan, tmp_path, monkeypatch):
+def test_samples_that_are_computed_together_cost_the_time_of_all(plan, monkeypatch):
     """The first of them has it, the others have none."""
 
     def measure(part: Plan, *_: Any) -> Generator[Event]:
@@ -179,7 +180,7 @@ def test_samples_that_are_computed_together_cost_the_time_of_all(plan, tmp_path,
             yield Stored(item, sample | {"seconds": 0.0 if place else 8.0})
 
     monkeypatch.setattr(losses, "measure", measure)
-    data = Losses(plan("none", "yarn:factor=4"), tmp_path, ThisProcess())
+    data = Losses(plan("none", "yarn:factor=4"), ThisProcess())
     data.budget = Budget(60.0, timed=True)
     for count in (1, 3):
         data.measure([(FAR, "none", count)])

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.plugins import ROOT, load
-from ropewalk.harness.recommend.tune import Search, display, minimises_answers, split
+from ropewalk.harness.recommend.tune import Search, Tuned, minimises_answers, split
 from ropewalk.harness.runs.store import read_run
+from ropewalk.harness.stats.measure import Units
 from ropewalk.harness.sweep import measure
 from ropewalk.harness.sweep.plan import Plan, make_plan
 from ropewalk.harness.sweep.spec import parse
@@ -149,18 +149,18 @@ def compared(monkeypatch: pytest.MonkeyPatch, nats: dict[str, Any]) -> Any:
     """Compare the first method with the others, on documents where the first is erratic."""
     noise = {"a": 0.0, "b": 0.01, "c": -0.01, "d": 0.02, "e": 0.0, "f": 0.01}
     search = Search.__new__(Search)
+    search.nouns = "documents"
     search.halves, search.closed = (frozenset("abc"), frozenset("def")), [*nats][1:]
     first = next(iter(nats))
 
-    def of(_: Search, name: str, documents: frozenset[str]) -> tuple[Any, Any] | None:
+    def of(_: Search, name: str, documents: frozenset[str]) -> Units | None:
         if nats[name] is None:
             return None
         spread = 5 if name == first else 1
-        losses = [10 * (nats[name] + spread * noise[d]) for d in sorted(documents)]
-        return np.array(losses), np.full(len(losses), 10.0)
+        return {d: (10 * (nats[name] + spread * noise[d]), 10.0) for d in sorted(documents)}
 
-    monkeypatch.setattr(Search, "nats", of)
-    return search.compare(first, "documents")
+    monkeypatch.setattr(Search, "units", of)
+    return search.compare(first)
 
 
 def test_the_found_method_is_used_where_it_is_significantly_better(monkeypatch):
@@ -181,7 +181,7 @@ def test_a_method_without_a_number_has_none_in_the_table(monkeypatch):
     _, table, _ = compared(monkeypatch, {"found": 0.9, "broken": None, "plain": 1.2})
     assert table["scaling"].tolist() == ["found", "plain", "broken"]
     assert table["search"].notna().tolist() == [True, True, False]
-    shown = display(table).iloc[2].tolist()
+    shown = Tuned("", "", table, "", Path(), (), "").display()[""].iloc[2].tolist()
     assert shown == ["broken", "no number", "no number", ""]
 
 
