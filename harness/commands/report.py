@@ -188,7 +188,8 @@ def report(
         verdicts = evaluate(_several(fail_if), frame)
         written = write_reports(frame, folder, chosen, note, paper, formats)
         if file is not None:
-            save({file.name: page_of([*records.values()], written, note).encode()}, file.parent)
+            html = page_of([*records.values()], written, note)
+            save({file.name: html.encode()}, file.absolute().parent)
         if card_file is not None:
             text = card_of(frame, [*records.values()], written, note)
             save({card_file.name: text.encode()}, card_file.parent)

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.reports import cells as cells_report
 from ropewalk.harness.reports import verdict
-from ropewalk.harness.reports._style import drawing
+from ropewalk.harness.reports._style import PAGE, drawing
 from ropewalk.harness.reports._text import across, escaped, markdown, without_missing
 from ropewalk.harness.reports._text import page as markdown_page
 from ropewalk.harness.reports.cells import differences, scores
@@ -85,7 +85,7 @@ def page(runs: Sequence[Run], written: Written, note: str = "") -> str:
         note=note,
         command=next(_exports(table, runs), ""),
         figures=[
-            (TITLES.get(name, name), _svg(figure), figure.get_label())
+            (TITLES.get(name, name), _svg(figure), figure.get_figwidth() / PAGE, figure.get_label())
             for name, figure in written.figures.items()
         ],
         sections=[(title, _html(tables)) for title, tables in sections(table).items()],

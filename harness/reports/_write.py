@@ -169,9 +169,9 @@ def figure_files(
     """
     files = {}
     with drawing(paper):
-        for suffix in CHANGING.keys() & {"png", *formats}:
-            content = io.BytesIO()
-            metadata = {CHANGING[suffix]: None}
+        # PNG first: each drawing moves the layout of a figure a little.
+        for suffix in (suffix for suffix in CHANGING if suffix in ("png", *formats)):
+            content, metadata = io.BytesIO(), {CHANGING[suffix]: None}
             figure.savefig(content, dpi=DOTS_PER_INCH, metadata=metadata, format=suffix)
             files[suffix] = content.getvalue()
     return files

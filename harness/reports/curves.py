@@ -20,7 +20,7 @@ from matplotlib.ticker import (
 
 from ropewalk.harness.reports import _style as style
 from ropewalk.harness.reports.cells import KEPT, own_score
-from ropewalk.harness.reports.seeds import ENDING, over_seeds
+from ropewalk.harness.reports.seeds import ENDING, all_seeds
 from ropewalk.harness.reports.seeds import make as of_seeds
 from ropewalk.harness.stats.cells import cell_scores, labels
 from ropewalk.harness.stats.decision import truncations
@@ -39,27 +39,21 @@ SEEDS = (
     " Lines: means of {} seeds; dots: single seeds; n is that of each seed. For shares each seed "
     "has its own thin line, and no mean is drawn."
 )
-LOST = {"out_of_memory": "x", "not_finite": "+", "failed": "v"}  # marks above a panel, by status
-MARKED = (
-    " Above a panel: some methods have no score there (×: out of memory, +: not finite, ▾: failed)."
-)
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
 
 
 @style.drawing()
-def make(
-    frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING, kept: float = KEPT
-) -> Figure:
+def make(frame: pd.DataFrame, *, ending: str = ENDING, kept: float = KEPT) -> Figure:
     """Draw every scaling once; those with the same frequencies in all cells share a line.
 
-    A panel in which every score is 0 is left out. With ``seeds``, by default where every model is
-    one of several seeds, dots are single seeds and lines the means of the models without their
-    ``ending``; no mean of shares is drawn. A dotted line marks the share ``kept`` of the unscaled
+    A panel in which every score is 0 is left out. Where every model is one of several seeds, dots
+    are single seeds and lines the means of the models without their ``ending``; no mean of shares
+    is drawn. A dotted line marks the share ``kept`` of the unscaled
     model's score, up to which a length is effective. Raises ValueError if there is no score or one
     length.
     """
     about, cuts = SHADED, dict[tuple[str, str], tuple[int, float]]()
-    if over_seeds(frame, seeds, ending):
+    if all_seeds(frame, ending):
         table = _by_seeds(of_seeds(frame, ending=ending))
         known = style.methods(table)
         about += SEEDS.format(" or ".join(map(str, sorted(set(table["seeds"])))))
@@ -107,8 +101,7 @@ def make(
     caption = "" if several else f"{table['model'].iloc[0]}. "
     caption += f"Better: {better}. n per point: {', '.join(counts)}.{about}"
     caption += TRUNCATED * bool(cuts) + LEAST.format(100 * kept) * least
-    lost = table["status"][table["score"].isna()]
-    known.finish(figure, caption + MARKED * bool(lost.str.contains("|".join(LOST)).any()))
+    known.finish(figure, caption)
     return figure
 
 
@@ -145,11 +138,6 @@ def _axes(axes: Axes, rows: pd.DataFrame, kin: pd.DataFrame) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylabel(metric.replace("_", " ").capitalize() + " (%)" * (metric in SHARES))
     axes.set_xlabel("Context length (tokens)")
-    for status, marker in LOST.items():
-        gone = rows["length"][rows["score"].isna() & rows["status"].str.contains(status)].unique()
-        for length in gone:
-            axes.plot(length, 1.03, marker, color=style.GREY, markersize=4, label=f"_{status}",
-                      clip_on=False, transform=axes.get_xaxis_transform())  # fmt: skip
     for row in rows[rows["score"].notna() & (rows["status"] != "ok")].itertuples():
         axes.annotate(  # how many samples the point has, where it lacks some
             str(row.status).split(" ok")[0], (row.length, row.score), (0, -3), ha="center",

@@ -68,10 +68,10 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
     return table.assign(relative_length=table["length"] / table["trained_length"])
 
 
-def over_seeds(frame: pd.DataFrame, requested: bool | None, ending: str) -> bool:
-    """Return whether models are averaged over seeds: by default where each is one of several."""
+def all_seeds(frame: pd.DataFrame, ending: str) -> bool:
+    """Return whether every model is one of several seeds."""
     try:
-        return requested or (requested is None and len(_seeded(frame, ending)) == len(frame))
+        return len(_seeded(frame, ending)) == len(frame)
     except ValueError:
         return False
 

@@ -91,7 +91,7 @@ def test_a_change_from_the_window_is_paired_by_seed_and_by_document(frame):
 
 
 def test_the_figure_has_the_means_and_the_range_of_single_seeds(frame, table):
-    panel = curves.make(frame, seeds=True).axes[0]
+    panel = curves.make(frame).axes[0]
     row = table[(table.task == PERPLEXITY) & (table.model == "rope") & (table.scaling == "yarn")]
     (line,) = (line for line in panel.get_lines() if line.get_label() == "rope · yarn")
     assert list(line.get_ydata()) == pytest.approx(row.score.tolist())
