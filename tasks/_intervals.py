@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain, combinations
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri, stdtr, stdtrit
@@ -16,7 +15,6 @@ from scipy.special import ndtri, stdtr, stdtrit
 from ropewalk.tasks.types import Sample
 
 Array = Any  # of NumPy
-Part = TypeVar("Part", bound=Hashable)
 
 CONFIDENCE = 0.95
 MIN_DOCUMENTS = 3  # documents; of fewer no interval is given
@@ -85,34 +83,6 @@ def proportion(hits: float, n: float) -> tuple[float, float]:
     center = (2 * n * p + z**2) / scale
     half = z / scale * math.sqrt(4 * n * p * (1 - p) + z**2)
     return 0.0 if hits == 0 else center - half, 1.0 if hits == n else center + half
-
-
-def macro_average(
-    shares: Sequence[float], trials: Sequence[int], draws: Sequence[Hashable]
-) -> tuple[float, float, float]:
-    """Return the mean of the parts' shares of hits with its 95 % interval.
-
-    A mean of independent parts with equal trials varies no more than the share of all their trials,
-    which it is, so its interval is Wilson's. With other numbers of trials, each part counts as many
-    as the part with the fewest. Parts of equal ``draws`` are not independent: together they are as
-    uncertain as if their trials were the same.
-    """
-    count, fewest = len(shares), min(trials)
-    alike = math.fsum(size**2 for size in Counter(draws).values())
-    n = count**2 / alike * fewest
-    value = math.fsum(shares) / count
-    return value, *proportion(value * n, n)
-
-
-def draws(answers: Mapping[Part, set[str]]) -> dict[Part, Part]:
-    """Return for each part the first one that hides the same answers in most of its trials."""
-    first = {part: part for part in answers}
-    for one, other in combinations(answers, 2):
-        alike = len(answers[one] & answers[other])
-        if 2 * alike > min(len(answers[one]), len(answers[other])):
-            joined = first[other]
-            first = {part: first[one] if of == joined else of for part, of in first.items()}
-    return first
 
 
 def per_weight(samples: Sequence[Sample]) -> tuple[Ratio, int]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from itertools import chain
 
-from ropewalk.tasks._intervals import macro_average
+from ropewalk.tasks._intervals import proportion
 from ropewalk.tasks._prompt import BETWEEN, THOUGHT
 from ropewalk.tasks.types import (
     Fact,
@@ -78,12 +79,15 @@ def grade(request: Request, response: Response, context: TaskContext) -> Sample:
 
 
 def score(samples: Sequence[Sample]) -> Score:
-    """Return the mean share of answers found, with Wilson's 95 % interval for all trials."""
+    """Return the mean share of answers found, with Wilson's 95 % interval for all trials.
+
+    It is the mean over the parts of a task, where each has as many trials. A mean of independent
+    parts varies no more than the share of all their trials.
+    """
     parts: dict[Fact, list[float]] = {}
     for one in samples:
         parts.setdefault(one.metadata.get("part"), []).append(one.value)
     if len({*map(len, parts.values())}) > 1:  # some have lost trials: all trials count the same
         parts = {"": [one.value for one in samples]}
-    shares = [sum(values) / len(values) for values in parts.values()]
-    trials = [len(values) for values in parts.values()]
-    return Score(*macro_average(shares, trials, range(len(shares))), len(samples))
+    value = math.fsum(sum(values) / len(values) for values in parts.values()) / len(parts)
+    return Score(value, *proportion(value * len(samples), len(samples)), len(samples))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
-from itertools import product
+from itertools import combinations, product
 from textwrap import fill
 from typing import Any
 
@@ -18,7 +20,7 @@ from ropewalk.harness.reports import _style as style
 from ropewalk.harness.reports._text import across, text
 from ropewalk.harness.stats.cells import CELL, records
 from ropewalk.harness.stats.measure import SHARES
-from ropewalk.tasks._intervals import draws, macro_average, proportion
+from ropewalk.tasks._intervals import proportion
 
 THRESHOLD = 0.856  # of Llama 2 7B at 4k tokens in RULER's thirteen tasks (arXiv:2404.06654)
 MEAN = "mean"
@@ -68,7 +70,7 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
         parts_at = samples.groupby("length")["part"].unique()
         answers = samples["answer"].astype(object).fillna(samples["key"].astype(object))
         hidden_in = answers.groupby(samples["part"], sort=False)
-        drawn = draws({part: set(values.dropna()) for part, values in hidden_in})
+        drawn = _draws({part: set(values.dropna()) for part, values in hidden_in})
         metrics = samples.groupby("part")["metric"].first().to_dict()
         metrics[MEAN] = metrics[next(iter(metrics))] if len({*metrics.values()}) == 1 else "score"
         for scaling, (length, named) in product(samples["scaling"].unique(), parts_at.items()):
@@ -159,14 +161,33 @@ def _score(trials: pd.DataFrame) -> dict[str, Any]:
     return {"score": hits / total, "low": low, "high": high, "n": total, "status": "ok"}
 
 
+def _draws(answers: Mapping[str, set[str]]) -> dict[str, str]:
+    """Return for each part the first one that hides the same answers in most of its trials."""
+    first = {part: part for part in answers}
+    for one, other in combinations(answers, 2):
+        alike = len(answers[one] & answers[other])
+        if 2 * alike > min(len(answers[one]), len(answers[other])):
+            joined = first[other]
+            first = {part: first[one] if of == joined else of for part, of in first.items()}
+    return first
+
+
 def _mean(scores: list[dict[str, Any]], drawn: Mapping[str, str]) -> dict[str, Any]:
-    """Return the mean of parts with its interval; those of equal draws are not independent."""
+    """Return the mean of parts with its 95 % interval.
+
+    A mean of independent parts with equal trials varies no more than the share of all their trials,
+    which it is, so its interval is Wilson's. With other numbers of trials, each part counts as many
+    as the part with the fewest. Parts of equal draws are not independent: together they are as
+    uncertain as if their trials were the same.
+    """
     lacking = [row for row in scores if row["score"] is None]
     n = sum(row["n"] for row in scores)
     if lacking:
         return {**MISSING, "n": n, "status": lacking[0]["status"]}
-    shares, trials = [row["score"] for row in scores], [row["n"] for row in scores]
-    value, low, high = macro_average(shares, trials, [drawn[row["part"]] for row in scores])
+    value = math.fsum(row["score"] for row in scores) / len(scores)
+    alike = sum(size**2 for size in Counter(drawn[row["part"]] for row in scores).values())
+    trials = len(scores) ** 2 / alike * min(row["n"] for row in scores)
+    low, high = proportion(value * trials, trials)
     return {"score": value, "low": low, "high": high, "n": n, "status": "ok"}
 
 

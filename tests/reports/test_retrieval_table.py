@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from ropewalk.harness.reports import retrieval
-from ropewalk.tasks._intervals import macro_average, proportion
+from ropewalk.tasks import Sample, ruler
+from ropewalk.tasks._intervals import proportion
 from tests.frames import Row, asked
 
 
@@ -52,9 +53,9 @@ def test_the_interval_of_a_mean_of_few_trials_each_holds_its_level(trials, share
     """Eleven parts of one share, as uncertain as can be: at least 91 % for the nominal 95."""
     draw, held = Random(0), 0
     for _ in range(1000):
-        hits = [sum(draw.random() < share for _ in range(trials)) for _ in range(11)]
-        _, low, high = macro_average([n / trials for n in hits], [trials] * 11, range(11))
-        held += low <= share <= high
+        found = [(part, draw.random() < share) for part in range(11) for _ in range(trials)]
+        mean = ruler.score([Sample("trial", float(hit), 1, {"part": part}) for part, hit in found])
+        held += mean.low <= share <= mean.high
     assert held >= 910
 
 
