@@ -135,22 +135,14 @@ ASKED = ("--scaling", "yarn:factor=4", "--length", "4x", "--server")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("style", ["server", "sglang", "vllm", "llamacpp"])
-def test_a_server_that_computes_what_was_asked(style, tiny, docs, ropewalk):
-    with serving(Engine(tiny, style, "yarn:factor=4")) as url:
-        done = ropewalk("doctor", tiny, "--docs", docs, *ASKED, url)
-    assert done.status == 0, done.out
-    assert "✓ server  yarn:factor=4: the losses of" in done.out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("scaling", "words"), [
-    ("none", "they match those of none"), ("pi:factor=2", "no known cause explains them"),
+@pytest.mark.parametrize(("scaling", "status", "words"), [
+    ("yarn:factor=4", 0, "✓ server  yarn:factor=4: the losses of"),
+    ("none", 1, "they match those of none"), ("pi:factor=2", 1, "no known cause explains them"),
 ])  # fmt: skip
-def test_a_server_that_computes_something_else(scaling, words, tiny, docs, ropewalk):
+def test_what_a_server_computes_is_found(scaling, status, words, tiny, docs, ropewalk):
     with serving(Engine(tiny, "vllm", scaling)) as url:
         done = ropewalk("doctor", tiny, "--docs", docs, *ASKED, url)
-    assert (done.status, words in done.out) == (1, True)
+    assert (done.status, words in done.out) == (status, True), done.out
 
 
 @pytest.mark.slow
