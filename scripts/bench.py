@@ -56,9 +56,9 @@ def dtypes() -> tuple[torch.dtype, ...]:
     return (torch.float32, *[torch.bfloat16] * torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def in_turn(repeats: int, *ways: Way) -> tuple[list[list[float]], list[Any]]:
+def in_turn(quick: bool, *ways: Way, repeats: int = 3) -> tuple[list[list[float]], list[Any]]:
     """Return the figures of each way, repeat by repeat, and the last result of each."""
-    turns = [[way() for way in ways] for _ in range(repeats)]
+    turns = [[way() for way in ways] for _ in range(1 if quick else repeats)]
     figures = [[turn[index][0] for turn in turns] for index in range(len(ways))]
     return figures, [result for _, result in turns[-1]]
 
@@ -102,9 +102,8 @@ def compare(
     requests = [one_pass(model, length, length - 1) for length in lengths]
     ways = [partial(work, model, requests) for work in (engine_losses, peer_losses)]
     ways[0]()  # verifies the model, once
-    figures, (ours, theirs, *_) = in_turn(
-        1 if quick else 3, *(partial(timed, way) for way in ways), *others
-    )
+    timers = [partial(timed, way) for way in ways]
+    figures, (ours, theirs, *_) = in_turn(quick, *timers, *others)
     difference = max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
     assert difference <= (1e-5 if model.dtype == torch.float32 else 2e-3), difference
     return figures, f"losses within {difference:.0e}"
@@ -124,8 +123,8 @@ def kernel_seconds(quick: bool, model: Any, length: int) -> tuple[float, None]:
 
     products, attention = operations(model.config, length)
     speed = 2 * rows * 512 * 1408 / each(lambda: torch.mm(one, other), 2 if quick else 40)
-    one_head = each(attend, 2) / (2 * 8 * 64 * length * (length + 1))
-    return products / speed + attention * one_head, None
+    attended = 2 * 8 * 64 * length * (length + 1) / each(attend, 2)
+    return products / speed + attention / attended, None
 
 
 def prefix(quick: bool) -> Iterator[Row]:
@@ -164,7 +163,7 @@ def passkeys(quick: bool) -> Iterator[Row]:
     engine, peer = partial(replies, model, rotation), partial(generated, model, rotation)
     engine(asked[:1])  # verifies the model, once
     ways = [partial(timed, partial(work, asked)) for work in (engine, peer)]
-    figures, results = in_turn(1 if quick else 3, *ways)
+    figures, results = in_turn(quick, *ways)
     hits, others = (
         [passkey.grade(one, text, context).value for one, text in zip(asked, texts, strict=True)]
         for texts in results
@@ -198,20 +197,21 @@ def memory(quick: bool) -> Iterator[Row]:
     """Measure the peak memory of a pass above the loaded model, each in a process of its own."""
     length, dtype = 256 if quick else 4096, str(dtypes()[-1])[6:]
     for vocabulary, layers, bar in ((32_000, 8, 1 / 14), (128_256, 4, 1 / 20)):
-        given = f"{dtype}, {vocabulary}, {layers}, {length}"
-        code = "from scripts import bench; print(bench.peak(bench.{}_losses, bench.torch.{}))"
-        peaks = [[float(child("-c", code.format(way, given))[1])] for way in ("engine", "peer")]
+        peaks = []
+        for way in ("engine", "peer"):
+            given = (way, dtype, vocabulary, layers, length)
+            _, printed = child("-c", f"from scripts.bench import peak; print(peak{given})")
+            peaks.append([float(printed)])
         what = f"peak memory of a pass of {length} tokens, S with {layers} layers and a vocabulary"
         what += f" of {vocabulary:,}, {dtype}"
         yield row(what, LABELS, "MiB", peaks, bar)
 
 
-def peak(
-    losses: Callable[..., Any], dtype: torch.dtype, vocabulary: int, layers: int, length: int
-) -> float:
+def peak(way: str, dtype: str, vocabulary: int, layers: int, length: int) -> float:
     """Compute losses in this process and return its peak above the loaded model, in MiB."""
     torch.set_num_threads(1)
-    model = build("S", dtype, vocab_size=vocabulary, num_hidden_layers=layers)
+    model = build("S", getattr(torch, dtype), vocab_size=vocabulary, num_hidden_layers=layers)
+    losses = engine_losses if way == "engine" else peer_losses
 
     def status(field: str) -> float:
         text = Path("/proc/self/status").read_text(encoding="ascii")
@@ -237,7 +237,7 @@ def start_up(quick: bool) -> Iterator[Row]:
         ):
             commands = ["-m", "ropewalk", *words.split()], ["-c", least]
             ways = [partial(child, *command) for command in commands]
-            figures, _ = in_turn(1 if quick else 10, *ways)
+            figures, _ = in_turn(quick, *ways, repeats=10)
             yield row(what, f'python -c "{least}"', "s", figures, bar)
 
 
@@ -263,7 +263,7 @@ def positions(quick: bool) -> Iterator[Row]:
     for work in (plain, *moved):
         work()  # verifies the model, once; the first pass of a process is slow
     for method, work in zip(methods[1:], moved, strict=True):
-        figures, _ = in_turn(1 if quick else 3, partial(timed, work), partial(timed, plain))
+        figures, _ = in_turn(quick, partial(timed, work), partial(timed, plain))
         what = f"{method}, pass of {length} tokens, reference"
         yield row(what, "the same under plain frequencies", "s", figures, 3.0)
 
