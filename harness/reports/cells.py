@@ -62,8 +62,8 @@ KINDS = {
 TEXTS = {"model", "task", "metric", "scaling", "status", "unit", "baseline", "verdict", "same_as",
          "protocol", "frequencies", "length", "trained_length"}  # fmt: skip
 
-_shared: ContextVar[tuple[pd.DataFrame, list[pd.DataFrame]] | None]
-_shared = ContextVar("_shared", default=None)  # a frame and, once it is made, its table
+Shared = tuple[pd.DataFrame, list[pd.DataFrame]]  # a frame and, once it is made, its table
+_shared: ContextVar[Shared | None] = ContextVar("_shared", default=None)
 
 
 def make(

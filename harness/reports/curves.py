@@ -89,7 +89,7 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING, kept: float = KEPT) -> Fi
             axes.axhline(kept * own["score"], linewidth=0.8, linestyle="--",
                          label=f"{100 * kept:g} % of none", **grey)  # fmt: skip
         title = f"{model}: {task}" if several else task
-        axes.set_title(fill(title, letters), pad=12)
+        axes.set_title(fill(title, letters))
     counts = [
         f"{style.span(n)} ({task})"
         for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]
