@@ -96,6 +96,12 @@ class Family:
             return None
         return self.how.shown(float(self.selection.regret[list(self.shared).index(first)]))
 
+    def excess(self, name: str) -> float:
+        """Return how much worse than the best mean a compared method is, as shown."""
+        assert self.selection is not None
+        values = self.selection.value[list(self.shared).index(self.first[name])]
+        return self.how.shown(float(values.max()))
+
 
 def needed_of(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame without the columns that no comparison needs."""
@@ -285,8 +291,8 @@ def truncations(frame: pd.DataFrame) -> dict[tuple[str, str], tuple[int, float]]
 def overall(tasks: Sequence[Family]) -> tuple[str, float] | None:
     """Return one method for several tasks at one length, and the largest of its regrets.
 
-    It is the servable method whose largest regret is least; of equal ones the next largest decides,
-    as a task in which all methods score alike has one bound for all. Percent of perplexity and
+    It is the servable method whose largest difference from the best mean of a task is least, as in
+    a race; of equal ones the next largest decides, then the regrets. Percent of perplexity and
     percentage points count alike. None where no method has a bound on every task, or no method
     scores above 0 on any.
     """
@@ -294,14 +300,16 @@ def overall(tasks: Sequence[Family]) -> tuple[str, float] | None:
         return None
     if len(measured := {name for of in tasks for name in of.first}) == 1:
         return measured.pop(), 0.0
-    regrets = {}
+    regrets, order = {}, {}
     for name in tasks[0].first:
         bounds = [regret for of in tasks if (regret := of.regret(name)) is not None]
         if len(bounds) == len(tasks):
-            regrets[name] = sorted(bounds, reverse=True)
+            regrets[name] = max(bounds)
+            each = sorted((of.excess(name) for of in tasks), reverse=True)
+            order[name] = each, sorted(bounds, reverse=True), plainness(name)
     names = [name for name in regrets if all(name not in of.code for of in tasks)]
-    best = min(names or regrets, key=lambda name: (regrets[name], *plainness(name)), default=None)
-    return None if best is None else (best, regrets[best][0])
+    best = min(names or regrets, key=order.__getitem__, default=None)
+    return None if best is None else (best, regrets[best])
 
 
 def against(here: Family, baseline: str) -> dict[str, Row]:

@@ -339,6 +339,20 @@ def test_a_task_without_a_winner_leaves_the_choice_to_the_others():
     )
 
 
+def test_the_method_for_all_tasks_is_the_best_by_its_means_not_by_the_narrowest_bound():
+    """At 22 % and 49 % above the best text, the noisier one is chosen, as for that task alone."""
+    near, far, text = (documents("near", 1024, 0.4), documents("far", 1024, 0.2, noise=1),
+                       documents("text", 1024, 0))  # fmt: skip
+    keys = [trials("near", 1024, 20), trials("far", 1024, 20), trials("text", 1024, 0)]
+    table = at(frame(near, far, text, *keys))
+    assert table.loc[("perplexity", "far"), "regret"].item() > (
+        table.loc[("perplexity", "near"), "regret"].item()
+    )
+    chosen = table["overall_regret"].dropna()
+    assert set(chosen.index.get_level_values("scaling")) == {"far"}
+    assert set(chosen) == {table.loc[("perplexity", "far"), "regret"].item()}
+
+
 def test_a_margin_of_nats_is_relative_to_the_score():
     """A window_kl of 0.004 nats is five times one of 0.0008, and not within 1 % of it."""
     made = [documents("a", 1024, 0), documents("b", 1024, 0)]
