@@ -49,7 +49,7 @@ class Collector:
 def reason(error: object) -> str:
     """Return what went wrong, in one line; of the system's errors without number and path."""
     text = " ".join(str(getattr(error, "strerror", None) or error).split())
-    text = text or type(error).__name__
+    text = f"there is no {text}" if type(error) is KeyError else text or type(error).__name__
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 

@@ -56,6 +56,17 @@ def folder(tiny: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny, tmp_path / "model"))
 
 
+def test_what_a_tokenizer_lacks_is_named(folder):
+    """The library's own words are a key alone, and advice on packages that are not missing."""
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer of .* cannot be read: there is no '\w+'\.$"):
+        opened(folder)
+    for path in folder.glob("*token*"):
+        path.unlink()
+    with pytest.raises(UserError, match="it has no tokenizer; copy"):
+        opened(folder)
+
+
 @pytest.mark.slow
 def test_any_changed_weight_is_another_model(tiny, folder):
     """Each tensor in turn, one number changed: the fingerprint, and so every key, is another."""
