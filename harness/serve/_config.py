@@ -30,7 +30,7 @@ SECTIONS = ("mrope_section", "mrope_interleaved")  # the channels of an image's 
 INTERLEAVED = dict.fromkeys(
     (
         "cohere", "cohere2", "cohere2_moe", "deepseek_v2", "ernie4_5", "ernie4_5_moe", "glm",
-        "glm4", "glm4v", "glm_ocr", "helium", "llama4", "paddleocr_vl",
+        "glm4", "glm4v", "glm_ocr", "helium", "llama4", "llama4_text", "paddleocr_vl",
     ),
     BY_NAME,
 )  # fmt: skip
