@@ -1,8 +1,10 @@
 """Train the small models: of the laboratory, one per position encoding, and the reference model.
 
-    python -m scripts.train encodings rope alibi --steps 300
-    python -m scripts.train table training/encodings --out trainings.csv
-    python -m scripts.train reference --out training/reference
+```text
+python -m scripts.train encodings rope alibi --steps 300
+python -m scripts.train table training/encodings --out trainings.csv
+python -m scripts.train reference --out training/reference
+```
 
 Weights are a function of the seed on one machine and number of threads. The texts are the training
 part of the embedded documents. Beside plain text a model sees passkey prompts and repeated spans,
