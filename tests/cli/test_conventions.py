@@ -52,7 +52,6 @@ def test_limit_lowers_trials_and_documents_and_raises_none(tmp_path):
     narrow = parse(None, {"limit": 1, "docs": {"perplexity": docs}})
     assert narrow.docs == {"perplexity": f"{tmp_path}:limit=1"}
     assert len(list(open_documents(parse(None, {"limit": 2}).docs).read())) == 2
-    assert parse(None, {"limit": 4, "task": "passkey:trials=0"}).task == ("passkey:trials=0",)
     for wrong in ("0", "-1", "ten", "1.5"):
         with pytest.raises(UserError, match="limit: it must be"):
             parse(None, {"limit": wrong})

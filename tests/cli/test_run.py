@@ -59,6 +59,7 @@ class TestRun:
         assert "5x: use " in done.out
         files = {path.name for path in (folder / "reports").iterdir()}
         usual = {"results.json", "cells.csv", "report.md", "index.html", "curves.png", "answer.png"}
+        usual |= {"retrieval.csv", "retrieval.md"}
         assert files == usual  # no key is found, so that retrieval has no figure
         assert len((folder / "reports" / "cells.csv").read_text().splitlines()) == 1 + CELLS
         done = ropewalk("report", folder, "--out", tmp_path / "again")
