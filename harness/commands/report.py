@@ -165,10 +165,6 @@ def report(
             raise UserError("several runs are joined: say with --out where their reports go.")
     else:
         folder = folder or places[0] / REPORTS
-    if page is not None and Path(page).suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--page {page}: name a file that ends in .html.")
-    if page is not None:
-        check_ours(Path(page), "Ropewalk</title>", "--page")
     if unknown := {*formats} - {*FORMATS}:
         raise UserError(f"--format {min(unknown)}: write some of {', '.join(FORMATS)}.")
     paper = Paper({"page": PAGE, "column": COLUMN}[width], style)
@@ -183,6 +179,8 @@ def report(
     note = f"Not comparable: {'; '.join(why)}." if why else ""
     whole = chosen is None or ALL in chosen
     file = Path(page) if page else folder / "index.html" if folder and whole else None
+    if file is not None:
+        check_ours(file, "Ropewalk</title>", "the page")
     card_file = folder / "card.md" if card and folder else None
     with shared(frame):
         verdicts = evaluate(_several(fail_if), frame)

@@ -20,7 +20,7 @@ from ropewalk.harness.recommend.answer import ENDS, MARKS, Answer, columns_of, d
 from ropewalk.harness.recommend.candidates import OWN, PERPLEXITY, candidates_of, plan_race
 from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Losses, read_budget
 from ropewalk.harness.recommend.race import BUDGET, WINNER, Race, Standing
-from ropewalk.harness.reports._text import counted, listed, signed, text, unit
+from ropewalk.harness.reports._text import bound, change, counted, listed, signed, text, unit
 from ropewalk.harness.reports.verdict import for_all
 from ropewalk.harness.runs.store import REPORTS
 from ropewalk.harness.serve._export import how_to_serve
@@ -233,7 +233,6 @@ def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
     data, use, several = race.data, standing.recommended, len(race.tasks) > 1
     rows, names = rows_of(table), race.left(race.entered)
     truncate, gains = _against_truncation(race, standing, rows)
-    units = {t: unit(relative=how.relative, metric=how.metric) for t, how in race.tasks.items()}
     lines, costs = list[str](), list[str]()
     for task, how in race.tasks.items():
         of = {row["scaling"]: row for row in rows if row["task"] == task}
@@ -243,8 +242,8 @@ def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
             unit=how.units, window=data.window, truncation=cut, gains=gains,
         )  # fmt: skip
         lines.append(f"{task}: {text}." if several else f"At {data.target:,} tokens: {text}.")
-        value, low, high = (of[use][f"cost{mark}"] for mark in MARKS)
-        costs.append(signed(value, low, high, units[task]) + f" ({task})" * several)
+        cost = change({**of[use], "relative": how.relative}, "cost")
+        costs.append(cost + f" ({task})" * several)
     if several and not truncate:
         regret = standing.regret(use) if use in standing.regrets else None
         lines.insert(0, f"At {data.target:,} tokens: {for_all(use, regret)}.")
@@ -254,10 +253,8 @@ def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
             f"the form of {data.target:,} tokens, and this method changes its form with the length."
         )
     else:
-        changes = "scores of `{}` change" if several else f"{table['metric'][0]} of `{{}}` changes"
-        lines.append(
-            f"Inside {data.window:,} tokens the {changes.format(use)} by {', '.join(costs)}."
-        )
+        changes = f"scores of `{use}` change" if several else f"{how.metric} of `{use}` changes"
+        lines.append(f"Inside {data.window:,} tokens the {changes} by {', '.join(costs)}.")
     if unreached := table.loc[table["verdict"] == UNREACHED, "scaling"].unique().tolist():
         lines[-1] += f" Not reached: {listed(unreached)}."
     seconds = sum(data.samples.get(key, {}).get("seconds") or 0 for key in data.requested)
@@ -273,8 +270,9 @@ def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
             f"{standing.needed[task]:,} {race.tasks[task].units}" + f" ({task})" * several
             for task in wide
         ]
-        bound = f"{100 * race.margin:g}{next(iter(units.values()))}"
-        lines[-1] += f" A bound of {bound} takes about {' and '.join(takes)}"
+        how = next(iter(race.tasks.values()))
+        margin = bound(race.margin, relative=how.relative, metric=how.metric)
+        lines[-1] += f" A bound of {margin} takes about {' and '.join(takes)}"
         lines[-1] += "; a larger --budget goes on from here." if over else "."
     if [*race.tasks.values()] == [PERPLEXITY] and ((of[use]["truncation_high"] or 0) >= 0):
         lines.append(RETRIEVAL)

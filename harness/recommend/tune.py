@@ -18,11 +18,11 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.files import replacing
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
-from ropewalk.harness.recommend.answer import MARKS, Answer, columns_of, decision
+from ropewalk.harness.recommend.answer import Answer, columns_of, decision
 from ropewalk.harness.recommend.candidates import PERPLEXITY
 from ropewalk.harness.recommend.losses import Measurements
 from ropewalk.harness.recommend.space import Space, closed_form, of_factors, of_options
-from ropewalk.harness.reports._text import counted, signed, text
+from ropewalk.harness.reports._text import change, counted, text
 from ropewalk.harness.serve._export import how_to_serve
 from ropewalk.harness.stats.cells import records as rows_of
 from ropewalk.harness.stats.measure import Units, difference
@@ -57,9 +57,7 @@ class Tuned(Answer):
             "method": self.table["scaling"],
             "search": [_shown(row["search"]) for row in rows],
             "held out [95 %]": [text(row) for row in rows],
-            "difference [95 %]": [
-                signed(*(row[f"difference{mark}"] for mark in MARKS)) for row in rows
-            ],
+            "difference [95 %]": [change({**row, "relative": True}, "difference") for row in rows],
         })}  # fmt: skip
 
 
