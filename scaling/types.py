@@ -241,10 +241,7 @@ class PerLayerFrequencies(Rotation):
 
     def checked(self, rope: Rope, length: int) -> Rotation:
         if len(self.layers) != rope.layers:
-            raise ValueError(
-                f"{len(self.layers)} sets of frequencies for {rope.layers} layers; a method returns"
-                " one for each layer"
-            )
+            raise ValueError(f"{len(self.layers)} sets of frequencies for {rope.layers} layers")
         super().checked(rope, length)
         return self.plainest()
 
@@ -444,7 +441,7 @@ class Bands(Rotation):
             scale = scale * self.query_scale
         return replace(self, query_scale=scale, scaled_in=layers)
 
-    def inside(self) -> Rotation:
+    def inside(self) -> Bands | Frequencies:
         return replace(self, query_scale=None, scaled_in="all").plainest()
 
     def upto(self, length: int) -> Bands | Frequencies:
@@ -458,8 +455,7 @@ class Bands(Rotation):
         positions. Most methods do this inside the trained window.
         """
         if self.query_scale is not None:
-            plain = bool((self.query_scale == 1).all())
-            return replace(self, query_scale=None, scaled_in="all").plainest() if plain else self
+            return self.inside() if bool((self.query_scale == 1).all()) else self
         if len({one.fingerprint for one in self.frequency_sets()}) > 1:
             return self
         whole = self.pairs == self.length * (self.length + 1) // 2

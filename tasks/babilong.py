@@ -78,7 +78,7 @@ def ask(
     of order, where a prompt cannot fit, and where the documents are too short.
     """
     if first > last:
-        raise ValueError(f"first={first:g} is deeper than last={last:g}")
+        raise ValueError(f"first={first:g} is deeper than last={last:g}, where the facts end")
     new = new if form == "text" else 0
     text = sentences(context, max(lengths))
     for trial in range(trials):
