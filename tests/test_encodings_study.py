@@ -152,7 +152,7 @@ def findings() -> Iterator[str]:
     yield f"rises by at most {math.ceil(100 * most)} % in every seed"
     rising = np.expm1(pd.concat([rise(FIRST, name, "none") for name in ("shaw", "fire", "xpos")]))
     yield f"by {number(rising.min(), 0)} to {number(rising.max(), 0)} % with Shaw, FIRE and xPos"
-    better = means(FIRST).xs(TAIL, level="task").query("high_change < 0 and length > 256").index
+    better = means(FIRST).xs(TAIL, level="task").query("change_high < 0 and length > 256").index
     assert [*better] == [("transformer_xl", "none", 512), ("transformer_xl", "none", 1024)]
     yield from (mean_change(FIRST, *cell) for cell in better)
     assert (rise(FIRST, "alibi", "none") < 0).all()
