@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.files import make_folder, replacing
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.plugins import FUNCTION
 from ropewalk.harness.recommend.answer import ENDS, MARKS, Answer, columns_of, decision
@@ -21,6 +20,7 @@ from ropewalk.harness.recommend.candidates import OWN, PERPLEXITY, candidates_of
 from ropewalk.harness.recommend.losses import CUT, FAR, NEAR, Losses, read_budget
 from ropewalk.harness.recommend.race import BUDGET, WINNER, Race, Standing
 from ropewalk.harness.reports._text import bound, change, counted, listed, signed, text, unit
+from ropewalk.harness.reports._write import save
 from ropewalk.harness.reports.verdict import for_all
 from ropewalk.harness.runs.store import REPORTS
 from ropewalk.harness.serve._export import how_to_serve
@@ -128,10 +128,7 @@ def recommend(
     (method,) = (method for method in plan.methods if method.label == standing.recommended)
     if method.digest != FUNCTION and checkpoint is None:
         following = how_to_serve(plan.spec, method.given, data.target, to)
-    file = data.folder / REPORTS / "recommend.csv"
-    make_folder(file.parent)
-    with replacing(file) as new:
-        new.write(table.to_csv(index=False).encode())
+    csv = {"recommend.csv": table.to_csv(index=False).encode()}
     regret = standing.regret(method.label)
     return Recommendation(
         scaling=method.label,
@@ -139,7 +136,7 @@ def recommend(
         table=table,
         next=following,
         folder=data.folder,
-        files=(file,),
+        files=tuple(save(csv, data.folder / REPORTS)),
         winner={*standing.winners.values()} == {method.label} and len(race.left(race.entered)) > 1,
         truncate=BEST in table["verdict"].tolist(),
         regret=None if math.isinf(regret) else regret,

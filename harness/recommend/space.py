@@ -128,7 +128,7 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
         values = {axis.name: axis.at(at) for axis, at in zip(axes, x, strict=False)}
         return _named(name, fixed | values)
 
-    text = f"{closed_form(given)}: {', '.join(map(str, axes))}"
+    text = f"{_named(name, fixed)}: {', '.join(map(str, axes))}"
     space = Space(text, tuple(starts), method)
     load("method", method(space.start, 0))  # which checks what is searched
     return space

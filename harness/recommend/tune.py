@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from ropewalk.harness.errors import UserError
-from ropewalk.harness.files import replacing
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
 from ropewalk.harness.recommend.answer import Answer, columns_of, decision
@@ -23,6 +22,7 @@ from ropewalk.harness.recommend.candidates import PERPLEXITY
 from ropewalk.harness.recommend.losses import Measurements
 from ropewalk.harness.recommend.space import Space, closed_form, of_factors, of_options
 from ropewalk.harness.reports._text import change, counted, text
+from ropewalk.harness.reports._write import save
 from ropewalk.harness.serve._export import how_to_serve
 from ropewalk.harness.stats.cells import records as rows_of
 from ropewalk.harness.stats.measure import Units, difference
@@ -153,13 +153,10 @@ class Search(Measurements):
         found = load("method", method).label
         self._measure_methods([*self.closed, found], held)
         use, table, verdict = self.compare(found)
-        files = self.folder / "found.json", self.folder / "tune.csv"
-        record = json.dumps({"scaling": method})
-        if method.endswith(".json"):
-            record = Path(method).read_text(encoding="utf-8")
-        for file, content in zip(files, (record, table.to_csv(index=False)), strict=True):
-            with replacing(file) as new:
-                new.write(content.encode())
+        factors = method.endswith(".json")
+        record = Path(method).read_bytes() if factors else json.dumps({"scaling": method}).encode()
+        contents = {"found.json": record, "tune.csv": table.to_csv(index=False).encode()}
+        files = save(contents, self.folder)
         given = {one.label: str(one.given) for one in self.plan.methods} | {found: str(files[0])}
         return Tuned(
             scaling=use,
@@ -169,7 +166,7 @@ class Search(Measurements):
             table=table,
             next=how_to_serve(self.plan.spec, given[use], self.length),
             folder=self.folder,
-            files=files,
+            files=tuple(files),
             method=method,
         )
 
