@@ -429,10 +429,7 @@ class Bands(Rotation):
         return self
 
     def scaled(self, scale: torch.Tensor, layers: str = "all") -> Bands:
-        """Return the attention with each query multiplied by its scale, float64 ``(length,)``.
-
-        ``layers`` are those of ``scaled_in``.
-        """
+        """Return it with queries times a scale, float64 ``(length,)``, in layers ``scaled_in``."""
         if layers not in ("all", "unrotated") and not layers.isdecimal():
             raise ValueError(f"layers must be all, unrotated or a number, got {layers!r}")
         if self.query_scale is not None:
@@ -471,11 +468,6 @@ class Bands(Rotation):
                 f"{rope.layers} layers of {rope.heads} heads"
             )
         return super().checked(rope, length)
-
-    @property
-    def by_head(self) -> bool:
-        """Whether positions differ between heads."""
-        return any(band.by_head for band in self.bands)
 
 
 def _counts(row: torch.Tensor, start: int = 0) -> bool:

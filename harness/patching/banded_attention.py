@@ -37,7 +37,7 @@ def kept_of(bands: Bands) -> Moved:
     """Return what the attention of these bands keeps; without kept tables one is made at a time."""
     tables = _table_count(bands)
     kept = tables if tables <= KEPT_TABLES else 1
-    return Moved(kept, min(len(bands.bands), KEPT_BANDS), bands.by_head)
+    return Moved(kept, min(len(bands.bands), KEPT_BANDS), any(b.by_head for b in bands.bands))
 
 
 def _table_count(bands: Bands) -> float:
