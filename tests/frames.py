@@ -91,18 +91,11 @@ def _trials(cell: Row) -> Iterator[Row]:
                 "value": float(draw.random() < odds), "seconds": 0.1, "depth": depth,
                 "trial": float(trial), "key": "12345",
             })  # fmt: skip
-    n = len(samples)
-    score = sum(sample["value"] == 1 for sample in samples) / n
-    centre, half = (score * n + 1.92) / (n + 3.84), 1.96 * math.sqrt(score * (1 - score) * n + 0.96)
-    low, high = centre - half / (n + 3.84), centre + half / (n + 3.84)
+    hits, n = sum(sample["value"] == 1 for sample in samples), len(samples)
+    low, high = proportion(hits, n)
+    known = {"score": hits / n, "low": low, "high": high, "n": float(n)}
     for sample in samples:
-        yield {
-            **sample,
-            "score": score,
-            "low": max(low, 0.0),
-            "high": min(high, 1.0),
-            "n": float(n),
-        }
+        yield {**sample, **known}
 
 
 def asked(
