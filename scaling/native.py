@@ -120,10 +120,10 @@ def shipped_type(rope: Rope) -> str:
     kind = _kind(rope)
     if isinstance(kind, str) and kind in TYPES:
         return kind
-    known = ", ".join(list(TYPES)[:-1])
+    *known, last = TYPES
     raise ValueError(
-        f"native reads rope_type {known} and {list(TYPES)[-1]}, the checkpoint ships {kind!r}: "
-        "use another method"
+        f"it ships a scaling of rope_type {kind!r}, which is not supported; supported are"
+        f" {', '.join(known)} and {last}"
     )
 
 
