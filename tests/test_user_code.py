@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("scored")
 
 SAMPLE = "Sample(request.doc_id, math.fsum(response.nll), len(response.nll), facts)"
 SCORE = "    return Score(*ratio"
-ASKS = "Loglikelihood(window.tokens, window.start, doc_id=window.doc_id, metadata=facts)"
+ASKS = "yield from make(documents, length, layout)"
 
 
 @pytest.fixture
@@ -49,11 +49,12 @@ def test_a_grade_or_score_that_no_record_can_hold_fails_its_cells_alone(run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after", "message"), [
-    (ASKS, "3", "task mine:tail=16: it yields int, not Request."),
-    (ASKS, ASKS.replace("window.tokens", "(-1,) * length"), "token -1 is not in the vocabulary"),
-    (ASKS, "Loglikelihood((1,) * 9, 1, doc_id='a')",
+    (ASKS, "yield 3", "task mine:tail=16: it yields int, not Request."),
+    (ASKS, "yield Loglikelihood((-1,) * length, 1, doc_id='a')",
+     "token -1 is not in the vocabulary"),
+    (ASKS, "yield Loglikelihood((1,) * 9, 1, doc_id='a')",
      "a: its 9 tokens are not a length of the sweep."),
-    (f"yield {ASKS}", "yield from ()", "ask yields no request, at no length of the sweep."),
+    (ASKS, "yield from ()", "ask yields no request, at no length of the sweep."),
     ("VERSION = 1", "VERSION = 'a'", "VERSION must be a whole number and METRIC a text."),
 ])  # fmt: skip
 @pytest.mark.usefixtures("weightless")

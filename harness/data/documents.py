@@ -18,8 +18,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fsspec import open as open_file
-from fsspec.compression import register_compression
 from huggingface_hub import constants
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -47,14 +45,6 @@ HELD_OUT_MODULES = (
 # Chapters of the language reference that have no page in common with another one.
 HELD_OUT_TOPICS = ("formatstrings", "string-methods", "typesmapping")
 
-
-def _unpack_zstd(file: Any, **_: Any) -> Any:
-    import pyarrow
-
-    return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"))
-
-
-register_compression("zstd", _unpack_zstd, "zst", force=True)  # datasets reads through it too
 
 RawDocument = tuple[str, str | None]  # name and text; None where a row's field is null
 
@@ -200,8 +190,21 @@ def _matching(pattern: str) -> list[Path]:
     return sorted(path for path in map(Path, names) if path.is_file())
 
 
+def _register_zstd() -> None:
+    """Let fsspec unpack .zst files, by which datasets reads too."""
+    from fsspec.compression import register_compression  # with asyncio
+
+    def unpacked(file: Any, **_: Any) -> Any:
+        import pyarrow
+
+        return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"))
+
+    register_compression("zstd", unpacked, "zst", force=True)
+
+
 def _read(documents: Documents) -> Iterator[RawDocument]:
     """Yield the documents of a name; raise UserError where there is none."""
+    _register_zstd()
     if documents.name == "embedded":
         documents.reject(*SET_OPTIONS)
         texts = _drawn([*held_out()], documents.seed)
@@ -270,6 +273,8 @@ def _read_files(files: list[Path], documents: Documents) -> Iterator[RawDocument
 
 def _opened(path: Path) -> Any:
     """Open a text, without its byte order mark and with the line ends of Unix."""
+    from fsspec import open as open_file
+
     packed = "infer" if path.suffix.lower() in COMPRESSED else None
     return open_file(str(path.absolute()), "rt", encoding="utf-8-sig", compression=packed)
 
