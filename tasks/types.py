@@ -41,7 +41,7 @@ class TaskContext:
     """The model's tokenizer and window and the documents, before any weights are read.
 
     - ``encode`` and ``decode`` are the tokenizer's, without special tokens.
-    - ``bos`` is the token that begins every window; None if the tokenizer has no such token.
+    - ``opening`` are the tokens that every window begins with: the begin token, or none.
     - ``documents`` are tokenized on the first call.
     - ``chat`` takes the beginning of a user's message, and whether the model is to think (None: as
       the template has it). It returns three parts of the chat template.
@@ -58,17 +58,12 @@ class TaskContext:
 
     encode: Callable[[str], list[int]]
     decode: Callable[[Sequence[int]], str]
-    bos: int | None
+    opening: tuple[int, ...]
     trained_length: int
     documents: Callable[[], Sequence[Document]]
     chat: Callable[..., tuple[list[int], list[int], str]]
     turns: Callable[[str, str], list[int]]
     tokenizer: Any
-
-    @property
-    def opening(self) -> tuple[int, ...]:
-        """The tokens every window begins with."""
-        return () if self.bos is None else (self.bos,)
 
 
 @dataclass(frozen=True, kw_only=True)

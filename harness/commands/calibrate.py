@@ -69,6 +69,7 @@ def calibrate(
         raise UserError(f"--out {file} is a folder; name a file, as in --out {file / FILE}.")
     from ropewalk.harness.data.corpus import Corpus
     from ropewalk.harness.data.documents import open_documents
+    from ropewalk.harness.data.tokenize import opening_of
     from ropewalk.harness.files import check_ours, make_folder, replacing
     from ropewalk.harness.models.weights import load_weights
     from ropewalk.harness.patching.heads import measure_heads
@@ -79,7 +80,7 @@ def calibrate(
     if not isinstance(sweep.docs, str):
         raise UserError("calibrate reads one --docs.")
     checkpoint, given = open_model(sweep), open_documents(sweep.docs)
-    rope, bos = checkpoint.rope, checkpoint.tokenizer.bos_token_id
+    rope, opening = checkpoint.rope, opening_of(checkpoint.tokenizer)
     if not rope.rotary_dim:
         raise UserError(f"{sweep.model} has no rotary embedding: no method ranks its heads.")
     (tokens,) = sweep.lengths(rope.trained_length)
@@ -88,11 +89,10 @@ def calibrate(
             f"--length {tokens} is invalid: heads are measured inside the trained window, on 2 to"
             f" {rope.trained_length:,} tokens."
         )
-    begin = [] if bos is None else [bos]
-    least = max(tokens - len(begin), given.min_tokens)
+    least = max(tokens - len(opening), given.min_tokens)
     read = replace(given, count=given.count or documents, min_tokens=least)
     corpus = Corpus(read, checkpoint.tokenizer, rope.trained_length)
-    texts = [[*begin, *one.tokens][:tokens] for one in corpus.context.documents()]
+    texts = [[*opening, *one.tokens][:tokens] for one in corpus.context.documents()]
     make_folder(file.absolute().parent, "--out")  # before hours of measuring
     log.info(
         f"Measuring {checkpoint.config.model_type} heads on {counted(len(texts), 'documents')} of"

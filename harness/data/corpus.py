@@ -10,7 +10,7 @@ from functools import cache, lru_cache, partial
 from typing import Any
 
 from ropewalk.harness.data.documents import Documents, open_documents, recorded_documents
-from ropewalk.harness.data.tokenize import chat_of, make_reader, tokenize, turns_of
+from ropewalk.harness.data.tokenize import chat_of, make_reader, opening_of, tokenize, turns_of
 from ropewalk.harness.errors import UserError, foreign, nearest, printable
 from ropewalk.harness.plugins import Plugin
 from ropewalk.tasks._tokens import Tokens
@@ -52,7 +52,7 @@ class Corpus:
         self.context = TaskContext(
             lambda text: list((short if len(text) < SHORT else long)(text)),
             lambda tokens: str(tokenizer.decode([*tokens], clean_up_tokenization_spaces=False)),
-            tokenizer.bos_token_id,
+            opening_of(tokenizer),
             trained_length,
             documents=cache(lambda: tuple(self._read(tokenizer))),
             chat=lambda beginning, thinking=None: template(thinking)(beginning),

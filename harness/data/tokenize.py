@@ -80,6 +80,20 @@ def tokenize(tokenizer: Any, text: str) -> Tokenized:
     return tokens, ends
 
 
+def opening_of(tokenizer: Any) -> tuple[int, ...]:
+    """Return the tokens that every window begins with: the begin token.
+
+    Where a tokenizer names none, it is what it puts before a text, as GLM's [gMASK]<sop>.
+    """
+    if tokenizer.bos_token_id is not None:
+        return (tokenizer.bos_token_id,)
+    whole, own = (
+        list(tokenizer("a", add_special_tokens=special)["input_ids"]) for special in (True, False)
+    )
+    starts = range(len(whole) - len(own) + 1)
+    return tuple(whole[: next((at for at in starts if whole[at : at + len(own)] == own), 0)])
+
+
 MESSAGE = "the message"
 DAY = "26 Jul 2024"  # for templates that print today's, so that a prompt is the same on every day
 FIXED_DAY = (

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from transformers import DynamicCache, PreTrainedConfig
 
 from ropewalk.harness.data.documents import open_documents
-from ropewalk.harness.data.tokenize import tokenize
+from ropewalk.harness.data.tokenize import opening_of, tokenize
 from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.checkpoint import Checkpoint
 from ropewalk.harness.models.files import reading
@@ -91,8 +91,8 @@ def examine(spec: Spec, server: Engine | None = None) -> Iterator[Finding]:
     if label == "native":
         yield cache_finding(model, read, windows)
     if server is not None:
-        bos = checkpoint.tokenizer.bos_token_id
-        read = [*([] if bos is None else [bos]), *tokens[: max(2, min(COMPARED, length - 1))]]
+        opening = opening_of(checkpoint.tokenizer)
+        read = [*opening, *tokens[: max(2, min(COMPARED, length - 1))]]
         asked = partial(ask_losses, server, checkpoint.tokenizer)
         served = resolve(method, rope, max(length, len(read)))
         yield identify(asked, model, rope, served, label, read)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import ropewalk as rw
@@ -192,8 +192,19 @@ def test_text_that_goes_on_has_no_stray_space():
 
 def test_control_tokens_in_a_text_are_letters():
     source = make_context(tiny_tokenizer(), list, WINDOW)
-    assert source.bos not in source.encode("a <s> b")
+    assert source.opening[0] not in source.encode("a <s> b")
     assert source.decode(source.encode("a <s> b")) == "a <s> b"
+
+
+def test_a_window_begins_with_what_a_tokenizer_without_a_begin_token_puts_before_a_text():
+    """GLM writes [gMASK]<sop> by its post-processor; one that only ends a text writes nothing."""
+    for single, opening in (("[gMASK] <sop> $A", (7, 8)), ("$A <sop>", ()), ("$A", ())):
+        tokenizer = tiny_tokenizer()
+        tokenizer.bos_token = None
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single, special_tokens=[("[gMASK]", 7), ("<sop>", 8)]
+        )
+        assert make_context(tokenizer, list, WINDOW).opening == opening
 
 
 @pytest.mark.parametrize("given", [{}, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}])
@@ -264,7 +275,7 @@ def test_no_attention_comes_from_the_hub(folder):
     (lambda folder: (folder / "config.json").unlink(), "the config of .*model cannot be read"),
     (lambda folder: changed(folder, architectures=7), "the config of .*model cannot be read"),
     (lambda folder: changed(folder, head_dim=2**33), "rotary_dim must be even, from 2 to"),
-    (lambda folder: changed(folder, rope_scaling={"type": "su"}), "cannot be read: 'su'"),
+    (lambda folder: changed(folder, rope_scaling={"type": "su"}), "cannot be read: there is no 'su'"),
     (lambda folder: (folder / "hf_quant_config.json").write_text("{}"),
      "does not read the quantised weights of .*model, only"),
     (lambda folder: changed(folder, quantization_config={"quant_method": "modelopt"}),

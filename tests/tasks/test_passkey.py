@@ -37,7 +37,7 @@ def test_a_prompt_has_the_exact_length_and_the_key_at_its_depth(source, length, 
     text = source.decode(tokens)
     needle = NEEDLE.format(key=key)
     assert len(tokens) == length
-    assert tokens[0] == source.bos
+    assert tuple(tokens[:1]) == source.opening
     assert text.count(needle) == 1
     assert source.decode(tokens[int(made.metadata["needle"]) :]).startswith(needle)
     assert source.decode(tokens[start:]).strip() == str(key)

@@ -35,7 +35,7 @@ from tests.tiny import tiny_tokenizer
 )
 def test_windows_have_the_same_targets_at_every_length(sizes, lengths, tail, windows):
     passages = [Document(str(i), tuple(range(1, n + 1))) for i, n in enumerate(sizes)]
-    books = TaskContext(lambda _: [], lambda _: "", 0, 64, lambda: passages, *3 * [None])
+    books = TaskContext(lambda _: [], lambda _: "", (0,), 64, lambda: passages, *3 * [None])
     assume(max(sizes) * 3 // 4 + 1 >= max(lengths))
     asked = list(perplexity.ask(books, lengths, tail=tail, windows=windows))
     alone = list(perplexity.ask(books, lengths, tail=tail))
@@ -107,7 +107,7 @@ def mean(parts: list[tuple[float, int]]) -> float:
 def first_windows(source: TaskContext) -> Windows:
     """Return the begin token and the first L - 1 tokens of each document, all scored."""
     texts = [list(passage.tokens) for passage in source.documents()]
-    return [([source.bos, *tokens[: LENGTH - 1]], LENGTH - 1) for tokens in texts]
+    return [([*source.opening, *tokens[: LENGTH - 1]], LENGTH - 1) for tokens in texts]
 
 
 def slid(source: TaskContext, stride: int) -> Windows:
@@ -118,7 +118,7 @@ def slid(source: TaskContext, stride: int) -> Windows:
         room = LENGTH - 1
         for begin in range(0, len(tokens), stride):
             end = min(begin + room, len(tokens))
-            windows.append(([source.bos, *tokens[end - room : end]], end - previous))
+            windows.append(([*source.opening, *tokens[end - room : end]], end - previous))
             previous = end
             if end == len(tokens):
                 break
@@ -130,7 +130,7 @@ def streamed(source: TaskContext, length: int, stride: int) -> Windows:
 
     The stream has 258 tokens: 8 windows of 32 leave 2, 6 windows of 37 leave 36.
     """
-    stream = [token for p in source.documents() for token in (source.bos, *p.tokens)]
+    stream = [token for p in source.documents() for token in (*source.opening, *p.tokens)]
     starts = list(range(0, len(stream) - length, stride))
     if stride < length:
         starts.pop()
@@ -143,7 +143,7 @@ def cut(source: TaskContext, length: int, targets: int) -> Windows:
     for passage in source.documents():
         end, step = len(passage.tokens) * 3 // 4, length // 8
         windows += [
-            ([source.bos, *passage.tokens[last - length + 1 : last]], step)
+            ([*source.opening, *passage.tokens[last - length + 1 : last]], step)
             for last in range(end - targets + step, end + 1, step)
         ]
     return windows
@@ -253,7 +253,7 @@ def test_a_window_knows_the_bytes_it_scores(source):
             context, [LENGTH], protocol=protocol, **OPTIONS.get(protocol, {})
         ):
             scored = question.tokens[question.start :]
-            assert question.metadata["bytes"] == len(scored) - scored.count(source.bos or 0)
+            assert question.metadata["bytes"] == len(scored) - scored.count(source.opening[0])
 
 
 @pytest.mark.parametrize(
