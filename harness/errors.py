@@ -49,7 +49,9 @@ class Collector:
 def reason(error: object) -> str:
     """Return what went wrong, in one line; of the system's errors without number and path."""
     text = " ".join(str(getattr(error, "strerror", None) or error).split())
-    text = f"there is no {text}" if type(error) is KeyError else text or type(error).__name__
+    if type(error) is KeyError:  # its text is a key, or a sentence in quotes
+        text = text.strip("\"'") if " " in text else f"there is no {text}"
+    text = text or type(error).__name__
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 

@@ -48,6 +48,8 @@ def make_folder(folder: Path, what: str = "folder") -> None:
 
 def check_ours(file: Path, mark: str, flag: str) -> None:
     """Raise UserError for an existing file without the mark of the files that are written there."""
+    if file.is_dir():
+        raise UserError(f"{flag} {file} is a folder; name a file.")
     if file.exists() and mark.encode() not in file.read_bytes():
         raise UserError(f"{flag} {file} is there already and has other contents; name a new file.")
 

@@ -241,7 +241,10 @@ class PerLayerFrequencies(Rotation):
 
     def checked(self, rope: Rope, length: int) -> Rotation:
         if len(self.layers) != rope.layers:
-            raise ValueError(f"{len(self.layers)} sets of frequencies for {rope.layers} layers")
+            raise ValueError(
+                f"{len(self.layers)} sets of frequencies for {rope.layers} layers; a method "
+                "returns one for each layer"
+            )
         super().checked(rope, length)
         return self.plainest()
 
@@ -400,16 +403,15 @@ class Bands(Rotation):
     def frequency_sets(self) -> tuple[Frequencies, ...]:
         return tuple(band.frequencies for band in self.bands)
 
-    @property
     def of_last_query(self) -> list[tuple[Band, int, int]]:
-        """The bands in which the last query attends to keys, from which and to which, by end."""
+        """Return (band, first key, end) for each band that the last query attends to, by end."""
         last = [band for band in self.bands if band.start + len(band.first) == self.length]
         met = [(band, int(band.first[-1]), int(band.end[-1])) for band in last]
         return sorted((one for one in met if one[1] < one[2]), key=lambda one: one[2])
 
     @property
     def last(self) -> Frequencies:
-        return self.of_last_query[-1][0].frequencies
+        return self.of_last_query()[-1][0].frequencies
 
     @property
     def pairs(self) -> int:
@@ -429,7 +431,10 @@ class Bands(Rotation):
         return self
 
     def scaled(self, scale: torch.Tensor, layers: str = "all") -> Bands:
-        """Return it with queries times a scale, float64 ``(length,)``, in layers ``scaled_in``."""
+        """Return these bands with each query multiplied by its scale, float64 ``(length,)``.
+
+        ``layers`` is as in ``scaled_in``.
+        """
         if layers not in ("all", "unrotated") and not layers.isdecimal():
             raise ValueError(f"layers must be all, unrotated or a number, got {layers!r}")
         if self.query_scale is not None:

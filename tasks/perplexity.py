@@ -112,7 +112,7 @@ class Layout:
     """The protocol, the begin tokens of a window, and the options.
 
     ``tail``, ``stride`` and ``longest``, the longest length of the sweep, are in tokens;
-    ``windows`` are those of one document; ``slide`` is explained in ``tail``.
+    ``windows`` are those of one document; ``slide`` is explained in ``slid``.
     """
 
     protocol: Protocol
@@ -134,6 +134,7 @@ def window(
     end: int,
     length: int,
     layout: Layout,
+    *,
     doc_id: str,
     number: int = 0,
 ) -> Loglikelihood:
@@ -187,12 +188,14 @@ def slid(documents: Sequence[Document], length: int, layout: Layout) -> Iterator
                 stride, spans = text, [(0, text)]
             case "sliding":
                 stride, spans = layout.stride, [(0, len(document.tokens))]
-            case _:
+            case "disjoint":
                 stride, spans = layout.room(length), [(0, len(document.tokens))]
         for number, (seen, last) in enumerate(spans):
             while seen < last:
                 end = min(max(seen + stride, text), last)
-                yield window(document, seen, end, length, layout, document.name, number)
+                yield window(
+                    document, seen, end, length, layout, doc_id=document.name, number=number
+                )
                 seen = end
 
 
@@ -232,7 +235,7 @@ def overlapping(
     inside = replace(layout, opening=())  # the begin tokens are in the stream
     for begin in range(0, last + 1, length) if layout.stride == length else begins:
         unit = units[bisect_right(ends, begin)]
-        yield window(whole, begin, begin + length, length, inside, unit)
+        yield window(whole, begin, begin + length, length, inside, doc_id=unit)
 
 
 def joined(documents: Sequence[Document], sizes: Sequence[int], least: int) -> list[str]:

@@ -65,8 +65,6 @@ def calibrate(
     if documents < 1:
         raise UserError(f"--documents {documents} is invalid: calibrate reads 1 or more.")
     file = Path(out)
-    if file.is_dir():
-        raise UserError(f"--out {file} is a folder; name a file, as in --out {file / FILE}.")
     from ropewalk.harness.data.corpus import Corpus
     from ropewalk.harness.data.documents import open_documents
     from ropewalk.harness.data.tokenize import opening_of

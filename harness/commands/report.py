@@ -165,6 +165,8 @@ def report(
             raise UserError("several runs are joined: say with --out where their reports go.")
     else:
         folder = folder or places[0] / REPORTS
+    if page is not None and Path(page).suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--page {page}: name a file that ends in .html.")
     if unknown := {*formats} - {*FORMATS}:
         raise UserError(f"--format {min(unknown)}: write some of {', '.join(FORMATS)}.")
     paper = Paper({"page": PAGE, "column": COLUMN}[width], style)

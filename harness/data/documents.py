@@ -113,6 +113,7 @@ def open_documents(given: str | Documents) -> Documents:
     what, hints = f"--docs {name}", hints_of(Documents)
     options = split_options(what, listed)
     allowed = hints.keys() - {"label", "texts", "name", "return"}
+    allowed -= {*SET_OPTIONS} if name == "embedded" else set()
     for key in options.keys() - allowed:
         raise UserError(f"{what} has no option {key!r}; {nearest(key, allowed)}.")
     values = {key: typed(what, key, text, hints[key]) for key, text in options.items()}
@@ -150,7 +151,9 @@ def limited(given: Any, most: int) -> Any:
         return given
     name, listed = _split(given)
     options = split_options(f"--docs {name}", listed)
-    options["limit"] = str(min(open_documents(given).limit or most, most))
+    own = options.get("limit", "")
+    if not own or (own.isdecimal() and int(own) > most):
+        options["limit"] = str(most)
     return f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}"
 
 
@@ -206,7 +209,6 @@ def _read(documents: Documents) -> Iterator[RawDocument]:
     """Yield the documents of a name; raise UserError where there is none."""
     _register_zstd()
     if documents.name == "embedded":
-        documents.reject(*SET_OPTIONS)
         texts = _drawn([*held_out()], documents.seed)
     elif (files := _files(documents)) is None:
         texts = _read_set(documents)

@@ -97,7 +97,7 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
     model = without_weights(config, trust_remote_code=trust_remote_code)
     model.requires_grad_(requires_grad=False)
     own: Any = model.get_submodule(rotary_name(model))
-    # A dynamic type reads values, and the meta device has none.
+    # A dynamic type reads values, and the meta device has none. The model is this function's own.
     kinds = own.rope_type
     own.rope_type = dict.fromkeys(kinds, "default") if isinstance(kinds, dict) else "default"
     text = config.get_text_config()

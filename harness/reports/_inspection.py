@@ -176,7 +176,7 @@ def channels(rope: Rope, rotation: Rotation, length: int) -> dict[str, Any]:
       bands, exceeds that of the trained window.
     """
     bands = rotation.as_bands(length)
-    farthest = bands.of_last_query[0][0].frequencies.inv_freq
+    farthest = bands.of_last_query()[0][0].frequencies.inv_freq
     most = torch.stack([turned(band, band.reaches) for band in bands.bands]).amax(0)
     plain, new, largest = (part.double().numpy() for part in (rope.inv_freq(), farthest, most))
     trained, ratio = rope.trained_length * plain, new / plain  # radians
@@ -213,7 +213,7 @@ def angles_of(bands: Bands, distances: torch.Tensor) -> torch.Tensor:
     """
     angles = torch.full((len(distances), len(bands.last.inv_freq)), torch.nan).double()
     keys = bands.length - 1 - distances.long()
-    for band, first, end in bands.of_last_query:
+    for band, first, end in bands.of_last_query():
         met = (keys >= first) & (keys < end)
         relative = band.query[-1] - band.key[keys[met]]
         column = None if band.column is None else band.column.reshape(-1, band.column.shape[-1])[-1]

@@ -190,7 +190,9 @@ def sentence(rows: Sequence[Row], gains: Sequence[str] = ()) -> str:
         return f"truncate to {window}, {cut} ({use['scaling']} {less}); else " + "; ".join(parts)
     if cut:
         high = use["change_high"]
-        worse = "worse" if high is not None and high < 0 else "no significant difference"
+        lower = "lower, " * (use["change"] is not None and use["change"] > 0)
+        unsure = f"{lower}no significant difference"
+        worse = "worse" if high is not None and high < 0 else unsure
         parts.append(f"truncation {cut} ({'better' if _truncate(use) else worse})")
         if _truncate(use):
             parts[-1] += f", but {', '.join(gains)} gain{'s' * (len(gains) == 1)}"

@@ -104,7 +104,7 @@ def make_frame(
 
 
 def without_numbers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per sample that was measured and has no number: its status, and the reason."""
+    """Return one row per sample without a number, but for those that are still to be measured."""
     lost = frame[~frame["status"].isin(["ok", NOT_MEASURED])]
     return lost[["model", "task", "scaling", "length", "unit", "status", "reason"]]
 

@@ -100,8 +100,9 @@ def served_changes(
     kind = parameters["rope_type"]
     for model_type in (target.text.model_type, target.config.model_type):
         if kind not in types.get(model_type, (kind,)):
-            read = ", ".join(types[model_type])
-            raise ValueError(f"its class for {model_type} reads only rope_type {read}")
+            read = f"only rope_type {', '.join(types[model_type])}"
+            read = "no scaling, a base alone" if types[model_type] == ("default",) else read
+            raise ValueError(f"its class for {model_type} reads {read}")
     changed = changes(parameters, target)
     if kind not in ("default", "yarn"):  # the only ones by which images are rotated
         for name in SECTIONS:  # without them the class is that of a model of text
@@ -122,9 +123,9 @@ def served_frequencies(parameters: RopeParameters, target: Target) -> Frequencie
 
 
 def options(flag: str, changed: dict[str, Any], place: str, target: Target) -> str:
-    """Return the options with which a server reads a model, by ``flag`` with the changed keys.
+    """Return the options with which a server reads a model.
 
-    A folder that was written has these already.
+    ``flag`` takes the changed keys, which a folder that was written has already.
     """
     words = []
     if place == target.place:

@@ -101,7 +101,7 @@ def examine(spec: Spec, server: Engine | None = None) -> Iterator[Finding]:
 def config_findings(checkpoint: Checkpoint) -> list[Finding]:
     """Return the faults of a config, or one finding that there are none.
 
-    A GGUF file whose config would have one is not opened.
+    Those of a GGUF file are errors when it is opened.
     """
     text, faults, rope = checkpoint.config.get_text_config(), list[str](), checkpoint.rope
     if not is_gguf(checkpoint.name):

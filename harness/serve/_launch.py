@@ -128,12 +128,12 @@ def started(export: Export, spec: Spec) -> Iterator[tuple[Engine, Path]]:
 
     The log of an engine that failed is kept.
     """
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
     with TemporaryDirectory(prefix="ropewalk-engine-") as folder:
         place = write(export, Path(folder) / "model", copy=False)
         longer = replace(export.target, length=export.length + 1)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
         words = [
             *shlex.split(replace(export, place=place, target=longer).command),
             *("--host", "127.0.0.1", "--port", str(port)),

@@ -172,7 +172,7 @@ def forms(target: Target, types: tuple[str, ...]) -> list[RopeParameters]:
         "factor": rope.stretch(target.length),
     }
     kinds, outside = {*types, "longrope"}, _outside(target)
-    if measured.inside() is not measured:  # and others would not be scaled there
+    if measured.inside() is not measured:  # other rope types would not apply the scale
         kinds &= {rope.shipped["rope_type"]}
     return [form | outside for form in [*found, longrope] if form["rope_type"] in kinds]
 
