@@ -79,7 +79,7 @@ def test_a_run_has_its_page_beside_its_tables(ropewalk, small, tmp_path, rejecte
     assert "is there already" in rejected("report", small, "--page", sent)
     assert sent.read_text() == "<title>Mine</title>"
     before = (small / SAMPLES).read_bytes()
-    assert "is there already" in rejected("report", small, "--page", small / SAMPLES)
+    assert "ends in .html" in rejected("report", small, "--page", small / SAMPLES)
     assert (small / SAMPLES).read_bytes() == before
 
 

@@ -143,7 +143,7 @@ def test_what_an_engine_cannot_express_is_refused(to, scaling, words, tiny, reje
 
 
 @pytest.mark.parametrize(("family", "to", "scaling", "words"), [
-    ("mixtral", "sglang", "yarn:factor=4", "its class for mixtral reads only rope_type default"),
+    ("mixtral", "sglang", "yarn:factor=4", "its class for mixtral reads no scaling, a base alone"),
     ("gemma", "sglang", "pi", "only rope_type default"),
     ("starcoder2", "sglang", "abf:base=20000.5", "default: it computes other numbers: ."),
     ("deepseek_v3", "vllm", "ntk_by_parts", "only rope_type default"),
