@@ -144,10 +144,10 @@ def test_what_an_engine_cannot_express_is_refused(to, scaling, words, tiny, reje
 
 @pytest.mark.parametrize(("family", "to", "scaling", "words"), [
     ("mixtral", "sglang", "yarn:factor=4", "its class for mixtral reads no scaling, a base alone"),
-    ("gemma", "sglang", "pi", "only rope_type default"),
+    ("gemma", "sglang", "pi", "no scaling, a base alone"),
     ("starcoder2", "sglang", "abf:base=20000.5", "default: it computes other numbers: ."),
-    ("deepseek_v3", "vllm", "ntk_by_parts", "only rope_type default"),
-    ("deepseek_v3", "sglang", "yarn:factor=4", "only rope_type default"),
+    ("deepseek_v3", "vllm", "ntk_by_parts", "no scaling, a base alone"),
+    ("deepseek_v3", "sglang", "yarn:factor=4", "no scaling, a base alone"),
     ("gpt_oss", "vllm", "pi", "only rope_type yarn"),
     ("gpt_oss", "vllm", "yarn:factor=4,attention_factor=1", "attention factor differs by 0.14"),
     ("qwen2", "gguf", "mr_rope", "not for qwen2"),
