@@ -29,13 +29,13 @@ def angles(own: Any, x: torch.Tensor, positions: Any, inv_freq: Any, factor: Any
     other._buffers = dict(own._buffers)
     other.inv_freq = torch.from_numpy(inv_freq).to(x.device)
     other.attention_scaling = float(factor)
-    return other.forward(x, positions)  # without its hooks
+    # Not other.forward: a device map sets that to a call of the model's own module.
+    return type(own).forward(other, x, positions.to(x.device))
 
 
 def rotated(own: Any, x: torch.Tensor, positions: Any, inv_freq: Any, factor: Any) -> torch.Tensor:
     """Return queries or keys (batch, heads, tokens, width) rotated to these positions."""
-    at = torch.from_numpy(positions).to(x.device)[None]
-    cos, sin = angles(own, x.float(), at, inv_freq, factor)
+    cos, sin = angles(own, x.float(), torch.from_numpy(positions)[None], inv_freq, factor)
     rotate = sys.modules[type(own).__module__].apply_rotary_pos_emb
     result: torch.Tensor = rotate(x.float(), x.float(), cos, sin)[0].to(x.dtype)
     return result

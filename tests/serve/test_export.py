@@ -241,6 +241,23 @@ def test_a_modelling_file_computes_what_was_measured(family, scaling, saved, tmp
 
 
 @pytest.mark.slow
+def test_a_modelling_file_computes_the_same_under_a_device_map(tiny, tmp_path):
+    """Its rotary embedding on one device, its head on another: no logit changes."""
+    rw.export(tiny, scaling="log_n:on=yarn", length="4x", to="hf-code", out=tmp_path / "m")
+    parts = ("model.embed_tokens", "model.layers", "model.norm", "model.rotary_emb")
+    split = {"device_map": dict.fromkeys(parts, "cpu") | {"lm_head": "disk"}}
+    plain, spread = (
+        AutoModelForCausalLM.from_pretrained(
+            tmp_path / "m", trust_remote_code=True, dtype=torch.float32, **more
+        ).eval()
+        for more in ({}, split | {"offload_folder": str(tmp_path / "offload")})
+    )
+    assert spread.lm_head.weight.device.type == "meta"
+    with torch.inference_mode():
+        assert torch.equal(spread(TOKENS).logits, plain(TOKENS).logits)
+
+
+@pytest.mark.slow
 def test_a_gguf_file_is_rewritten(tmp_path):
     from gguf import GGUFReader
 
