@@ -18,7 +18,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.adapter import adapted
 from ropewalk.harness.models.checkpoint import DTYPES, Checkpoint
 from ropewalk.harness.models.files import reading, tensors
-from ropewalk.harness.models.gguf import files_of, is_gguf, keep, weights_of
+from ropewalk.harness.models.gguf import files_of, fingerprint, is_gguf, keep, weights_of
 from ropewalk.harness.models.structure import auto_model
 from ropewalk.harness.patching.frequencies import check_geometry
 
@@ -38,12 +38,13 @@ def load_weights(checkpoint: Checkpoint, **more: Any) -> Any:
     if checkpoint.loaded is not None:
         check_geometry(checkpoint.loaded, checkpoint.rope)
         return checkpoint.loaded
-    files = files_of(checkpoint.name)
     with reading("weights", checkpoint.name):
+        _check_unchanged(checkpoint)
+        files = files_of(checkpoint.name)
         model, info = _load(checkpoint, **more)
+        _check_unchanged(checkpoint)
     _check_fit(checkpoint.name, model, info)
-    same = files == files_of(checkpoint.name)  # the file was not replaced meanwhile
-    if is_gguf(checkpoint.name) and same and not checkpoint.device_map:
+    if is_gguf(checkpoint.name) and not checkpoint.device_map:
         keep(model, checkpoint.name, Path(files, checkpoint.dtype))
     if checkpoint.adapter is not None:
         with reading("adapter", checkpoint.adapter.name):
@@ -51,6 +52,13 @@ def load_weights(checkpoint: Checkpoint, **more: Any) -> Any:
     model.eval()
     check_geometry(model, checkpoint.rope)
     return model
+
+
+def _check_unchanged(checkpoint: Checkpoint) -> None:
+    """Raise UserError where a GGUF file was replaced: its samples would have the old file's key."""
+    name, opened = checkpoint.name, checkpoint.fingerprint.partition("+")[0]
+    if is_gguf(name) and fingerprint(name) != opened:
+        raise UserError(f"{name} was replaced after it was opened; start again.")
 
 
 def parts_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -98,16 +98,27 @@ def test_a_file_is_known_by_its_bytes(file, cache):
     assert any(not torch.equal(tensor, before[name]) for name, tensor in after.items())
 
 
-def test_what_is_read_while_its_file_is_replaced_is_not_kept(file, cache, monkeypatch, tmp_path):
+@pytest.mark.parametrize("during_load", [False, True])
+def test_a_file_that_is_replaced_after_it_was_opened_is_an_error(
+    during_load, file, cache, monkeypatch, tmp_path
+):
+    """Its samples would have the key of the old file."""
     copy, load = Path(shutil.copy(file, tmp_path)), weights._load
+    found = opened(copy)
 
-    def replaced(*given: Any) -> Any:
-        loaded = load(*given)
+    def replace() -> None:
         copy.write_bytes(copy.read_bytes()[:-1] + b"\1")
-        return loaded
 
-    monkeypatch.setattr(weights, "_load", replaced)
-    load_weights(opened(copy))
+    def replace_and_load(*given: Any) -> Any:
+        replace()
+        return load(*given)
+
+    if during_load:
+        monkeypatch.setattr(weights, "_load", replace_and_load)
+    else:
+        replace()
+    with pytest.raises(UserError, match="was replaced after it was opened"):
+        load_weights(found)
     assert not list(cache.rglob("*.safetensors"))
 
 
