@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 from transformers.integrations.gguf import read_gguf_metadata
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
-from ropewalk.harness.errors import UserError, reason
+from ropewalk.harness.errors import UserError, foreign, reason
 from ropewalk.harness.files import make_folder, new_folder
 from ropewalk.harness.models.files import file_hash
 from ropewalk.harness.models.structure import without_weights
@@ -82,10 +82,13 @@ def files_of(where: str) -> str:
     key = f"2 {version('transformers')} {version('gguf')} {fingerprint(where)}"
     name = sha256(key.encode()).hexdigest()[:32]
     folder = Path(constants.HF_ASSETS_CACHE, "ropewalk", "gguf", name)
+    if folder.exists():  # perhaps where nothing can be written
+        return str(folder)
+    settings, tokenizer = _read(where)
     make_folder(folder.parent, "HF_ASSETS_CACHE")
-    with WeakFileLock(folder.with_suffix(".lock")):
-        if not folder.exists():
-            settings, tokenizer = _read(where)
+    unwritable = foreign(f"HF_ASSETS_CACHE {folder.parent} cannot be written")
+    with unwritable, WeakFileLock(folder.with_suffix(".lock")):
+        if not folder.exists():  # another process may have been first
             with new_folder(folder, "HF_ASSETS_CACHE") as new:
                 tokenizer.save_pretrained(new)
                 (new / CONFIG_NAME).write_text(json.dumps(settings), encoding="utf-8")

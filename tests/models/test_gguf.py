@@ -81,6 +81,18 @@ def test_a_file_is_read_once(dtype, file, cache, monkeypatch):
         assert torch.equal(tensor, kept.state_dict()[name])
 
 
+def test_a_cache_that_cannot_be_written_is_read(file, cache):
+    """One that does not have the file yet is an error, which names its variable."""
+    config = opened(file).config.to_dict()
+    (lock,) = cache.glob("*.lock")
+    lock.unlink()
+    lock.mkdir()  # nobody can write it, not even root
+    assert opened(file).config.to_dict() == config
+    shutil.rmtree(lock.with_suffix(""))
+    with pytest.raises(UserError, match="HF_ASSETS_CACHE .* cannot be written"):
+        opened(file)
+
+
 def test_a_file_is_known_by_its_bytes(file, cache):
     """What is kept of one is not read for another, though that has its name."""
     copy = cache.parent / "copy.gguf"
