@@ -57,7 +57,7 @@ def reading(part: str, where: str) -> Iterator[None]:
                 advice = "it needs the repository's own code (--trust-remote-code if you trust it)"
             elif "named model.safetensors" in str(error):
                 advice = f"it has no weights in safetensors; {ONLY_SAFE}"
-            elif part == "tokenizer" and is_path(Path(where)) and not _has_tokenizer(Path(where)):
+            elif part == "tokenizer" and Path(where).is_dir() and not _has_tokenizer(Path(where)):
                 advice = "it has no tokenizer; copy its files from where the model came from"
             elif offline and isinstance(error, OSError):
                 advice = "the hub's cache does not have all of it; run once without --offline"

@@ -27,7 +27,7 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ropewalk.harness.errors import UserError, foreign, reason
 from ropewalk.harness.files import make_folder, new_folder
-from ropewalk.harness.models.files import file_hash
+from ropewalk.harness.models.files import file_hash, reading
 from ropewalk.harness.models.structure import without_weights
 from ropewalk.harness.patching.config import is_rotary, rope_of, sliding_window
 
@@ -137,8 +137,9 @@ def _read(where: str) -> tuple[dict[str, Any], Any]:
         config = AutoConfig.for_model(**settings)
         if unread := next(_unread(config, metadata, tensors), None):
             raise UserError(f"transformers does not read {unread} of {where}: {FROM}")
-        tokenizer = AutoTokenizer.from_pretrained(place, **FILE)
-    return settings, configure_tokenizer(where, tokenizer, metadata)
+        with reading("tokenizer", where):
+            tokenizer = AutoTokenizer.from_pretrained(place, **FILE)
+            return settings, configure_tokenizer(where, tokenizer, metadata)
 
 
 def configure_tokenizer(where: str, tokenizer: Any, metadata: dict[str, Any]) -> Any:

@@ -154,6 +154,15 @@ def test_what_transformers_would_leave_out_is_an_error(facts, extra, words, tmp_
         opened(made)
 
 
+def test_a_file_without_tokens_is_an_error_about_its_tokenizer(file, tmp_path):
+    """No file can be copied beside it, as into a folder."""
+    bare = tmp_path / "bare.gguf"
+    bare.write_bytes(file.read_bytes().replace(b"tokenizer.ggml.tokens", b"tokenizer.ggml.tokenZ"))
+    with pytest.raises(UserError, match="the tokenizer of .*bare.gguf cannot be read") as error:
+        opened(bare)
+    assert "copy its files" not in str(error.value)
+
+
 @pytest.mark.parametrize("base", [-1.0, 0.0, float("nan")])
 def test_a_base_that_no_frequency_has_is_an_error(base, tmp_path):
     made = save_gguf(tmp_path / "m.gguf", "F32", facts={"rope.freq_base": base})
