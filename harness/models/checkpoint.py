@@ -118,11 +118,13 @@ class Checkpoint:
         """The generation config that it ships."""
         if self.loaded is not None:
             return self.loaded.generation_config
-        read, place = GenerationConfig.from_pretrained, files_of(self.name)
-        try:
-            return read(place, revision=self.revision)
-        except OSError:  # without a file of its own, it is in the model's config
-            return read(place, config_file_name="config.json", revision=self.revision)
+        read = GenerationConfig.from_pretrained
+        with reading("generation config", self.name):
+            place = files_of(self.name)
+            try:
+                return read(place, revision=self.revision)
+            except OSError:  # without a file of its own, it is in the model's config
+                return read(place, config_file_name="config.json", revision=self.revision)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return generated tokens as a text."""
@@ -323,8 +325,8 @@ def _tokenizer(where: str, commit: str | None, trusted: bool) -> Any:
     Raises UserError for a folder without the file that says which token is the begin token: without
     that token other losses are measured.
     """
-    files = Path(files_of(where))
     with reading("tokenizer", where):
+        files = Path(files_of(where))
         kind = PreTrainedTokenizerFast if is_gguf(where) else AutoTokenizer  # as it was written
         tokenizer = kind.from_pretrained(str(files), revision=commit, trust_remote_code=trusted)
         tokenizer.decode(tokenizer("A short text.", add_special_tokens=False)["input_ids"])

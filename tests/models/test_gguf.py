@@ -134,6 +134,13 @@ def test_a_file_that_is_replaced_after_it_was_opened_is_an_error(
     assert not list(cache.rglob("*.safetensors"))
 
 
+def test_a_file_that_became_unreadable_is_an_error_of_the_part_that_is_read(file, tmp_path):
+    found = opened(copy := Path(shutil.copy(file, tmp_path)))
+    copy.write_bytes(b"GGUF")
+    with pytest.raises(UserError, match="the generation config of .* cannot be read"):
+        _ = found.generation
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("facts", "extra", "words"),
