@@ -1,4 +1,7 @@
-"""Read a GGUF file by transformers, where it reads all that the file holds, once into a folder."""
+"""Convert a GGUF file once into a folder that transformers reads.
+
+What transformers would ignore of a file is an error.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from ropewalk.harness.patching.config import is_rotary, rope_of, sliding_window
 
 log = logging.getLogger("ropewalk")
 GGUF = ".gguf"
-FILE = {"gguf_file": f"model{GGUF}"}  # the option of from_pretrained
+GGUF_OPTION = {"gguf_file": f"model{GGUF}"}  # the option of from_pretrained
 PLAIN_BASE = 10_000.0  # the base of a file that gives none, by the format's definition
 PLAIN_SCALING = ("none", 0, 1)  # a type and factors that change nothing
 NO_SCALING = (".finetuned", ".original_context_length")  # facts beside one
@@ -108,7 +111,7 @@ def weights_of(where: str, dtype: str) -> Iterator[tuple[str, dict[str, str]]]:
         yield str(kept), {}
     else:
         with _alone(where) as folder:
-            yield folder, FILE
+            yield folder, GGUF_OPTION
 
 
 def keep(model: Any, where: str, folder: Path) -> None:
@@ -124,7 +127,7 @@ def keep(model: Any, where: str, folder: Path) -> None:
 @contextmanager
 def _alone(where: str) -> Iterator[str]:
     with TemporaryDirectory(prefix="ropewalk-") as folder, Path(os.devnull).open("w") as nowhere:
-        (Path(folder) / FILE["gguf_file"]).symlink_to(Path(where).absolute())
+        (Path(folder) / GGUF_OPTION["gguf_file"]).symlink_to(Path(where).absolute())
         with redirect_stderr(nowhere):  # its progress bar has no switch
             yield folder
 
@@ -133,12 +136,12 @@ def _read(where: str) -> tuple[dict[str, Any], Any]:
     """Return the settings of the config of a GGUF file, and its tokenizer; no weight is read."""
     metadata, tensors = read_gguf_metadata(where)
     with _alone(where) as place:
-        settings = PreTrainedConfig.get_config_dict(place, **FILE)[0]
+        settings = PreTrainedConfig.get_config_dict(place, **GGUF_OPTION)[0]
         config = AutoConfig.for_model(**settings)
         if unread := next(_unread(config, metadata, tensors), None):
             raise UserError(f"transformers does not read {unread} of {where}: {FROM}")
         with reading("tokenizer", where):
-            tokenizer = AutoTokenizer.from_pretrained(place, **FILE)
+            tokenizer = AutoTokenizer.from_pretrained(place, **GGUF_OPTION)
             return settings, configure_tokenizer(where, tokenizer, metadata)
 
 

@@ -105,7 +105,8 @@ def _check_fit(where: str, model: Any, info: dict[str, Any]) -> tuple[str, ...]:
     """Raise UserError unless a model's tensors are those of its files; return parts left out.
 
     Such a part is outside the text model, as a vision tower is. Other tensors that the library does
-    not read, as biases, scales or layers, would change the numbers; buffers of older versions not.
+    not read, as biases, scales or layers, would change the numbers. Buffers that older versions
+    saved are ignored.
     """
     for name, shape, wanted in sorted(info["mismatched_keys"]):
         raise UserError(
