@@ -64,6 +64,12 @@ def _fingerprint(where: str, _time: int) -> str:
     return file_hash(Path(where))[:16]
 
 
+def check_unchanged(where: str, opened: str) -> None:
+    """Raise UserError where a GGUF file was replaced: what is read has the old file's key."""
+    if is_gguf(where) and fingerprint(where) != opened.partition("+")[0]:
+        raise UserError(f"{where} was replaced after it was opened; start again.")
+
+
 def kind_of(where: str) -> str:
     """Return the kind of a file's weights, as Q4_K_M."""
     from gguf import LlamaFileType
@@ -82,12 +88,14 @@ def files_of(where: str) -> str:
     """
     if not is_gguf(where):
         return where
-    key = f"2 {version('transformers')} {version('gguf')} {fingerprint(where)}"
+    opened = fingerprint(where)
+    key = f"2 {version('transformers')} {version('gguf')} {opened}"
     name = sha256(key.encode()).hexdigest()[:32]
     folder = Path(constants.HF_ASSETS_CACHE, "ropewalk", "gguf", name)
     if folder.exists():  # perhaps where nothing can be written
         return str(folder)
     settings, tokenizer = _read(where)
+    check_unchanged(where, opened)
     make_folder(folder.parent, "HF_ASSETS_CACHE")
     unwritable = foreign(f"HF_ASSETS_CACHE {folder.parent} cannot be written")
     with unwritable, WeakFileLock(folder.with_suffix(".lock")):

@@ -18,7 +18,7 @@ from ropewalk.harness.errors import UserError
 from ropewalk.harness.models.adapter import adapted
 from ropewalk.harness.models.checkpoint import DTYPES, Checkpoint
 from ropewalk.harness.models.files import reading, tensors
-from ropewalk.harness.models.gguf import files_of, fingerprint, is_gguf, keep, weights_of
+from ropewalk.harness.models.gguf import check_unchanged, files_of, is_gguf, keep, weights_of
 from ropewalk.harness.models.structure import auto_model
 from ropewalk.harness.patching.frequencies import check_geometry
 
@@ -39,10 +39,10 @@ def load_weights(checkpoint: Checkpoint, **more: Any) -> Any:
         check_geometry(checkpoint.loaded, checkpoint.rope)
         return checkpoint.loaded
     with reading("weights", checkpoint.name):
-        _check_unchanged(checkpoint)
+        check_unchanged(checkpoint.name, checkpoint.fingerprint)
         files = files_of(checkpoint.name)
         model, info = _load(checkpoint, **more)
-        _check_unchanged(checkpoint)
+        check_unchanged(checkpoint.name, checkpoint.fingerprint)
     _check_fit(checkpoint.name, model, info)
     if is_gguf(checkpoint.name) and not checkpoint.device_map:
         keep(model, checkpoint.name, Path(files, checkpoint.dtype))
@@ -52,13 +52,6 @@ def load_weights(checkpoint: Checkpoint, **more: Any) -> Any:
     model.eval()
     check_geometry(model, checkpoint.rope)
     return model
-
-
-def _check_unchanged(checkpoint: Checkpoint) -> None:
-    """Raise UserError where a GGUF file was replaced: its samples would have the old file's key."""
-    name, opened = checkpoint.name, checkpoint.fingerprint.partition("+")[0]
-    if is_gguf(name) and fingerprint(name) != opened:
-        raise UserError(f"{name} was replaced after it was opened; start again.")
 
 
 def parts_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:

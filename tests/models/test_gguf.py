@@ -134,6 +134,22 @@ def test_a_file_that_is_replaced_after_it_was_opened_is_an_error(
     assert not list(cache.rglob("*.safetensors"))
 
 
+def test_a_file_that_is_replaced_while_its_config_is_read_is_an_error(
+    file, cache, monkeypatch, tmp_path
+):
+    """The new config would be kept for the next time under the hash of the old file."""
+    copy, read = Path(shutil.copy(file, tmp_path)), gguf._read
+
+    def replace_and_read(where: str) -> Any:
+        copy.write_bytes(copy.read_bytes()[:-1] + b"\1")
+        return read(where)
+
+    monkeypatch.setattr(gguf, "_read", replace_and_read)
+    with pytest.raises(UserError, match="was replaced after it was opened"):
+        opened(copy)
+    assert not cache.exists()
+
+
 def test_a_file_that_became_unreadable_is_an_error_of_the_part_that_is_read(file, tmp_path):
     found = opened(copy := Path(shutil.copy(file, tmp_path)))
     copy.write_bytes(b"GGUF")
