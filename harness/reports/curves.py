@@ -35,6 +35,7 @@ LEAST = (
     " Dashed in grey: {:g} % of the unscaled model's score at the shortest length; while a method "
     "stays above, its length is effective."
 )
+LOST = " Where a method has no score, its line is missing; the tables say why."
 SEEDS = (
     " Lines: means of {} seeds; dots: single seeds; n is that of each seed. For shares each seed "
     "has its own thin line, and no mean is drawn."
@@ -101,6 +102,7 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING, kept: float = KEPT) -> Fi
     caption = "" if several else f"{table['model'].iloc[0]}. "
     caption += f"Better: {better}. n per point: {', '.join(counts)}.{about}"
     caption += TRUNCATED * bool(cuts) + LEAST.format(100 * kept) * least
+    caption += LOST * bool(table["score"].isna().any())
     known.finish(figure, caption)
     return figure
 

@@ -41,6 +41,13 @@ def test_curves_draw_the_scores_and_truncation():
     assert line.get_segments()[0].ravel() == pytest.approx([256, own, 2048, own])
 
 
+def test_a_caption_says_that_a_method_has_no_score_somewhere():
+    """One that ran out of memory at the longest length has a shorter line, which may be unseen."""
+    assert "Where a method has no score" in curves.make(FRAME).get_label()
+    whole = sweep(scalings=("none", "pi"), lengths=(256, 512))
+    assert "Where a method has no score" not in curves.make(whole).get_label()
+
+
 @pytest.mark.slow
 def test_the_map_holds_the_share_of_keys_found():
     """Depth 0 is on top, lengths go right, and a cell says its share."""
