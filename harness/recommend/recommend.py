@@ -157,7 +157,10 @@ def make_table(race: Race, standing: Standing, candidates: Mapping[str, list[str
     data, use, end = race.data, standing.recommended, standing.documents
     rows = list[dict[str, Any]]()
     for task, how in race.tasks.items():
-        usual = {"task": task, "metric": how.metric, "same": "", "n": 0, **dict.fromkeys(NUMBERS)}
+        usual = {
+            "task": task, "metric": how.metric, "scaling": "", "verdict": "", "same": "", "n": 0,
+            **dict.fromkeys(NUMBERS),
+        }  # fmt: skip
         of = partial(data.units, task)
         used, cut = of((FAR, use, end)), None
         if not how.share:
