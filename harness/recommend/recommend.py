@@ -68,13 +68,13 @@ class Recommendation(Answer):
         """Return the table for people, in one part per task."""
         parts = {}
         for task, part in self.table.groupby("task", sort=False):
-            metric = str(part["metric"].iloc[0])
+            metric, cut = str(part["metric"].iloc[0]), part["truncation"].notna().any()
             shown = partial(signed, unit=unit(relative=metric not in SHARES, metric=metric))
             rows = [{**row, "status": "ok" if row["n"] else ""} for row in rows_of(part)]
             columns = {
                 "method": part["scaling"], f"{metric} [95 %]": [text(row) for row in rows],
-                "truncation": part["truncation"].map(shown), "inside": part["cost"].map(shown),
-                "n": part["n"], "verdict": part["verdict"],
+                **({"truncation": part["truncation"].map(shown)} if cut else {}),
+                "inside": part["cost"].map(shown), "n": part["n"], "verdict": part["verdict"],
             }  # fmt: skip
             parts[str(task)] = pd.DataFrame(columns)
         return parts

@@ -47,7 +47,9 @@ def test_a_race_answers_in_a_paragraph_a_table_and_a_line(recommend, tmp_path, r
     assert "Next:  ropewalk export" in done.out
     assert "5 candidates at 256 tokens, in rounds of 2, 3 documents" in done.err
     assert done.err.count("After 2 documents: `") == 1
-    table = pd.read_csv(tmp_path / "race" / "reports" / "recommend.csv").set_index("scaling")
+    table = pd.read_csv(tmp_path / "race" / "reports" / "recommend.csv")
+    assert [*table][:4] == ["task", "metric", "scaling", "verdict"]
+    table = table.set_index("scaling")
     assert set(table.index) == {*METHODS, "none", "truncation"}
     (use,) = table.index[table["verdict"].isin(["use", "best scaling"]) & (table["cost"] != 0)]
     assert use in done.out
@@ -238,6 +240,8 @@ def test_one_method_for_texts_and_retrieval(ropewalk, tmp_path):
     assert done.status == 0, done.err
     assert "At 512 tokens: use yarn:factor=2 for all tasks, at most " in done.out
     assert "passkey:trials=1: use yarn:factor=2 100 % [57, 100], " in done.out
+    _, retrieval = done.out.split("\npasskey:trials=1\n")
+    assert "truncation" not in retrieval  # no column that is always empty
     table = pd.read_csv(tmp_path / "reports" / "recommend.csv").set_index(["task", "scaling"])
     assert table.loc[("passkey:trials=1", "none"), "difference"] < 0
 
