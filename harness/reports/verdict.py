@@ -44,9 +44,9 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
 def verdicts(cells: pd.DataFrame) -> pd.DataFrame:
     """Return one row per model, task and length of a table of cells.
 
-    ``winner`` is whether ``use`` is significantly better than all others, ``truncation`` the score
-    of truncation, and ``truncate`` whether that is significantly better on the text. ``retrieval``
-    are the tasks that gain there.
+    ``winner`` is whether ``use`` is significantly better than all others, and ``regret`` how much
+    worse than the best it is at most. ``truncation`` is the score of truncation, and ``truncate``
+    whether that is significantly better on the text. ``retrieval`` are the tasks that gain there.
     """
     return pd.DataFrame([_row(group, gains) for group, gains in _groups(cells)])
 
@@ -113,10 +113,12 @@ def _groups(cells: pd.DataFrame) -> Iterator[tuple[list[dict[str, Any]], list[st
 
 def _row(rows: Sequence[Row], gains: Sequence[str]) -> dict[str, Any]:
     use = next(row for row in rows if row["use"])
-    facts = ("model", "task", "metric", "length", "relative_length", "winner", "truncation")
+    facts = ("model", "task", "metric", "length", "relative_length")
     return {
-        **{name: use[name] for name in facts}, "use": use["scaling"], "truncate": _truncate(use),
-        "retrieval": ", ".join(gains), "sentence": sentence(rows, gains),
+        **{name: use[name] for name in facts}, "use": use["scaling"],
+        **{name: use[name] for name in ("winner", "regret", "truncation")},
+        "truncate": _truncate(use), "retrieval": ", ".join(gains),
+        "sentence": sentence(rows, gains),
     }  # fmt: skip
 
 
