@@ -83,7 +83,8 @@ def search(
         scores = measure(methods)
         done += zip(scores, methods, strict=True)
         best, name = min(done)
-        log.info(f"{len(done)} of {counted(trials, 'trials')}; best: {_shown(exp(best))}, {name}")
+        found = f"best: {_shown(exp(best))}, {name}" if math.isfinite(best) else "no number yet"
+        log.info(f"{len(done)} of {counted(trials, 'trials')}; {found}")
         if len(scores) == len(points):
             optimiser.tell(list(zip(points, scores, strict=True)))
     return done
@@ -287,4 +288,6 @@ def exp(nats: float) -> float | None:
 
 
 def _shown(perplexity: float | None) -> str:
-    return "no number" if perplexity is None else f"{perplexity:.4g}"
+    status = "no number" if perplexity is None else "ok"
+    cell = {"score": perplexity, "low": None, "high": None, "status": status}
+    return text({**cell, "metric": PERPLEXITY.metric})
