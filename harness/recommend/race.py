@@ -16,11 +16,12 @@ that are fixed before the first comparison (a union bound). As the bounds of all
 together, the lowest one counts. The bounds are over all candidates, also those that the budget did
 not reach yet.
 
-With several tasks the best method is the one whose largest regret is least; percent of perplexity
-and percentage points of a share count alike. A candidate is eliminated once it is not that one: it
-is significantly worse than some other on every task, or on one of them by more than another's
-largest regret can be. (The method that is the best overall is eliminated only where its own bounds
-fail, or those of the best on a task: of this, another 5 % is the most.)
+With several tasks the best method is the one whose largest difference from the best mean of a task
+is least; percent of perplexity and percentage points of a share count alike. A candidate is
+eliminated once it is not that one: it is significantly worse than some other on every task, or it
+is worse than the best of one task by more than another can be on any. (The method that is the best
+overall is eliminated only where its own bounds fail, or those of the best on a task: of this,
+another 5 % is the most.)
 
 A candidate is also measured no further once the leader is at most the margin worse than it on every
 task: it may be the best, but not by more than the margin. Its bounds stay, so the claims still
