@@ -226,12 +226,12 @@ class Race:
 
     def _excess(self, names: Sequence[str], documents: int) -> dict[str, list[float]]:
         """Return by how much each score is worse than the best of these, the largest first."""
-        columns = []
+        excess: dict[str, list[float]] = {name: [] for name in names}
         for task, how in self.tasks.items():
             means = self._losses(task, FAR, names, documents).mean(axis=0)
-            columns.append([how.shown(cost) for cost in (means - means.min()).tolist()])
-        each = zip(names, zip(*columns, strict=True), strict=True)
-        return {name: sorted(of, reverse=True) for name, of in each}
+            for name, cost in zip(names, (means - means.min()).tolist(), strict=True):
+                excess[name].append(how.shown(cost))
+        return {name: sorted(of, reverse=True) for name, of in excess.items()}
 
     def _finish(self, standing: Standing) -> Standing | None:
         """Measure in-window costs and truncation, and recommend; None if a candidate is out."""

@@ -233,6 +233,7 @@ def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
     data, use, several = race.data, standing.recommended, len(race.tasks) > 1
     rows, names = rows_of(table), race.left(race.entered)
     truncate, gains = _against_truncation(race, standing, rows)
+    used = {row["task"]: row for row in rows if row["scaling"] == use}
     lines, costs = list[str](), list[str]()
     for task, how in race.tasks.items():
         of = {row["scaling"]: row for row in rows if row["task"] == task}
@@ -242,7 +243,7 @@ def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
             unit=how.units, window=data.window, truncation=cut, gains=gains,
         )  # fmt: skip
         lines.append(f"{task}: {text}." if several else f"At {data.target:,} tokens: {text}.")
-        cost = change({**of[use], "relative": how.relative}, "cost")
+        cost = change({**used[task], "relative": how.relative}, "cost")
         costs.append(cost + f" ({task})" * several)
     if several and not truncate:
         regret = standing.regret(use) if use in standing.regrets else None
@@ -274,6 +275,7 @@ def answer(race: Race, standing: Standing, table: pd.DataFrame) -> list[str]:
         margin = bound(race.margin, relative=how.relative, metric=how.metric)
         lines[-1] += f" A bound of {margin} takes about {' and '.join(takes)}"
         lines[-1] += "; a larger --budget goes on from here." if over else "."
-    if [*race.tasks.values()] == [PERPLEXITY] and ((of[use]["truncation_high"] or 0) >= 0):
+    not_below = all((row["truncation_high"] or 0) >= 0 for row in used.values())
+    if [*race.tasks.values()] == [PERPLEXITY] and not_below:
         lines.append(RETRIEVAL)
     return lines

@@ -146,7 +146,8 @@ class Search(Measurements):
             return [self.mean(label) if label else math.inf for label in labels]
 
         done = search(self.space, trials, self.plan.spec.seed, measure)
-        number, (loss, method) = min(enumerate(done, start=1), key=lambda trial: trial[1][0])
+        best = min(done, key=lambda trial: trial[0])  # the first of equal ones
+        number, (loss, method) = done.index(best) + 1, best
         if not math.isfinite(loss):
             raise UserError(
                 f"none of {counted(trials, 'trials')} has a number; samples.jsonl has the reasons."

@@ -231,12 +231,12 @@ def _decided(
     usable = [name for name in order if name in servable] or order
     level = [n for n in usable if of.score[n].value == of.score[usable[0]].value]
 
-    def dear(name: str) -> float:
+    def in_window_cost(name: str) -> float:
         cost = costs[name]
         return sign * cost.value if cost else math.inf
 
     alike = [name for name in usable if name in good] or level
-    use = best if winner and best == usable[0] else preferred(alike, dear)
+    use = best if winner and best == usable[0] else preferred(alike, in_window_cost)
     window, truncation = dict[str, tuple[float, float]](), None
     if inside and cut:
         plain = inside.first["none"]
