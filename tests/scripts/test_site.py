@@ -2,8 +2,8 @@
 
 import pytest
 
-from ropewalk.harness.plugins import names
-from scripts.site import method_table, methods
+from ropewalk.harness.plugins import module_of, names, parameters
+from scripts.site import CALIBRATION, method_table, methods
 from tests import ROOT
 
 
@@ -11,6 +11,13 @@ from tests import ROOT
 @pytest.mark.filterwarnings("ignore")
 def test_the_page_of_methods_is_what_their_files_say():
     assert (ROOT / "scaling/methods.md").read_text(encoding="utf-8") == methods()
+
+
+def test_methods_with_options_that_a_model_decides_say_how_they_are_calibrated():
+    decided = {"heads", "factors", "span", "start"}
+    modules = {name: module_of("method", name)[0] for name in names("method")}
+    found = {name for name in modules if decided & parameters(modules[name], "method").keys()}
+    assert found == CALIBRATION.keys()
 
 
 @pytest.mark.slow
