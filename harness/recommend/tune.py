@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -82,7 +83,7 @@ def search(
         methods = [space.method(x.tolist(), number) for number, x in numbered]
         scores = measure(methods)
         done += zip(scores, methods, strict=True)
-        best, name = min(done)
+        best, name = min(done, key=itemgetter(0))
         found = f"best: {_shown(exp(best))}, {name}" if math.isfinite(best) else "no number yet"
         log.info(f"{len(done)} of {counted(trials, 'trials')}; {found}")
         if len(scores) == len(points):
@@ -146,7 +147,7 @@ class Search(Measurements):
             return [self.mean(label) if label else math.inf for label in labels]
 
         done = search(self.space, trials, self.plan.spec.seed, measure)
-        best = min(done, key=lambda trial: trial[0])  # the first of equal ones
+        best = min(done, key=itemgetter(0))  # the first of equal ones
         number, (loss, method) = done.index(best) + 1, best
         if not math.isfinite(loss):
             raise UserError(
