@@ -126,10 +126,13 @@ def keep(model: Any, where: str, folder: Path) -> None:
     """Write the dequantised weights of a file for the next time, whole or not at all."""
     if folder.exists():
         return
-    with suppress(UserError, OSError, SafetensorError), new_folder(folder) as new:
-        save_model(model, str(new / SAFE_WEIGHTS_NAME), {"format": "pt"})
-        model.generation_config.save_pretrained(new)
-        log.info(f"The dequantised weights of {where} are kept for the next time in {folder}.")
+    unwritable = suppress(UserError, OSError, SafetensorError)
+    with unwritable, WeakFileLock(folder.with_suffix(".lock")):
+        if not folder.exists():  # another process may have been first
+            with new_folder(folder) as new:
+                save_model(model, str(new / SAFE_WEIGHTS_NAME), {"format": "pt"})
+                model.generation_config.save_pretrained(new)
+            log.info(f"The dequantised weights of {where} are kept for the next time in {folder}.")
 
 
 @contextmanager
