@@ -28,7 +28,7 @@ def run(
 
 
 @pytest.mark.slow
-def test_a_grade_or_score_that_no_record_can_hold_fails_its_cells_alone(run):
+def test_a_grade_or_score_that_no_record_can_hold_fails_its_cells_alone(run, ropewalk):
     faults = {
         "a": (SAMPLE, "exit(0)", "failed: SystemExit: 0 at "),
         "h": (SAMPLE, SAMPLE.replace("math.fsum(response.nll)", "math.inf"), "with the value inf"),
@@ -37,11 +37,14 @@ def test_a_grade_or_score_that_no_record_can_hold_fails_its_cells_alone(run):
     for name, (before, after, _) in faults.items():
         write_task(lambda text, before=before, after=after: text.replace(before, after, 1))
         Path("mine.py").rename(f"{name}.py")
-    done = run(*(f"./{name}.py:tail=16" for name in faults), "perplexity:tail=16")
-    assert done.status == 1
-    for name, (*_, message) in faults.items():
-        told = [line for line in (done.err + done.out).splitlines() if message in line]
-        assert any(f"task {name}:tail=16" in line for line in told), name
+    tasks = [f"./{name}.py:tail=16" for name in faults]
+    done = run(*tasks, "perplexity:tail=16")
+    again = ropewalk("report", "run", "--task", *tasks, "--report", "cells")
+    for ended, shown in ((done, done.err + done.out), (again, again.out)):
+        assert ended.status == 1
+        for name, (*_, message) in faults.items():
+            told = [line for line in shown.splitlines() if message in line]
+            assert any(f"task {name}:tail=16" in line for line in told), name
     table = pd.read_csv(Path("run") / "reports" / "cells.csv")
     statuses = dict(zip(table["task"].str.partition(":")[0], table["status"], strict=True))
     assert statuses == {**dict.fromkeys(faults, "failed"), "perplexity": "ok"}

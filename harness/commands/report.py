@@ -77,10 +77,11 @@ class Reports:
             yield f"Card: {self.card}"
 
     def __str__(self) -> str:
-        if not self.chosen:
-            return "\n".join([answer(self.frame), *self.ends(), *failures(self.frame)])
-        tables = [f"{name}\n\n{table}" for name, table in self.written.tables.items()]
-        return "\n".join([*tables, *map(str, self.written.files), *self.ends()])
+        shown = [answer(self.frame)]
+        if self.chosen:
+            tables = [f"{name}\n\n{table}" for name, table in self.written.tables.items()]
+            shown = [*tables, *map(str, self.written.files)]
+        return "\n".join([*shown, *self.ends(), *failures(self.frame)])
 
 
 def answer(frame: pd.DataFrame) -> str:
