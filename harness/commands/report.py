@@ -77,19 +77,19 @@ class Reports:
             yield f"Card: {self.card}"
 
     def __str__(self) -> str:
-        shown = [answer(self.frame)]
         if self.chosen:
             tables = [f"{name}\n\n{table}" for name, table in self.written.tables.items()]
             shown = [*tables, *map(str, self.written.files)]
+        else:
+            shown = [answer(self.written.cells)]
         return "\n".join([*shown, *self.ends(), *failures(self.frame)])
 
 
-def answer(frame: pd.DataFrame) -> str:
-    """Return the scores of a frame, and what to use at the farthest lengths."""
-    from ropewalk.harness.reports.cells import cells
+def answer(cells: pd.DataFrame) -> str:
+    """Return the scores of a table of cells, and what to use at the farthest lengths."""
     from ropewalk.harness.reports.verdict import screen
 
-    return screen(cells(frame))
+    return screen(cells)
 
 
 def failures(frame: pd.DataFrame) -> Iterator[str]:

@@ -123,11 +123,12 @@ class Run:
 
     def __str__(self) -> str:
         from ropewalk.harness.commands.report import answer, failures
+        from ropewalk.harness.reports.cells import cells
 
         if self.reports:
             return str(self.reports)
         frame = self.frame()
-        return "\n".join([answer(frame), *failures(frame)])
+        return "\n".join([answer(cells(frame)), *failures(frame)])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ropewalk.harness.plugins import Plugin, call, load, names
 from ropewalk.harness.reports._page import report_text
 from ropewalk.harness.reports._style import Paper, drawing
 from ropewalk.harness.reports._text import RenderedTable, latex
-from ropewalk.harness.reports.cells import cells, scores, shared
+from ropewalk.harness.reports.cells import Shared, scores, shared
 from ropewalk.harness.stats.cells import records
 
 log = logging.getLogger("ropewalk")
@@ -39,17 +39,17 @@ class Written:
 
     JSON = ("files", "cells", "tables", "skipped", "failed")
 
-    frame: pd.DataFrame
+    shared: Shared
     files: list[Path] = field(default_factory=list)
     tables: dict[str, RenderedTable] = field(default_factory=dict)
     figures: dict[str, Figure] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     failed: bool = False
 
-    @cached_property
+    @property
     def cells(self) -> pd.DataFrame:
         """The table of cells."""
-        return cells(self.frame)
+        return self.shared.table
 
 
 def write_reports(
@@ -70,8 +70,8 @@ def write_reports(
         make_folder(folder)  # an error before the figures are drawn
     whole = chosen is None or ALL in chosen
     every = [*FIGURES, *names("report")] if chosen and whole else chosen or FIGURES
-    with shared(frame):
-        written, files = Written(frame), dict[str, bytes]()
+    with shared(frame) as known:
+        written, files = Written(known), dict[str, bytes]()
         for name in dict.fromkeys(every):
             report = load("report", name)
             stem = report.label.partition(":")[0]

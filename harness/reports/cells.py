@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -62,7 +64,19 @@ KINDS = {
 TEXTS = {"model", "task", "metric", "scaling", "status", "unit", "baseline", "verdict", "same_as",
          "protocol", "frequencies", "length", "trained_length"}  # fmt: skip
 
-Shared = tuple[pd.DataFrame, list[pd.DataFrame]]  # a frame and, once it is made, its table
+
+@dataclass(frozen=True)
+class Shared:
+    """A frame, and its table by the usual options, which is made once."""
+
+    frame: pd.DataFrame
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The table of cells."""
+        return make(self.frame)
+
+
 _shared: ContextVar[Shared | None] = ContextVar("_shared", default=None)
 
 
@@ -135,12 +149,13 @@ def make(
 
 
 @contextmanager
-def shared(frame: pd.DataFrame) -> Iterator[None]:
+def shared(frame: pd.DataFrame) -> Iterator[Shared]:
     """Make the table of a frame once for all its reports, none of which changes the frame."""
     known = _shared.get()
-    token = _shared.set(known if known and known[0] is frame else (frame, []))
+    known = known if known and known.frame is frame else Shared(frame)
+    token = _shared.set(known)
     try:
-        yield
+        yield known
     finally:
         _shared.reset(token)
 
@@ -148,10 +163,7 @@ def shared(frame: pd.DataFrame) -> Iterator[None]:
 def cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the table by its usual options."""
     known = _shared.get()
-    if known is None or known[0] is not frame:
-        return make(frame)
-    known[1][:] = known[1] or [make(frame)]
-    return known[1][0].copy()
+    return known.table.copy() if known and known.frame is frame else make(frame)
 
 
 def scores(
