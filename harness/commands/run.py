@@ -61,7 +61,7 @@ class Run:
     reports: Reports | None = None
     left_out: int = 0
 
-    JSON = ("folders", "scores", "missing", "reports")
+    JSON = ("folders", "scores", "reports")
 
     @property
     def status(self) -> int:
