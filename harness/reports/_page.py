@@ -79,14 +79,15 @@ def page(runs: Sequence[Run], written: Written, note: str = "") -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    titles = [TITLES.get(name.partition(":")[0], name) for name in written.figures]
     html: str = environment.get_template("page.html.jinja").render(
         title=", ".join(table["model"].unique()),
         answers=[f"{line[0].upper()}{line[1:]}" for line in verdict.summary(table)],
         note=note,
         command=next(_exports(table, runs), ""),
         figures=[
-            (TITLES.get(name, name), _svg(figure), figure.get_figwidth() / PAGE, figure.get_label())
-            for name, figure in written.figures.items()
+            (title, _svg(figure), figure.get_figwidth() / PAGE, figure.get_label())
+            for title, figure in zip(titles, written.figures.values(), strict=True)
         ],
         sections=[(title, _html(tables)) for title, tables in sections(table).items()],
         notes=notes(table),
@@ -134,10 +135,11 @@ def card(frame: pd.DataFrame, runs: Sequence[Run], written: Written, note: str) 
     results = [_result(row, frame, runs) for row in records(table) if row["score"] is not None]
     metadata = ModelCardData(model_name=names.pop(), eval_results=results, tags=["long-context"])
     known = {name: map(escaped, lines) for name, lines in facts(runs) if name != "the command"}
+    drawn = {name.partition(":")[0] for name in written.figures}
     parts = [
         f"---\n{metadata.to_yaml()}\n---\n\n## Beyond the trained window",
         *map(escaped, [*verdict.sentences(written.cells), note]),
-        "![Scores against length](curves.png)" * ("curves" in written.figures),
+        "![Scores against length](curves.png)" * ("curves" in drawn),
         "The 95 % interval over documents or trials is in brackets.",
         markdown_page(across(table)),
         "### How it was measured",
