@@ -22,6 +22,7 @@ from ropewalk.harness.reports._page import report_text
 from ropewalk.harness.reports._style import Paper, drawing
 from ropewalk.harness.reports._text import RenderedTable, latex
 from ropewalk.harness.reports.cells import Shared, scores, shared
+from ropewalk.harness.runs.store import REPORTS, RUN
 from ropewalk.harness.stats.cells import records
 
 log = logging.getLogger("ropewalk")
@@ -68,6 +69,7 @@ def write_reports(
     """
     if folder is not None:
         make_folder(folder)  # an error before the figures are drawn
+    own_folder = folder is not None and folder.name == REPORTS and (folder.parent / RUN).exists()
     whole = chosen is None or ALL in chosen
     every = [*FIGURES, *names("report")] if chosen and whole else chosen or FIGURES
     with shared(frame) as known:
@@ -83,9 +85,9 @@ def write_reports(
             if isinstance(made, str):
                 if chosen is not None or written.failed:
                     written.skipped[report.label] = made
-                elif folder is not None:
+                elif folder is not None and own_folder:
                     tables = ("csv", "md") if hasattr(report.module, "display") else ()
-                    for suffix in ("png", *tables):  # of another sweep
+                    for suffix in ("png", *tables):  # of an earlier sweep into this run folder
                         (folder / f"{stem}.{suffix}").unlink(missing_ok=True)
                 continue
             own, table, figure = made

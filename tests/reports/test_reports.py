@@ -10,6 +10,7 @@ from ropewalk.harness.plugins import load, names
 from ropewalk.harness.reports import _write
 from ropewalk.harness.reports._text import latex
 from ropewalk.harness.reports._write import write_reports
+from ropewalk.harness.runs.store import REPORTS, RUN
 from ropewalk.harness.stats.cells import cell_scores
 from tests import small_runs
 from tests.frames import PASSKEY, PERPLEXITY, TWELVE, sweep
@@ -47,23 +48,34 @@ def test_two_scores_for_one_cell_are_refused():
 @pytest.mark.slow
 def test_a_run_writes_its_numbers_one_text_and_figures_and_others_on_request(tmp_path, monkeypatch):
     monkeypatch.setattr(_write, "FIGURES", small_runs.FIGURES)
-    write_reports(FRAME, tmp_path)
+    (tmp_path / RUN).touch()
+    folder = tmp_path / REPORTS
+    write_reports(FRAME, folder)
     usual = {"results.json", "cells.csv", "report.md", "curves.png", "answer.png"}
     found = {"retrieval.csv", "retrieval.md", "retrieval.png"}
-    assert {file.name for file in tmp_path.iterdir()} == usual | found
-    rows = json.loads((tmp_path / "results.json").read_text())
+    assert {file.name for file in folder.iterdir()} == usual | found
+    rows = json.loads((folder / "results.json").read_text())
     keys = ["model", "task", "metric", "method", "length", "score", "low", "high", "n", "unit"]
     assert [*rows[0]] == keys
-    table = pd.read_csv(tmp_path / "cells.csv")
+    table = pd.read_csv(folder / "cells.csv")
     assert [row["score"] for row in rows if row["score"] is not None] == [*table["score"].dropna()]
-    write_reports(FRAME[FRAME["task"] != PASSKEY], tmp_path, formats=("tex", "svg", "parquet"))
+    write_reports(FRAME[FRAME["task"] != PASSKEY], folder, formats=("tex", "svg", "parquet"))
     more = {"report.tex", "cells.parquet", "curves.svg", "answer.svg"}
-    assert {file.name for file in tmp_path.iterdir()} == usual | more
-    text = (tmp_path / "report.tex").read_text()
+    assert {file.name for file in folder.iterdir()} == usual | more
+    text = (folder / "report.tex").read_text()
     assert r"yarn & \textbf{27.9 [26.0, 30.2]}" not in text  # at 256 all methods are the same
     assert r"\textbf{25.8 [24.0, 27.8]}" in text
     assert text.count(r"\textbf") == 3
     assert r"\label{tab:scores-1}" in text
+
+
+def test_a_report_that_does_not_apply_deletes_no_file_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setattr(_write, "FIGURES", ("retrieval",))
+    own = [tmp_path / f"retrieval.{suffix}" for suffix in ("png", "csv", "md")]
+    for file in own:
+        file.write_text("mine")
+    write_reports(FRAME[FRAME["task"] != PASSKEY], tmp_path)
+    assert [file.read_text() for file in own] == ["mine"] * 3
 
 
 def test_a_table_of_latex_has_its_numbers_and_escapes_names():
