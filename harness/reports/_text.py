@@ -170,9 +170,14 @@ def across(
 
 def as_text(table: pd.DataFrame) -> str:
     """Return a table as wide as the terminal, in parts where it is too wide."""
-    first = table.columns[0]
-    shown = without_missing(table).set_index(first).rename_axis(index=None, columns=first)
-    return shown.to_string(line_width=get_terminal_size((100, 24)).columns)
+    first, *others = table.columns
+    shown = without_missing(table)
+    if not others:
+        return shown.to_string(index=False)
+    shown = shown.set_index(first).rename_axis(index=None, columns=first)
+    widths = [len(str(name)) + 1 for name in others]  # two spaces between the names, too
+    text = shown.to_string(line_width=get_terminal_size((100, 24)).columns, col_space=widths)
+    return re.sub(r" +\\?$", "", text, flags=re.MULTILINE)  # pandas marks parts with a backslash
 
 
 def folded(text: str, width: int = 80) -> str:

@@ -1,6 +1,7 @@
 """What must hold for every report in the folder, and for the files of a run."""
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -8,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ropewalk.harness.plugins import load, names
 from ropewalk.harness.reports import _write
-from ropewalk.harness.reports._text import latex
+from ropewalk.harness.reports._text import as_text, latex
 from ropewalk.harness.reports._write import write_reports
 from ropewalk.harness.runs.store import REPORTS, RUN
 from ropewalk.harness.stats.cells import cell_scores
@@ -76,6 +77,27 @@ def test_a_report_that_does_not_apply_deletes_no_file_of_the_user(tmp_path, monk
         file.write_text("mine")
     write_reports(FRAME[FRAME["task"] != PASSKEY], tmp_path)
     assert [file.read_text() for file in own] == ["mine"] * 3
+
+
+@pytest.mark.parametrize(("columns", "parts"), [(80, 1), (24, 2)])
+def test_a_table_on_the_screen_reads_back_by_two_spaces(columns, parts, monkeypatch):
+    """Names and values contain single spaces; what is too wide is below, by the same methods."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    rows = {
+        "a method": ["pi", "a b"], "att. factor": [1, 17], "1k (4×)": ["8.4 [7, 9]", "0 %"]
+    }  # fmt: skip
+    text = as_text(pd.DataFrame(rows))
+    shown = [[re.split(" {2,}", line) for line in part.split("\n")] for part in text.split("\n\n")]
+    assert len(shown) == parts
+    found = {}
+    for part in shown:
+        found |= {name: values for name, *values in zip(*part, strict=True)}
+    assert found == {name: [*map(str, values)] for name, values in rows.items()}
+
+
+def test_a_table_of_one_column_on_the_screen_has_its_rows():
+    text = as_text(pd.DataFrame({"scaling": ["pi", "yarn"]}))
+    assert text.split() == ["scaling", "pi", "yarn"]
 
 
 def test_a_table_of_latex_has_its_numbers_and_escapes_names():
