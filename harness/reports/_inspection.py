@@ -22,7 +22,7 @@ from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.resolve import resolve
 from ropewalk.harness.plugins import load
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.reports._text import as_text
+from ropewalk.harness.reports._text import as_text, folded
 from ropewalk.harness.reports._write import figure_files, save
 from ropewalk.harness.sweep.notes import notes
 from ropewalk.harness.sweep.plan import distinct
@@ -77,8 +77,9 @@ class Inspection:
         moved = {scaling: (length, rotation) for scaling, length, rotation in self.readings
                  if rotation.moves_positions}  # fmt: skip
         reaches = [_reach(scaling, *reading) for scaling, reading in moved.items()]
-        table = as_text(_counts(self.channels))
-        return "\n".join([head, *self.notes, table, MEANING, *reaches, *map(str, self.files)])
+        above = "\n".join(map(folded, [head, *self.notes]))
+        below = "\n".join([*map(folded, [MEANING, *reaches]), *map(str, self.files)])
+        return f"{above}\n\n{as_text(_counts(self.channels))}\n\n{below}"
 
 
 def _counts(channels: pd.DataFrame) -> pd.DataFrame:
