@@ -92,7 +92,7 @@ def page(runs: Sequence[Run], written: Written, note: str = "") -> str:
         sections=[(title, _html(tables)) for title, tables in sections(table).items()],
         notes=notes(table),
         reports=[
-            (name, report.about, _html(report.display), report.notes)
+            (report.about.rstrip(".") or name, _html(report.display), report.notes)
             for name, report in written.tables.items()
         ],
         facts=facts(runs),

@@ -59,6 +59,7 @@ def test_names_are_text_and_never_markup():
     frame = frame.assign(scaling=frame["scaling"].replace({"pi": HOSTILE}))
     text = page([], write_reports(frame, None, ["cells", "curves:kept=0.5"]), HOSTILE)
     assert "<h2>Score against length</h2>" in text
+    assert "<h2>One row per model, task, length and method, with its score," in text
     assert HOSTILE not in text
     assert "&lt;/script&gt;&lt;img" in text
     for figure in re.findall(r"base64,([\w+/=]+)", text):
