@@ -109,7 +109,8 @@ def _html(tables: Mapping[str, pd.DataFrame]) -> list[tuple[str, Markup]]:
 
 def _exports(table: pd.DataFrame, runs: Sequence[Run]) -> Iterator[str]:
     """Yield the command that writes the method to use at the longest length for a server."""
-    used = table[table["use"].fillna(value=False)].sort_values("length", ascending=False)
+    used = table[table["use"].fillna(value=False)]
+    used = used.sort_values("length", ascending=False, kind="stable")  # copies stay below
     for row in records(used):
         for run in runs:
             model, method = run["asked"].get("model"), run["methods"].get(row["scaling"])

@@ -3,6 +3,7 @@
 import re
 from base64 import b64decode
 
+import pandas as pd
 import pytest
 
 from ropewalk.harness.reports._page import page
@@ -37,6 +38,17 @@ def test_a_page_has_the_answer_and_how_to_serve_it(html, written):
         assert f"{line[1:]}</p>" in html
     command = "ropewalk export reference --scaling yarn --length 2048 --to transformers"
     assert f"<pre>{command}</pre>" in html
+
+
+def test_the_command_is_of_the_method_that_the_answer_names():
+    """Not of one of many others that are the same measurement."""
+    run, copies = read_run(RUN), [f"copy-{n}" for n in range(20)]
+    run["methods"] |= {name: {**run["methods"]["yarn"], "given": name} for name in copies}
+    rows = FRAME[FRAME["scaling"] == "yarn"]
+    frame = pd.concat([FRAME, *(rows.assign(scaling=name) for name in copies)])
+    written = write_reports(frame, None, ["verdict"])
+    assert summary(written.cells)[0].startswith("8x: use yarn ")
+    assert "<pre>ropewalk export reference --scaling yarn --length" in page([run], written)
 
 
 def test_a_page_has_every_score_and_difference_with_its_interval(html, written):
