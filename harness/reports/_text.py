@@ -34,10 +34,19 @@ def text(cell: Mapping[Any, Any], digits: int | None = None) -> str:
     if digits is None:
         size = abs(score)
         digits = 0 if unit or size >= 100 else 1 if size >= 10 else 2 if size >= SMALL else 4
-    value = f"{scale * score:.{digits}f}{unit}"
+
+    def written(end: float) -> str:
+        return percent(end) if unit and not digits else f"{scale * end:.{digits}f}"
+
+    value = f"{written(score)}{unit}"
     if pd.notna(cell["low"]) and pd.notna(cell["high"]):
-        value += f" [{scale * cell['low']:.{digits}f}, {scale * cell['high']:.{digits}f}]"
+        value += f" [{written(cell['low'])}, {written(cell['high'])}]"
     return value if status == "ok" else f"{value} ({status.split(' ok')[0]})"
+
+
+def percent(share: float) -> str:
+    """Return a share in whole percent; halves are rounded up."""
+    return f"{math.floor(round(100 * share, 6) + 0.5)}"
 
 
 def bound(regret: float | None, *, relative: bool, metric: str) -> str:

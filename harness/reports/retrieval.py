@@ -17,7 +17,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, FuncFormatter, PercentFormatter
 
 from ropewalk.harness.reports import _style as style
-from ropewalk.harness.reports._text import across, text
+from ropewalk.harness.reports._text import across, percent, text
 from ropewalk.harness.stats.cells import CELL, records
 from ropewalk.harness.stats.measure import SHARES
 from ropewalk.tasks._intervals import proportion
@@ -240,7 +240,7 @@ def _heat_map(axes: Axes, shares: pd.DataFrame, trained_length: int) -> AxesImag
     for (row, column), share in np.ndenumerate(shares.to_numpy()):
         if not np.isnan(share) and rows <= MOST_NAMED and columns <= MOST_NAMED:
             color = "white" if share < LIGHT else "black"
-            axes.text(column, row, f"{100 * share:.0f}", color=color, fontsize=style.SIZE - 1.5,
+            axes.text(column, row, percent(share), color=color, fontsize=style.SIZE - 1.5,
                       ha="center", va="center_baseline", in_layout=False)  # fmt: skip
     lengths, depths = list(map(int, shares.columns)), list(shares.index)
     axes.xaxis.set_major_locator(FixedLocator(range(columns), nbins=style.MOST_TICKS))
@@ -248,7 +248,7 @@ def _heat_map(axes: Axes, shares: pd.DataFrame, trained_length: int) -> AxesImag
         FuncFormatter(lambda x, _: style.tick_label(lengths[round(x)], trained_length))
     )
     axes.yaxis.set_major_locator(FixedLocator(range(rows), nbins=MOST_NAMED))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * depths[round(y)]:.0f}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: percent(depths[round(y)])))
     inside = sum(length <= trained_length for length in lengths)
     axes.axvline(inside - 0.5, color="black", linewidth=1.4, label="_trained")
     return mesh

@@ -10,6 +10,7 @@ from matplotlib.colors import to_rgb
 
 from ropewalk.harness.reports import _write, answer, cells, curves, retrieval
 from ropewalk.harness.reports._style import COLOURS, COLUMN, PLAIN, Paper, drawing, methods
+from ropewalk.harness.reports._text import percent
 from ropewalk.harness.stats.cells import cell_scores
 from tests.frames import PASSKEY, PERPLEXITY, TWELVE, sweep
 
@@ -57,7 +58,7 @@ def test_the_map_holds_the_share_of_keys_found():
     expected = rows.groupby(["depth", "length"])["value"].mean().unstack().to_numpy()
     assert np.array_equal(np.asarray(axes.images[0].get_array()), expected)
     assert axes.get_ylim()[0] > axes.get_ylim()[1]
-    assert [text.get_text() for text in axes.texts] == [f"{100 * x:.0f}" for x in expected.flat]
+    assert [text.get_text() for text in axes.texts] == [percent(x) for x in expected.flat]
 
 
 def test_the_answer_has_every_mark_at_its_difference_from_the_best():
