@@ -87,10 +87,11 @@ def calibrate(
             f"--length {tokens} is invalid: heads are measured inside the trained window, on 2 to"
             f" {rope.trained_length:,} tokens."
         )
-    least = max(tokens - len(opening), given.min_tokens)
+    own = tokens - len(opening)
+    least = max(own, given.min_tokens)
     read = replace(given, count=given.count or documents, min_tokens=least)
     corpus = Corpus(read, checkpoint.tokenizer, rope.trained_length)
-    texts = [[*opening, *one.tokens][:tokens] for one in corpus.context.documents()]
+    texts = [[*opening, *one.tokens[:own]] for one in corpus.context.documents()]
     make_folder(file.absolute().parent, "--out")  # before hours of measuring
     log.info(
         f"Measuring {checkpoint.config.model_type} heads on {counted(len(texts), 'documents')} of"
