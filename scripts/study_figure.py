@@ -2,8 +2,8 @@
 
     python -m scripts.study_figure
 
-The left panel has the methods measured at all three lengths, on the documents that all of them
-read; the right one RULER's needle tasks that were measured whole.
+The left panel has perplexity on the documents of all methods, the right one RULER's needle tasks
+that ask for one number.
 """
 
 from __future__ import annotations
@@ -24,40 +24,42 @@ from ropewalk.harness.stats.paired import of_means
 from ropewalk.tasks._intervals import proportion
 
 STUDY = Path(__file__).resolve().parent.parent / "results" / "smollm2"
-WINDOWS = {8192: 8, 16_384: 4, 32_768: 1}  # how many score a document's targets at a length
-LENGTHS = [*WINDOWS]
+LENGTHS = [8192, 16_384, 32_768]  # the first is the trained window, and as many tokens are scored
 NEEDLES = ("single_1", "single_2", "multikey_1")
+PARTS = ("perplexity", "others", "moved", "more", "more_others")
 TRUNCATION = "truncation"
-HIGHEST = 0.8  # of the left panel: without a scaling, perplexity is far above it
+HIGHEST = 0.8  # of the left panel; the methods of FAR_ABOVE are far above it
+FAR_ABOVE = ("none", "PI")
 NAMES = {
-    "none": "none", "ntk:factor=4": "NTK-aware", "dynamic_ntk": "dynamic NTK",
-    "ntk_by_parts:factor=4": "NTK-by-parts", "yarn:factor=4": "YaRN", "dual_chunk": "dual chunk",
+    "none": "none", "pi:factor=4": "PI", "llama3:factor=4": "Llama 3", "ntk:factor=4": "NTK-aware",
+    "dynamic_ntk": "dynamic NTK", "ntk_by_parts:factor=4": "NTK-by-parts",
+    "mr_rope:factor=4": "MrRoPE", "yarn:factor=4": "YaRN", "self_extend": "Self-Extend",
+    "dual_chunk": "dual chunk",
+}  # fmt: skip
+RUNS = {
+    "dual_chunk": "dual chunk", "yarn": "YaRN", "mr_rope": "MrRoPE", "ntk_by_parts": "NTK-by-parts",
+    TRUNCATION: TRUNCATION,
 }  # fmt: skip
 LOOKS = {
-    "none": style.PLAIN, "NTK-aware": style.Look(style.COLOURS[3], "v"),
+    "Llama 3": style.Look(style.COLOURS[6], "<"), "NTK-aware": style.Look(style.COLOURS[3], "v"),
     "dynamic NTK": style.Look(style.COLOURS[4], "P", "--"),
-    "NTK-by-parts": style.Look(style.COLOURS[2], "D"), "YaRN": style.Look(style.COLOURS[0], "s"),
-    "dual chunk": style.Look(style.COLOURS[1], "^"), TRUNCATION: style.Look(style.GREY, "X", "-."),
+    "NTK-by-parts": style.Look(style.COLOURS[2], "D"), "MrRoPE": style.Look(style.COLOURS[5], "p"),
+    "YaRN": style.Look(style.COLOURS[0], "s"), "dual chunk": style.Look(style.COLOURS[1], "^"),
+    TRUNCATION: style.Look(style.GREY, "X", "-."),
 }  # fmt: skip
 Curves = Mapping[str, list[tuple[float, float, float]]]  # scores with their 95 % intervals
 
 
 def perplexities() -> tuple[Curves, int]:
-    """Return perplexity relative to truncation, of the methods measured whole, and on how many."""
-    parts = (rw.frame(STUDY / f"long.parquet/{run}", losses=True)
-             for run in ("perplexity", "others", "moved"))  # fmt: skip
-    frame: Any = pd.concat(parts).query("status == 'ok' and scaling in @NAMES")
-    cells = frame.groupby(["scaling", "length", "unit"]).agg(
-        loss=("value", "sum"), windows=("value", "size"), targets=("weight", "sum")
-    )
-    whole = cells[cells["windows"] == cells.index.get_level_values("length").map(WINDOWS)]
-    losses: Any = whole["loss"].unstack("unit")
-    lengths = losses.groupby("scaling").size()
-    kept = [name for name in NAMES if lengths.get(name) == len(LENGTHS)]
-    losses = losses.loc[kept].dropna(axis=1)
-    counts = np.full((losses.shape[1], 1), whole["targets"].iloc[0])
+    """Return the curves of perplexity relative to truncation, and the number of documents."""
+    every: Any = pd.concat(rw.frame(STUDY / f"long.parquet/{run}") for run in PARTS)
+    cells = every.query("status == 'ok' and scaling in @NAMES").groupby(["scaling", "length"])
+    losses: Any = cells.apply(lambda cell: cell.groupby("unit")["value"].sum())
+    targets = cells.apply(lambda cell: cell.groupby("unit")["weight"].sum())
+    assert targets.eq(LENGTHS[0]).all(axis=None)  # the same ones at every length
+    counts = np.full((losses.shape[1], 1), LENGTHS[0])
     cut, curves = losses.loc[("none", LENGTHS[0])], dict[str, list[Any]]()
-    for (name, _), row in losses.iterrows():
+    for (name, _), row in losses.reindex(NAMES, level="scaling").iterrows():
         gap = of_means((row - cut).to_numpy()[:, None], counts, relative=True)[0]
         curves.setdefault(NAMES[name], []).append((gap.value, gap.low, gap.high))
     return curves, losses.shape[1]
@@ -65,10 +67,9 @@ def perplexities() -> tuple[Curves, int]:
 
 def recalls() -> tuple[Curves, int]:
     """Return the curves of recall over the needle tasks, and the number of prompts per length."""
-    runs = {"yarn": "YaRN", "ntk_by_parts": "NTK-by-parts", TRUNCATION: TRUNCATION}
     curves: dict[str, list[Any]] = {}
     task = [str(STUDY / "truncated" / "truncated_niah.py")]
-    for run, name in runs.items():
+    for run, name in RUNS.items():
         frame = rw.frame(STUDY / f"long.parquet/ruler_{run}", task if run == TRUNCATION else [])
         frame = frame[frame["task"].str.contains("|".join(NEEDLES)) & (frame["status"] == "ok")]
         for length in LENGTHS:
@@ -100,14 +101,16 @@ def figure() -> Figure:
     """Return the figure."""
     drawn, (left, right), _ = style.sheet(2, 2.6)
     curves, documents = perplexities()
-    draw(left, curves, 0.015)
+    draw(left, {name: curves[name] for name in curves if name in LOOKS}, 0.015)
     title = f"Perplexity relative to truncation, {documents} documents"
     left.set(ylim=(-0.15, HIGHEST), title=title)
     left.axhline(0, color=style.GREY, linestyle="-.", linewidth=1)
-    for length, (value, _, _) in zip(LENGTHS[1:], curves["none"][1:], strict=True):
+    for place, length in enumerate(LENGTHS):
+        above = {name: curves[name][place][0] for name in FAR_ABOVE}
+        text = "\n".join(f"{name}: {1 + gap:,.0f} times" for name, gap in above.items() if gap > 1)
         left.annotate(
-            f"none: {1 + value:,.0f} times", (length, HIGHEST), (0, -9), ha="center",
-            textcoords="offset points", fontsize=style.SIZE - 1,
+            text, (length, HIGHEST), (0 if place else 3, 0), textcoords="offset points",
+            ha="center" if place else "left", va="top", fontsize=style.SIZE - 1,
         )  # fmt: skip
     curves, prompts = recalls()
     draw(right, curves, 0.03)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ from tests.study import change, ends, faults, flat, number, signed, table, unsig
 STUDY = ROOT / "results" / "smollm2"
 FRONT = flat((ROOT / "README.md").read_text(encoding="utf-8"))
 # Facts of the model, the documents and the machine, and what engines printed.
-GIVEN = """0 1 2 4 5 7 10 14 20 24 30 50 60 95 100 110 135 512 1024 2048 4096 8191 8192
+GIVEN = """0 1 2 4 5 7 10 14 20 24 30 40 50 60 95 100 110 135 512 1024 2048 4096 8191 8192
 16,384 32,768 100,000 2.11 36.6169 36.6172 4.03426 4.03439 2701 345 98 1661 14155 5323 2000 52484"""
 WINDOW, FAR = 8192, 16_384
 BEYOND = FAR - WINDOW  # targets of each document
@@ -236,7 +237,8 @@ def of_ruler() -> Iterator[str]:
     means = pd.DataFrame({name: values.mean() for name, values in groups.items()})
     able = means.index[means["inside"] >= 0.3]
     assert len(able) == 5
-    rows = [[f"`{part}`", *map(half_up, shares)] for part, shares in means.iterrows()]
+    reached = means[means.gt(0).any(axis=1)]
+    rows = [[f"`{part}`", *map(half_up, shares)] for part, shares in reached.iterrows()]
     for label, kept in (("mean", means.index), ("mean of the tasks within reach", able)):
         hits = [one["value"][one["part"].isin(kept)] for one in runs.values()]
         rows.append([label, *map(recalled, hits)])
@@ -271,18 +273,19 @@ def of_checks() -> Iterator[str]:
     yield change(*held)
 
 
-def needles(method: str, length: int) -> pd.Series[float]:
+def needles(method: str, length: int, tasks: str = "single_1|single_2|multikey_1") -> Any:
+    """Return the recall of each prompt of RULER's needle tasks, by task and prompt."""
     every = frame(f"long/ruler_{method}")
     rows = every[every["length"] == length]
-    task = rows["task"].str.extract("(single_1|single_2|multikey_1)")[0]
+    task = rows["task"].str.extract(f"({tasks})")[0]
     return rows.assign(key=task + " " + rows["unit"])[task.notna()].set_index("key")["value"]
 
 
 def digits(method: str, length: int) -> str:
     short = method == "truncation"
-    rows = frame("long/passkey_cut" if short else "long/passkey")
-    rows = rows[(rows["length"] == length) & (short | (rows["scaling"] == method))]
-    found = rows["found"]
+    moved = method in ("dual_chunk", "self_extend")
+    rows = frame(f"long/passkey{'_cut' * short}{'_moved' * moved}")
+    found = rows[(rows["length"] == length) & (short | (rows["scaling"] == method))]["found"]
     assert len(found) == 50
     return f"{(found != 'wrong').sum()} ({(found == 'exact').sum()})"
 
@@ -290,24 +293,33 @@ def digits(method: str, length: int) -> str:
 def of_four_windows() -> Iterator[str]:
     curves, documents = study_figure.perplexities()
     recalls, prompts = study_figure.recalls()
-    rows = []
+    keys = {
+        "truncation",
+        *frame("long/passkey")["scaling"],
+        *frame("long/passkey_moved")["scaling"],
+    }
+    rows, empty = [], ["–"] * 3
     for method, name in {"truncation": "truncation", **study_figure.NAMES}.items():
-        scores = [change(*score) for score in curves.get(name, [])]
-        if name in ("none", "dynamic NTK"):
-            scores[0] = "0"
+        scores = ["0" if not any(score) else change(*score) for score in curves.get(name, [])]
         shares = [f"{number(share, 0)} %" for share, *_ in recalls.get(name, [])]
-        passkeys = [digits(method, length) for length in study_figure.LENGTHS] if shares else []
+        passkeys = [digits(method, length) for length in study_figure.LENGTHS if method in keys]
         short = f"`{method.replace(':factor=4', '')}`" if method != "truncation" else method
-        empty = ["–"] * 3
         rows.append([short, *(scores or empty), *(shares or empty), *(passkeys or empty)])
     yield table(rows)
     yield f"on {documents} documents"
     assert prompts == len(needles("yarn", 32_768)) == 60
-    yarn, parts, cut = (needles(name, 32_768) for name in ("yarn", "ntk_by_parts", "truncation"))
-    assert set(yarn.index) == set(cut.index) == set(parts.index)
-    shares = [recalled(values) for values in (yarn, cut, parts)]
-    yield from (*shares, points(yarn - cut[yarn.index]))
-    assert f"YaRN recovers {shares[0]} of them and truncation {shares[1]}" in FRONT
+    names = ("dual_chunk", "yarn", "mr_rope", "ntk_by_parts", "truncation")
+    moved, yarn, mr, _, cut = (needles(name, 32_768) for name in names)
+    shares = [recalled(values) for values in (moved, yarn, cut)]
+    yield from shares
+    yield from (points(one - other[one.index]) for one, other in ((moved, yarn), (yarn, cut)))
+    _, low, high = ends(of_shares((yarn - mr[yarn.index]).to_numpy()[:, None])[0])
+    assert low < 0 < high
+    several = [needles(name, 32_768, "multivalue|multiquery") for name in names[1:]]
+    several += [needles(name, FAR, "multivalue|multiquery") for name in ("yarn", "truncation")]
+    assert all(len(values) == 40 for values in several)
+    yield from map(recalled, several)
+    assert f"recovers {shares[0]}, YaRN {shares[1]} and truncation {shares[-1]}" in FRONT
     assert all(change(*curves[name][2]) in FRONT for name in ("YaRN", "dual chunk"))
 
 

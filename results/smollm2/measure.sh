@@ -7,7 +7,7 @@ python -m scripts.fetch_corpus --out corpus
 python -c '
 import shutil, pathlib, ropewalk as rw
 parts = {"corpus47": "moved.parquet/dpe", "corpus20": "moved.parquet/moved", "documents": "float32.parquet/newer",
-         "corpus32k": "long.parquet/others"}
+         "corpus32k": "long.parquet/others", "more32k": "long.parquet/more"}
 for folder, run in parts.items():
     pathlib.Path(folder).mkdir(exist_ok=True)
     for name in rw.frame(f"results/smollm2/{run}")["unit"].unique():
@@ -30,16 +30,21 @@ for name in yarn ntk_by_parts mr_rope; do
 done
 run ruler/truncation --docs corpus --task results/smollm2/truncated/truncated_ruler.py:trials=10,chat=true --length 16k --scaling none
 run ruler/inside --docs corpus --task ruler:trials=10,chat=true --length 4k --scaling none
-study() { ropewalk run results/smollm2/study.yaml --out measured/long/$1 "${@:2}"; }  # with corpus32k: 24 documents of 33,000 tokens
+study() { ropewalk run results/smollm2/study.yaml --out measured/long/$1 "${@:2}"; }
 tail=perplexity:tail=8192,slide=true needles=preset=[single_1,single_2,multikey_1,multivalue,multiquery]
-study perplexity --task $tail --scaling none yarn:factor=4 ntk_by_parts:factor=4 mr_rope:factor=4 pi:factor=4
-study others --task $tail --scaling ntk:factor=4 dynamic_ntk llama3:factor=4
+served="none yarn:factor=4 ntk_by_parts:factor=4 mr_rope:factor=4 pi:factor=4" others="ntk:factor=4 dynamic_ntk llama3:factor=4"
+study perplexity --task $tail --scaling $served
+study others --task $tail --scaling $others
 study moved --task $tail --scaling dual_chunk self_extend
+study more --docs more32k --task $tail --scaling $served
+study more_others --docs more32k --task $tail --scaling $others dual_chunk self_extend
 for name in yarn ntk_by_parts mr_rope; do
   study ruler_$name --task "niah:$needles,depths=0,trials=20,chat=true" --scaling $name:factor=4
 done
+study ruler_dual_chunk --task "niah:$needles,depths=0,trials=20,chat=true" --scaling dual_chunk
 study ruler_truncation --task "results/smollm2/truncated/truncated_niah.py:$needles" --scaling none
 study passkey --task passkey:depths=10,trials=5 --scaling none yarn:factor=4 ntk_by_parts:factor=4 mr_rope:factor=4
+study passkey_moved --task passkey:depths=10,trials=5 --scaling dual_chunk self_extend
 study passkey_cut --task results/smollm2/truncated/truncated_passkey.py:depths=10,trials=5 --scaling none
 single() { dtype=float32 beyond float32/$1 --device cpu --docs documents "${@:2}"; }
 single newer --length 16384 --scaling yarn none lampe self_logistic mesa dual_chunk:form=qwen info_scale:on=yarn \
