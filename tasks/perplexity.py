@@ -298,18 +298,19 @@ def fitting(documents: list[Document], layout: Layout) -> list[Document]:
     Raises ValueError, with the length that would fit, if no document is long enough.
     """
     opening, length = len(layout.opening), layout.longest
+    tail = layout.protocol == "tail"
     if layout.protocol == "overlapping":
         total = sum(opening + len(document.tokens) for document in documents)
         held = total if layout.stride == length else total - layout.stride - 1
         fitted = documents if held >= length else []
     else:
-        read = tail_end if layout.protocol == "tail" else lambda document: len(document.tokens)
-        room = [read(document) + opening for document in documents]
+        room = [opening + (tail_end(d) if tail else len(d.tokens)) for d in documents]
         held = max(room, default=0)
         fitted = [d for d, tokens in zip(documents, room, strict=True) if tokens >= length]
     if not fitted:
+        where = " in its first three quarters" if tail else ""
         raise ValueError(
-            f"no document holds a window of {length} tokens; the longest that fits is "
+            f"no document holds a window of {length} tokens{where}; the longest that fits is "
             f"{max(held, 0)}: ask for shorter lengths or give longer documents"
         )
     return fitted

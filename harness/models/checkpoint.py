@@ -370,6 +370,8 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
     dtype = str(model.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise UserError(f"{kind} computes in {dtype}; one of {', '.join(DTYPES)} is measured.")
+    rope = geometry_of(model.config, trained_length)
+    check_rope(model.config, rope)
     quantized = quantization("", model.config)
     name = label(PurePath(str(model.config.name_or_path)).name or kind, quantized)
     return Checkpoint(
@@ -378,7 +380,7 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
         fingerprint=_fingerprint_in_memory(model),
         config=model.config,
         tokenizer=tokenizer,
-        rope=geometry_of(model.config, trained_length),
+        rope=rope,
         dtype=dtype,
         device=str(model.device),
         quantized=quantized,

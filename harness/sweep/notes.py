@@ -71,15 +71,17 @@ def _short(plan: Plan) -> list[str]:
         cells = [cell for cell in plan.cells if cell.task == task.label and cell.questions]
         questions = [question for cell in cells for question in cell.questions]
         units = {question.doc_id for question in questions}
+        protocols = {question.metadata.get("protocol") for question in questions}
         # All documents of a stream are read, though no window may begin in the last of them.
-        stream = any(question.metadata.get("protocol") == "overlapping" for question in questions)
-        if stream or units.isdisjoint(document["name"] for document in plan.documents):
+        if "overlapping" in protocols or units.isdisjoint(one["name"] for one in plan.documents):
             continue
+        where = " in their first three quarters" if "tail" in protocols else ""
         read = [document.name for document in plan.sources[task.label].documents()]
         if short := [name for name in read if name not in units]:
             lines.append(
                 f"{task.label}: {len(short)} of {len(read)} documents hold no window of "
-                f"{max(cell.length for cell in cells)} tokens and are left out: {_listed(short)}"
+                f"{max(cell.length for cell in cells)} tokens{where} and are left out: "
+                f"{_listed(short)}"
             )
     return lines
 

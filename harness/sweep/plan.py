@@ -181,6 +181,7 @@ def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
     """Open the model a spec names; ``elsewhere`` is the device where workers compute."""
     given = inspect.signature(open_checkpoint).parameters.keys() & Spec.model_fields.keys()
     opened = open_checkpoint(spec.model, **spec.model_dump(include=given), elsewhere=elsewhere)
+    check_rope(opened.config, opened.rope, trust_remote_code=opened.trust_remote_code)
     return replace(opened, left_out=parts_left_out(opened))
 
 
@@ -209,8 +210,7 @@ def make_plan(
         opened = open_all(spec.docs, tasks)
     found.check()
     checkpoint = checkpoint or opening(spec)
-    config, rope = checkpoint.config, checkpoint.rope
-    check_rope(config, rope, trust_remote_code=checkpoint.trust_remote_code)
+    rope = checkpoint.rope
     lengths, resolved = tuple[int, ...](), dict[tuple[str, int], Rotation | UserError]()
     with found.collecting():
         lengths = spec.lengths(rope.trained_length)
