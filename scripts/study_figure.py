@@ -2,8 +2,9 @@
 
     python -m scripts.study_figure
 
-The left panel has perplexity on the documents of all methods, the right one RULER's needle tasks
-that ask for one number.
+The left panel has perplexity, of the methods in ``LOOKS`` and in words of those far above them.
+Self-Extend is left out: it coincides with Dual Chunk. The right one has RULER's needle tasks that
+ask for one number.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ NAMES = {
     "none": "none", "pi:factor=4": "PI", "llama3:factor=4": "Llama 3", "ntk:factor=4": "NTK-aware",
     "dynamic_ntk": "dynamic NTK", "ntk_by_parts:factor=4": "NTK-by-parts",
     "mr_rope:factor=4": "MrRoPE", "yarn:factor=4": "YaRN", "self_extend": "Self-Extend",
-    "dual_chunk": "dual chunk",
+    "dual_chunk": "Dual Chunk",
 }  # fmt: skip
 RUNS = {
-    "dual_chunk": "dual chunk", "yarn": "YaRN", "mr_rope": "MrRoPE", "ntk_by_parts": "NTK-by-parts",
+    "dual_chunk": "Dual Chunk", "yarn": "YaRN", "mr_rope": "MrRoPE", "ntk_by_parts": "NTK-by-parts",
     TRUNCATION: TRUNCATION,
 }  # fmt: skip
 LOOKS = {
     "Llama 3": style.Look(style.COLOURS[6], "<"), "NTK-aware": style.Look(style.COLOURS[3], "v"),
     "dynamic NTK": style.Look(style.COLOURS[4], "P", "--"),
     "NTK-by-parts": style.Look(style.COLOURS[2], "D"), "MrRoPE": style.Look(style.COLOURS[5], "p"),
-    "YaRN": style.Look(style.COLOURS[0], "s"), "dual chunk": style.Look(style.COLOURS[1], "^"),
+    "YaRN": style.Look(style.COLOURS[0], "s"), "Dual Chunk": style.Look(style.COLOURS[1], "^"),
     TRUNCATION: style.Look(style.GREY, "X", "-."),
 }  # fmt: skip
 Curves = Mapping[str, list[tuple[float, float, float]]]  # scores with their 95 % intervals

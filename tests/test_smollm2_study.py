@@ -191,8 +191,11 @@ def found(method: str, length: int = FAR) -> pd.DataFrame:
 
 
 def paired_p(one: str, other: str) -> float:
-    """Return the p of an exact paired test (McNemar)."""
-    first, second = found(one)["digits"], found(other)["digits"]
+    return mcnemar(found(one)["digits"], found(other)["digits"])
+
+
+def mcnemar(first: pd.Series[bool], second: pd.Series[bool]) -> float:
+    """Return the p of an exact paired test."""
     more, less = int((first & ~second).sum()), int((~first & second).sum())
     return float(stats.binomtest(more, more + less).pvalue)
 
@@ -239,6 +242,8 @@ def of_ruler() -> Iterator[str]:
     assert len(able) == 5
     reached = means[means.gt(0).any(axis=1)]
     rows = [[f"`{part}`", *map(half_up, shares)] for part, shares in reached.iterrows()]
+    yield table(rows)
+    rows = []
     for label, kept in (("mean", means.index), ("mean of the tasks within reach", able)):
         hits = [one["value"][one["part"].isin(kept)] for one in runs.values()]
         rows.append([label, *map(recalled, hits)])
@@ -281,18 +286,24 @@ def needles(method: str, length: int, tasks: str = "single_1|single_2|multikey_1
     return rows.assign(key=task + " " + rows["unit"])[task.notna()].set_index("key")["value"]
 
 
-def digits(method: str, length: int) -> str:
+def keys_found(method: str, length: int) -> pd.Series[str]:
     short = method == "truncation"
     moved = method in ("dual_chunk", "self_extend")
     rows = frame(f"long/passkey{'_cut' * short}{'_moved' * moved}")
-    found = rows[(rows["length"] == length) & (short | (rows["scaling"] == method))]["found"]
-    assert len(found) == 50
+    rows = rows[(rows["length"] == length) & (short | (rows["scaling"] == method))]
+    assert len(rows) == 50
+    return rows.set_index("unit")["found"]
+
+
+def digits(method: str, length: int) -> str:
+    found = keys_found(method, length)
     return f"{(found != 'wrong').sum()} ({(found == 'exact').sum()})"
 
 
 def of_four_windows() -> Iterator[str]:
     curves, documents = study_figure.perplexities()
     recalls, prompts = study_figure.recalls()
+    curves = {"truncation": [(0.0, 0.0, 0.0)] * 3, **curves}
     keys = {
         "truncation",
         *frame("long/passkey")["scaling"],
@@ -300,27 +311,58 @@ def of_four_windows() -> Iterator[str]:
     }
     rows, empty = [], ["–"] * 3
     for method, name in {"truncation": "truncation", **study_figure.NAMES}.items():
-        scores = ["0" if not any(score) else change(*score) for score in curves.get(name, [])]
+        scores = [change(*score) if any(score) else "0" for score in curves[name]]
         shares = [f"{number(share, 0)} %" for share, *_ in recalls.get(name, [])]
         passkeys = [digits(method, length) for length in study_figure.LENGTHS if method in keys]
         short = f"`{method.replace(':factor=4', '')}`" if method != "truncation" else method
-        rows.append([short, *(scores or empty), *(shares or empty), *(passkeys or empty)])
+        rows.append([short, *scores, *(shares or empty), *(passkeys or empty)])
     yield table(rows)
-    yield f"on {documents} documents"
-    assert prompts == len(needles("yarn", 32_768)) == 60
+    assert (documents, prompts) == (30, 60)
+    assert f"30 documents, {prompts} prompts" in FRONT
+    yield from of_needles()
+    four = pd.concat(frame(f"long/{run}") for run in study_figure.PARTS)
+    costs = four.groupby(["scaling", "length", "unit"])["value"].sum().unstack("unit")
+    cut = costs.loc[("none", WINDOW)]
+    moved, mr, yarn = (
+        costs.loc[(name, 32_768)] for name in ("dual_chunk", "mr_rope:factor=4", "yarn:factor=4")
+    )
+    yield told(mr - yarn, 2)
+    books, code, documentation = by_kind(moved - cut)
+    yield f"{books} from truncation, on documentation {documentation} and on code {code}"
+    parts, yarn = (
+        keys_found(name, 32_768) != "wrong" for name in ("ntk_by_parts:factor=4", "yarn:factor=4")
+    )
+    yield f"fewer needles and more passkeys than YaRN (p = {mcnemar(parts, yarn):.3f})"
+    moved, yarn = (keys_found(name, FAR) != "wrong" for name in ("dual_chunk", "yarn:factor=4"))
+    assert mcnemar(moved, yarn) < 0.001
+    yield f"{moved.sum()} at 16,384 tokens, and YaRN {yarn.sum()} (p < 0.001)"
+    value, low, high = curves["YaRN"][2]
+    price = f"{number(value)} % [{number(low)}, {number(high)}]"
+    yield price
+    assert price in FRONT
+
+
+def of_needles() -> Iterator[str]:
     names = ("dual_chunk", "yarn", "mr_rope", "ntk_by_parts", "truncation")
-    moved, yarn, mr, _, cut = (needles(name, 32_768) for name in names)
+    moved, yarn, mr, parts, cut = (needles(name, 32_768) for name in names)
     shares = [recalled(values) for values in (moved, yarn, cut)]
     yield from shares
     yield from (points(one - other[one.index]) for one, other in ((moved, yarn), (yarn, cut)))
+    near = needles("truncation", WINDOW) - needles("yarn", WINDOW)
+    yield points(near) + " fewer needles"
     _, low, high = ends(of_shares((yarn - mr[yarn.index]).to_numpy()[:, None])[0])
     assert low < 0 < high
+    assert parts.mean() < yarn.mean()
     several = [needles(name, 32_768, "multivalue|multiquery") for name in names[1:]]
     several += [needles(name, FAR, "multivalue|multiquery") for name in ("yarn", "truncation")]
     assert all(len(values) == 40 for values in several)
     yield from map(recalled, several)
-    assert f"recovers {shares[0]}, YaRN {shares[1]} and truncation {shares[-1]}" in FRONT
-    assert all(change(*curves[name][2]) in FRONT for name in ("YaRN", "dual chunk"))
+    _, low, high = ends(of_shares((several[0] - several[3]).to_numpy()[:, None])[0])
+    assert low < 0 < high
+    left = frame("long/ruler_dual_chunk")["task"].str.contains("multivalue|multiquery").sum()
+    yield f"measured on {left} of the 120 prompts that ask for several numbers"
+    assert f"recovers {shares[0]}" in FRONT
+    assert f"YaRN {shares[1]} and truncation {shares[2]}" in FRONT
 
 
 def test_the_page_states_what_its_samples_give():
