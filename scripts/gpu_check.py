@@ -276,16 +276,19 @@ def decoding(check: Check) -> Iterator[Row]:
     for name in ("135M", "8B")[: 1 if check.quick else 2]:
         model = check.build(name)
         plain = rotation_of(model, "none", 1024)
-        for length, count in product((2048, 16_384), (1, 16)):
+        cases = [("none", *case) for case in product((2048, 16_384), (1, 16))]
+        for method, length, count in [*cases, *[("rerope", 16_384, 16)] * (name == "135M")]:
             size = check.size(length)
             asked = (prompts(model, size, count, new) for new in (16, 64))
-            few, many = (partial(replies, model, plain, one) for one in asked)
+            rotation = rotation_of(model, method, size + 64)
+            few, many = (partial(replies, model, rotation, one) for one in asked)
             many()
             first, second = (timed(work, check.device)[0] for work in (few, many))
             milliseconds = 1000 * (second - first) / 48 / count
             yield {
-                "what": f"{name}, {size} tokens, {count} texts", "ms_per_token": milliseconds,
-                "prompts_s": first, "ok": milliseconds <= BARS[name, count] or not check.gpu,
+                "what": f"{name}, {size} tokens, {count} texts, {method}",
+                "ms_per_token": milliseconds, "prompts_s": first,
+                "ok": milliseconds <= BARS[name, count] or not check.gpu,
             }  # fmt: skip
         length = check.size(9000)  # a pack of its own: the same keys whatever else is requested
         ends = [tokens_of(model, length - 7 * seed, seed) for seed in range(6)]

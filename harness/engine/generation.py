@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ropewalk.harness.engine.loss import most_likely, nll_of
-from ropewalk.harness.engine.packed_attention import Pair
 from ropewalk.harness.engine.prefix_tree import Node
 from ropewalk.harness.engine.sdpa import Kept
 from ropewalk.tasks.types import Generate, Generated
@@ -41,7 +40,7 @@ class Generation:
     losses: list[float] = field(default_factory=list)
     done: bool = False
     start: int = 0
-    keys: dict[int, Pair] = field(default_factory=dict)
+    keys: dict[int, Sequence[Tensor]] = field(default_factory=dict)
     kept: dict[int, Kept] = field(default_factory=dict)
 
     @classmethod

@@ -231,14 +231,15 @@ def held(shape: Shape, tree: PrefixTree, cut: list[NodePath], texts: Sequence[Te
     return max(accumulate(change)) * shape.layers * shape.keys
 
 
-def room(shape: Shape, lengths: Sequence[int], sizes: Sizes, *, plain: bool) -> int:
+def room(shape: Shape, lengths: Sequence[int], sizes: Sizes, copies: int) -> int:
     """Return the tokens of texts whose keys are in memory at once, at least those of the longest.
 
-    ``plain`` says that attention is.
+    Where one call computes the attention of all, ``copies`` of a token's keys or values are kept;
+    else it is 0.
     """
     count = TEXTS if shape.gpu else ROWS
-    fast = shape.gpu and plain
-    most = sizes.texts // (shape.layers * shape.keys) if fast else sizes.pack
+    fast = shape.gpu and copies > 0
+    most = 2 * sizes.texts // (shape.layers * shape.keys * copies) if fast else sizes.pack
     return max(max(lengths), min(sum(sorted(lengths)[-count:]), most))
 
 
@@ -248,9 +249,10 @@ def written(shape: Shape, texts: Sequence[Text], sizes: Sizes, moved: Moved = Mo
     For moved positions, each band keeps the keys as it rotates them.
     """
     lengths = [length for _, length in texts]
-    together = room(shape, lengths, sizes, plain=not moved.tables) if lengths else 0
-    bands = moved.bands * sharing(shape, moved)
-    return together * shape.layers * shape.keys * (2 + bands) // 2
+    copies = 2 + moved.bands * sharing(shape, moved)
+    apart = moved.by_head or (moved.tables > 0 and not moved.bands)
+    together = room(shape, lengths, sizes, 0 if apart else copies) if lengths else 0
+    return together * shape.layers * shape.keys * copies // 2
 
 
 def head(shape: Shape, targets: int, sizes: Sizes) -> int:

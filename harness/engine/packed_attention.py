@@ -6,7 +6,7 @@ attention, registered with transformers, joins the keys and values of each run's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,7 @@ from torch import Tensor, cat
 from torch.nn.functional import pad
 
 from ropewalk.harness.engine.prefix_tree import Node, NodePath
-from ropewalk.harness.engine.sdpa import Causal, Kept, Kernel, padded_length
+from ropewalk.harness.engine.sdpa import Before, Causal, Kept, Kernel, View, padded_length
 from ropewalk.harness.engine.structure import NotShareableError, attending, language_model
 
 NAME, PLAIN = "ropewalk_runs", "sdpa"
@@ -161,6 +161,20 @@ def kernel_of(model: Any, longest: int = 0) -> Kernel | None:
         return Causal(longest)
     kernel: Kernel | None = getattr(AttentionInterface().get(name), "kernel", None)
     return kernel
+
+
+def views_of(model: Any, longest: int) -> Sequence[View]:
+    """Return the views of the model's attention of positions below ``longest``.
+
+    None where it cannot compute the rows of several texts at once.
+    """
+    from transformers import AttentionInterface  # with the model's code
+
+    name = language_model(model).config._attn_implementation
+    if name == PLAIN:
+        return (Before(),)
+    views: Sequence[View] = getattr(AttentionInterface().get(name), "views", ())
+    return views if all(longest <= (view.length or longest) for view in views) else ()
 
 
 def installed(model: Any, attend: Attend) -> AbstractContextManager[None]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +39,44 @@ class Kept:
 # What computes the attention of a layer's rows over the keys up to each, as ``Causal`` does: of a
 # module, its query, key and value, the position of the first row, and the scale.
 Kernel = Callable[[Any, Tensor, Tensor, Tensor, int, float | None, Kept | None], Tensor]
+
+
+class View(Protocol):
+    """Some of the keys that the rows of many texts see, each row at a position of its own text.
+
+    Together, the views of an attention have every key that a row sees once.
+    """
+
+    @property
+    def length(self) -> int | None:
+        """The number of positions that it is for; None for any."""
+
+    def span(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first key of the row at each position, (rows,), and the end of its keys."""
+
+    def turned(self, layer: int, states: Tensor, positions: Tensor, *, query: bool) -> Tensor:
+        """Return queries or keys, (1, heads, rows, head_dim), as this view rotates them."""
+
+    def module(self, layer: int) -> Any:
+        """Return what the kernel knows a layer by."""
+
+
+class Before:
+    """All keys up to the row's own, as the model rotates them."""
+
+    length: int | None = None
+
+    def span(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the span of ``View``."""
+        return torch.zeros_like(positions), positions + 1
+
+    def turned(self, _: int, states: Tensor, __: Tensor, *, query: bool) -> Tensor:  # noqa: ARG002
+        """Return the same."""
+        return states
+
+    def module(self, layer: int) -> Any:
+        """Return a layer's number alone."""
+        return SimpleNamespace(layer_idx=layer)
 
 
 @dataclass

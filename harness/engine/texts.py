@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -17,9 +16,15 @@ from ropewalk.harness.engine import sdpa
 from ropewalk.harness.engine.generation import Generation
 from ropewalk.harness.engine.loss import logits_of, most_likely, nll_of
 from ropewalk.harness.engine.memory import ROWS, TEXTS, Shape, Sizes, room
-from ropewalk.harness.engine.packed_attention import KVCache, Pair, installed, kernel_of
+from ropewalk.harness.engine.packed_attention import (
+    KVCache,
+    Pair,
+    installed,
+    kernel_of,
+    views_of,
+)
 from ropewalk.harness.engine.prefix_tree import Node
-from ropewalk.harness.engine.sdpa import LEAST_ROWS, Causal, Kept, Kernel, padded_length
+from ropewalk.harness.engine.sdpa import LEAST_ROWS, Causal, Kept, Kernel, View, padded_length
 from ropewalk.harness.engine.structure import language_model
 from ropewalk.tasks._tokens import kept
 from ropewalk.tasks.types import Generate, Generated
@@ -28,8 +33,9 @@ READ = 8  # tokens after which a GPU is asked whether a text is done
 MOST_KEYS = 2**20  # the flash kernel splits keys by this number: no other text may decide it
 BLOCKS, PARTS, PART = 128, 32, 128  # of a GPU that are busy with one text; most parts, least keys
 PROBES, PROBE_STEP = 8, 97  # texts of the proof, and how much longer each is than the one before
+FARTHEST = 16_384  # tokens of these texts under moved positions
 COARSE = 0.02  # mean difference that 16 bits may make between two kernels, of outputs of about 1
-_known: WeakKeyDictionary[Any, dict[type, Mode]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Any, dict[tuple[type, int], Mode]] = WeakKeyDictionary()
 
 
 class Mode(NamedTuple):
@@ -51,13 +57,15 @@ class Writer:
     """Texts that are continued together.
 
     ``live`` are the texts by the index of their request; each has a row, in this order. ``room``
-    tokens have their keys in memory at once, those of each text in one piece, ``longest`` at most.
+    tokens have their keys in memory at once, those of each text in one piece, ``longest`` at most;
+    where one call computes the attention of all, each key as every one of the ``views`` turns it.
     """
 
     model: Any
     longest: int
     mode: Mode
     room: int
+    views: Sequence[View] = ()
     live: dict[int, Generation] = field(default_factory=dict)
 
     @classmethod
@@ -65,24 +73,26 @@ class Writer:
         """Return what writes these texts, in the fastest way in which none changes another."""
         lengths = [request.length for request in requests]
         shape = Shape.of(model.config.get_text_config(), model.dtype.itemsize).on(model.device)
-        kind = type(kernel_of(model))
-        tokens = room(shape, lengths, sizes, plain=kind is Causal)
+        views, kind = views_of(model, max(lengths) - 1), type(kernel_of(model))
+        copies = 2 + (0 if kind is Causal else len(views))  # the key unrotated too
+        tokens = room(shape, lengths, sizes, copies if views else 0)
         alone = len(lengths) == 1 or sum(sorted(lengths)[:2]) > tokens
         same = alone and sdpa.blocked(model.device)  # a CPU computes as many rows anyway
-        mode = Mode(ROWS, 1) if same else _mode(model, kind, shape)
-        return cls(model, max(lengths), mode, tokens)
+        mode = Mode(ROWS, 1) if same else _mode(model, kind, views, shape)
+        return cls(model, max(lengths), mode, tokens, views)
 
     def __post_init__(self) -> None:
         device, rows = self.model.device, self.mode.rows
         self.state = torch.zeros((4, rows), dtype=torch.long, device=device)
-        # Tensors of a step: where keys go, and which each part of the keys of a row has.
-        self.at = self.first = self.seen = self.unseen = self.state
+        # Of a step: where keys go, and by view which of them each part of the keys of a row has.
+        self.at = self.state
+        self.spans: list[tuple[Tensor, Tensor, Tensor]] = []
         self.part = torch.arange(self.mode.parts, device=device)
         self.row = torch.arange(rows * self.mode.parts + 1, dtype=torch.int32, device=device)
         # A mask that is made already keeps transformers from reading the positions.
         mask = torch.zeros((1, 1, 1, 1), device=device)
         self.given = {} if sdpa.blocked(device) else {"attention_mask": mask}
-        self.keys: dict[int, Pair] = {}
+        self.keys: dict[int, list[Tensor]] = {}
         self.kernel: Kernel | None = None
         self.ahead = 0  # tokens that were computed and not read yet
         self.ran = False
@@ -112,28 +122,41 @@ class Writer:
         for (node, layer), pair in held.items():
             first, end = spans.get(node, (0, 0))
             if first < end:
-                for whole, part in zip(self._keys_of(text, layer, pair), pair, strict=True):
-                    whole[:, :, first:end] = part[:, :, : end - first]
+                part = [states[:, :, : end - first] for states in pair]
+                if self.mode.parts:
+                    at = torch.arange(first, end, device=self.state.device)
+                    part = self._turned(layer, part[0], part[1], at)
+                for whole, states in zip(self._keys_of(text, layer, pair), part, strict=True):
+                    whole[:, :, first:end] = states
         self.live[index] = text
 
-    def _keys_of(self, text: Generation, layer: int, like: Pair) -> Pair:
+    def _keys_of(self, text: Generation, layer: int, like: Pair) -> Sequence[Tensor]:
         """Return the keys and values of a text in a layer, with room for all of its tokens."""
         if layer not in text.keys:
             length = text.request.length
             rows = padded_length(length, like[0].device)
             if self.mode.parts:
                 span = slice(text.start, text.start + length)
-                keys, values = (whole[:, :, span] for whole in self._all_keys(layer, like))
+                text.keys[layer] = [whole[:, :, span] for whole in self._all_keys(layer, like)]
             else:
-                keys, values = (_zeros(part, rows) for part in like)
-            text.keys[layer], text.kept[layer] = (keys, values), Kept(rows)
+                text.keys[layer] = [_zeros(part, rows) for part in like]
+            text.kept[layer] = Kept(rows)
         return text.keys[layer]
 
-    def _all_keys(self, layer: int, like: Pair) -> Pair:
-        """Return the keys and values of all texts; the last is that of rows without a text."""
+    def _all_keys(self, layer: int, like: Pair) -> list[Tensor]:
+        """Return the keys of all texts by view, then the values.
+
+        The last of each is that of rows without a text.
+        """
         if layer not in self.keys:
-            self.keys[layer] = _zeros(like[0], self.room + 1), _zeros(like[1], self.room + 1)
+            kinds = [like[0]] * len(self.views) + [like[1]]
+            self.keys[layer] = [_zeros(part, self.room + 1) for part in kinds]
         return self.keys[layer]
+
+    def _turned(self, layer: int, key: Tensor, value: Tensor, positions: Tensor) -> list[Tensor]:
+        """Return the keys at some positions by view, then the values."""
+        views = [view.turned(layer, key, positions, query=False) for view in self.views]
+        return [*views, value]
 
     def run(self) -> list[tuple[int, Generated]]:
         """Continue the texts until some are done, and return these."""
@@ -211,29 +234,39 @@ class Writer:
         """Compute where the keys of this step go, and what each row sees of each part."""
         _, positions, starts, size = self.state
         self.at = starts + positions
-        before = size[:, None] * self.part
-        left = (positions + 1)[:, None] - before
-        self.unseen = left <= 0  # an empty part reads a key, which has no weight
-        first = starts[:, None] + before.masked_fill(self.unseen, 0)
-        self.first = pad(first.flatten(), (0, 1)).int()
-        self.seen = torch.minimum(left, size[:, None]).clamp(min=1).flatten().int()
+        before, self.spans = size[:, None] * self.part, []
+        for view in self.views:
+            begin, end = view.span(positions)
+            left = (end - begin)[:, None] - before
+            unseen = left <= 0  # an empty part reads a key, which has no weight
+            first = (starts + begin)[:, None] + before.masked_fill(unseen, 0)
+            seen = torch.minimum(left, size[:, None]).clamp(min=1)
+            places = pad(first.flatten(), (0, 1)).int()
+            self.spans.append((places, seen.flatten().int(), unseen))
 
     def _attend_at_once(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, scale: float | None
     ) -> Tensor:
         """Return the attention of every row over the keys of its text, which this row joins."""
-        pair = self._all_keys(module.layer_idx, (key, value))
-        for whole, new in zip(pair, (key, value), strict=True):
+        layer, positions = module.layer_idx, self.state[1]
+        every = self._all_keys(layer, (key, value))
+        for whole, new in zip(every, self._turned(layer, key, value, positions), strict=True):
             whole.index_copy_(2, self.at, new)
-        rows, keys, values = (part[0].transpose(0, 1) for part in (query, *pair))
-        each = rows[:, None].expand(-1, self.mode.parts, -1, -1)
-        # Keys begin where ``first`` says; how many a row sees is in ``seen``, whatever follows.
-        out, lse = torch.ops.aten._flash_attention_forward(
-            *(each.flatten(0, 1), keys, values, self.row, self.first),
-            *(1, MOST_KEYS, 0.0, False, False), scale=scale, seqused_k=self.seen,
-        )[:2]  # fmt: skip
-        weights = lse.T.view(each.shape[:3]).masked_fill(self.unseen[..., None], -torch.inf)
-        merged: Tensor = (weights.softmax(1)[..., None] * out.view(each.shape)).sum(1)
+        *keys, values = (whole[0].transpose(0, 1) for whole in every)
+        outs, weights = list[Tensor](), list[Tensor]()
+        for view, own, (first, seen, unseen) in zip(self.views, keys, self.spans, strict=True):
+            rows = view.turned(layer, query, positions, query=True)[0].transpose(0, 1)
+            each = rows[:, None].expand(-1, self.mode.parts, -1, -1)
+            # Keys begin where ``first`` says; how many a row sees is in ``seen``, whatever follows.
+            out, lse = torch.ops.aten._flash_attention_forward(
+                *(each.flatten(0, 1), own, values, self.row, first),
+                *(1, MOST_KEYS, 0.0, False, False), scale=scale, seqused_k=seen,
+            )[:2]  # fmt: skip
+            outs.append(out.view(each.shape))
+            of_parts = lse.T.view(each.shape[:3])
+            weights.append(of_parts.masked_fill(unseen[..., None], -torch.inf))
+        shares = torch.cat(weights, 1).softmax(1)[..., None]
+        merged: Tensor = (shares * torch.cat(outs, 1)).sum(1)
         return merged[None].to(query.dtype)
 
     def _attend(
@@ -258,22 +291,22 @@ def _zeros(like: Tensor, rows: int) -> Tensor:
     return like.new_zeros((1, like.shape[1], rows, like.shape[3]))
 
 
-def _mode(model: Any, kind: type, shape: Shape) -> Mode:
+def _mode(model: Any, kind: type, views: Sequence[View], shape: Shape) -> Mode:
     """Return the fastest mode in which a text has the same bits together and alone.
 
-    It is proved once per model and kind of attention. A mixture of experts computes no row
-    independently of the others, and has one text at a time.
+    It is proved once per model, kind of attention and number of views. A mixture of experts
+    computes no row independently of the others, and has one text at a time.
     """
-    known = _known.setdefault(model, {})
-    if kind not in known:
-        modes = _modes(model, kind, shape)
-        known[kind] = next(
-            mode for mode in modes if mode == modes[-1] or _proven(model, mode, shape)
+    known, key = _known.setdefault(model, {}), (kind, len(views))
+    if key not in known:
+        modes = _modes(model, views, shape)
+        known[key] = next(
+            mode for mode in modes if mode == modes[-1] or _proven(model, mode, views, shape)
         )
-    return known[kind]
+    return known[key]
 
 
-def _modes(model: Any, kind: type, shape: Shape) -> list[Mode]:
+def _modes(model: Any, views: Sequence[View], shape: Shape) -> list[Mode]:
     """Return the modes of a device, the fastest first; the last needs no proof."""
     if sdpa.blocked(model.device):
         return [Mode(ROWS, ROWS), Mode(ROWS, 1)]
@@ -283,35 +316,39 @@ def _modes(model: Any, kind: type, shape: Shape) -> list[Mode]:
         for heads in (shape.heads, shape.groups)
     )
     one_device = len({weight.device for weight in model.parameters()}) == 1
-    if kind is Causal and one_device and sdpa.flash_takes(query, key, key):
+    if views and one_device and sdpa.flash_takes(query, key, key):
         parts = min(PARTS, max(1, BLOCKS // shape.groups))
         fast = [Mode(TEXTS, TEXTS, parts, True), Mode(TEXTS, TEXTS, parts)]
         modes = [*fast, Mode(1, 1, parts, True), *modes]
     return modes
 
 
-def _proven(model: Any, mode: Mode, shape: Shape) -> bool:
+def _proven(model: Any, mode: Mode, views: Sequence[View], shape: Shape) -> bool:
     """Return whether texts have the same bits in a mode and alone, launched kernel by kernel.
 
-    Attention by one call must also agree with the kernel of the model.
+    Attention by one call must also agree with the kernel of the model, as far as ``FARTHEST``.
     """
     size = model.config.get_text_config().vocab_size
-    many = [1 + PROBE_STEP * n * (mode.parts > 0) for n in range(PROBES)]
-    texts = [Generate([n % size] * count, 4, doc_id="probe") for n, count in enumerate(many, 1)]
-    prompt = [(0, Node(0, kept([0] * max(many)), ()))]
+    longest = views[0].length if mode.parts else 0
+    apart = PROBE_STEP if longest is None else max(min(longest, FARTHEST) - 5, 0) // (PROBES - 1)
+
+    def probes(step: int) -> list[Generate]:
+        return [Generate([n % size] * (1 + step * n), 4, doc_id="probe") for n in range(PROBES)]
+
+    near, far = probes(min(apart, PROBE_STEP)), probes(apart)
+    prompt = [(0, Node(0, kept(far[-1].prompt), ()))]
 
     def made_up(heads: int, rows: int) -> Tensor:
         numbers = torch.arange(heads * rows * shape.head_dim, device=model.device)
         states = 1.4 * numbers.float().square().mul(0.37).sin()
         return states.view(1, heads, rows, shape.head_dim).to(model.dtype)
 
-    keys = made_up(shape.groups, max(many))
-    layers = shape.layers if mode.parts else 0
-    held: KVCache = {(0, layer): (keys, keys.flip(2)) for layer in range(layers)}
+    keys = made_up(shape.groups, len(far[-1].prompt))
 
-    def begun(mode: Mode, texts: Sequence[Generate]) -> Writer:
+    def begun(mode: Mode, texts: Sequence[Generate], layers: int) -> Writer:
         lengths = [text.length for text in texts]
-        writer = Writer(model, max(lengths), mode, sum(lengths))
+        writer = Writer(model, max(lengths), mode, sum(lengths), views)
+        held: KVCache = {(0, layer): (keys, keys.flip(2)) for layer in range(layers)}
         for index, text in enumerate(texts):
             begin = partial(Generation, text, lambda _: "", frozenset(), (), prompt)
             writer.add(index, begin, held)
@@ -320,7 +357,8 @@ def _proven(model: Any, mode: Mode, shape: Shape) -> bool:
     def written(mode: Mode) -> list[Generated]:
         responses = []
         for first in range(0, PROBES, mode.texts):
-            writer = begun(mode, texts[first : first + mode.texts])
+            some = near[first : first + mode.texts]
+            writer = begun(mode, some, shape.layers if mode.parts else 0)
             done: dict[int, Generated] = {}
             while writer.live:
                 done |= writer.run()
@@ -328,13 +366,13 @@ def _proven(model: Any, mode: Mode, shape: Shape) -> bool:
         return responses
 
     def attended(parts: int) -> Tensor:
-        writer = begun(Mode(TEXTS, TEXTS, parts), texts)
+        writer = begun(Mode(TEXTS, TEXTS, parts), far, 1)
         writer.kernel = kernel_of(model, writer.longest)
         writer._place([*writer.live.values()])
         writer._cut()
         query, key = made_up(shape.heads, TEXTS), made_up(shape.groups, TEXTS)
         attend = writer._attend_at_once if parts else writer._attend
-        return attend(SimpleNamespace(layer_idx=0), query, key, key, None)[:, :PROBES].float()
+        return attend(views[0].module(0), query, key, key, None)[:, :PROBES].float()
 
     try:
         if mode.parts and not (attended(mode.parts) - attended(0)).abs().mean() < COARSE:

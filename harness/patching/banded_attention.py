@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,7 +37,8 @@ def kept_of(bands: Bands) -> Moved:
     """Return what the attention of these bands keeps; without kept tables one is made at a time."""
     tables = _table_count(bands)
     kept = tables if tables <= KEPT_TABLES else 1
-    return Moved(kept, min(len(bands.bands), KEPT_BANDS), any(b.by_head for b in bands.bands))
+    rotated = len(bands.bands) if len(bands.bands) <= KEPT_BANDS else 0
+    return Moved(kept, rotated, any(b.by_head for b in bands.bands))
 
 
 def _table_count(bands: Bands) -> float:
@@ -76,6 +77,18 @@ class BandedAttention:
         the tables would stay on a GPU until the next garbage collection.
         """
         return self.attend if self.plain else None
+
+    @property
+    def views(self) -> list[BandView]:
+        """The bands, for rows of many texts at once; none where heads or layers differ."""
+        layers: dict[Any, tuple[nn.Module, Layout | None]] = {
+            module.layer_idx: (module, layout) for module, layout in self.layouts.items()
+        }
+        differ = any(band.by_head for band in self.bands.bands) or None in self.layouts.values()
+        many = len(self.bands.bands) > KEPT_BANDS
+        if not self.plain or differ or many:
+            return []
+        return [BandView(self, band, layers) for band in self.bands.bands]
 
     def mask(self, *args: Any, kv_offset: int = 0, **named: Any) -> None:
         """Return no mask; note the position of the first key of sliding layers."""
@@ -144,7 +157,7 @@ class BandedAttention:
         rows, parts = self._parts(position, query.shape[2], window, rotated, fused, flash)
         padded = rows is not None and len(rows.kept) < len(rows.positions)
         if window is None and self._scales(module.layer_idx, rotated):
-            query = self._scaled(query, position)
+            query = self._scaled(query, slice(position, end))
         # Heads of keys are folded into the batch, so that queries sharing one share it as a view.
         groups, sharing = key.shape[1], query.shape[1] // key.shape[1]
         query = query.reshape(-1, sharing, *query.shape[2:])
@@ -197,13 +210,13 @@ class BandedAttention:
             return not rotated
         return self.bands.scaled_in == "all" or layer >= int(self.bands.scaled_in)
 
-    def _scaled(self, query: Tensor, position: int) -> Tensor:
+    def _scaled(self, query: Tensor, positions: slice | Tensor) -> Tensor:
         """Scale queries; a device gets the scales of all once, for every layer and chunk."""
         assert self.bands.query_scale is not None
         wide = torch.promote_types(query.dtype, torch.float32)  # a device may lack float64
         whole = self.bands.query_scale
         scales: Tensor = self._once((wide, query.device), lambda: whole.to(wide).to(query.device))
-        return (query * scales[position : position + query.shape[2], None]).to(query.dtype)
+        return (query * scales[positions, None]).to(query.dtype)
 
     def _keys(
         self,
@@ -317,6 +330,56 @@ class BandedAttention:
             return made(at[rows])
         cos, sin = self._once((layout, band, device, query), lambda: made(at))
         return cos[rows], sin[rows]
+
+
+@dataclass(frozen=True)
+class BandView:
+    """The keys of one band, as a ``View`` of an engine.
+
+    ``layers`` has the module and the layout of each layer.
+    """
+
+    attention: BandedAttention
+    band: Band
+    layers: Mapping[int, tuple[nn.Module, Layout | None]]
+
+    @property
+    def length(self) -> int:
+        """The context that the bands are for."""
+        return self.attention.bands.length
+
+    def span(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first key of each row and the end; no keys of rows outside the band."""
+        own, inside = self._own(positions)
+        first, end = (
+            self.attention._there(bound, positions.device)[own] * inside
+            for bound in (self.band.first, self.band.end)
+        )
+        return first, end
+
+    def turned(self, layer: int, states: Tensor, positions: Tensor, *, query: bool) -> Tensor:
+        """Return the states of rows rotated by the band; of those outside it, any."""
+        attention, band, layout = self.attention, self.band, self.layers[layer][1]
+        assert layout is not None
+        at = positions.clamp(max=len(band.key) - 1)
+        if query:
+            if attention._scales(layer, rotated=True):
+                states = attention._scaled(states, positions)
+            at = self._own(positions)[0]
+        there = attention._there(layout, states.device)
+        rotated: Tensor = there.rotate(
+            states, *attention._table(layout, band, at, states.device, query)
+        )
+        return rotated
+
+    def module(self, layer: int) -> nn.Module:
+        """Return the attention of a layer."""
+        return self.layers[layer][0]
+
+    def _own(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows of the band that positions are, and which are among them."""
+        own, last = positions - self.band.start, len(self.band.first) - 1
+        return own.clamp(0, last), (own >= 0) & (own <= last)
 
 
 def _gathered(layout: Layout, band: Band, layer: int) -> Tensor:

@@ -15,7 +15,7 @@ from ropewalk.harness.engine import texts as written
 from ropewalk.harness.engine.prefix_tree import build_tree
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.patch import patched
-from ropewalk.scaling import dynamic_ntk, none, self_extend, yarn
+from ropewalk.scaling import dual_chunk, dynamic_ntk, none, self_extend, yarn
 from ropewalk.tasks.types import Generate
 from tests.asking import generated
 from tests.banded import model_of
@@ -129,6 +129,7 @@ ROTATIONS: dict[str, Any] = {
     "yarn": partial(yarn.frequencies, factor=4),
     "dynamic": dynamic_ntk.bands,
     "self_extend": self_extend.bands,
+    "dual_chunk": dual_chunk.bands,
 }
 
 
@@ -155,8 +156,8 @@ def test_each_of_many_texts_is_that_of_generate_and_that_of_a_text_alone(
         own = [generated(model, one.tokens, one.max_new_tokens) for one in requests]
     assert [list(answer.tokens) for answer in found] == own
     alike(found[::4], alone)
-    assert most == (0 if rotation == "self_extend" else 16)
-    assert (replayed > 0) == (graphs and rotation != "self_extend")
+    assert most == 16
+    assert (replayed > 0) == graphs
 
 
 def waits(message: str) -> None:
