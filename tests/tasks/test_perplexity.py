@@ -260,6 +260,7 @@ def test_a_window_knows_the_bytes_it_scores(source):
     ("options", "length", "words"),
     [
         ({"protocol": "sliding", "stride": 48}, 48, "stride=48 is not 1 to 47"),
+        ({}, 250, "of 250 tokens in its first three quarters; the longest that fits is 121"),
         ({"protocol": "prefix"}, 250, "the longest that fits is 162"),
         ({"protocol": "overlapping", "stride": 16}, 250, "the longest that fits is 241"),
         ({"stride": 16}, 48, "stride is an option of protocol=sliding and overlapping; leave it"),
