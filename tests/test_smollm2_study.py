@@ -270,6 +270,12 @@ def of_checks() -> Iterator[str]:
     gaps = (half.assign(truncation=cut()) - single).loc[single.index].dropna(axis=1).abs() / BEYOND
     assert gaps.shape == (10, 10)
     yield f"by at most {number(gaps.max(axis=None))} % of the perplexity on a document"
+    exact, unit = losses("long/float32", 32_768), "code-fmt-format.txt"
+    parts = [frame(f"long/{run}") for run in ("perplexity", "moved")]
+    half = pd.concat(parts).query("length == 32_768 and unit == @unit").set_index("scaling")
+    gaps = (exact.loc[unit] - half.loc[exact.columns, "value"]).abs() / WINDOW
+    yield f"by at most {number(gaps.max())} % on one document at 32,768 tokens"
+    assert len(gaps) == 4
     tuned, name = losses("tune"), "yarn:factor=1.912,beta_fast=15.46,beta_slow=0.2433"
     searched = tuned.filter(like="yarn:").notna().sum(axis=1) > 1
     gaps = (tuned.loc[kept, name] - tuned.loc[kept, "yarn"] for kept in (searched, ~searched))

@@ -90,9 +90,9 @@ class BandedAttention:
             return []
         return [BandView(self, band, layers) for band in self.bands.bands]
 
-    def mask(self, *args: Any, kv_offset: int = 0, **named: Any) -> None:
+    def mask(self, *, kv_offset: int = 0, **named: Any) -> None:
         """Return no mask; note the position of the first key of sliding layers."""
-        no_mask(*args, **named)
+        no_mask(kv_offset=kv_offset, **named)
         if named.get("local_size") is not None:
             self._dropped = int(kv_offset)
 

@@ -102,10 +102,22 @@ def runs(kind: str) -> Iterator[None]:
         ) from error
 
 
-def no_mask(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> None:
-    """Return no mask; raise UserError where rows are padded."""
+def no_mask(
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    attention_mask: Tensor | None = None,
+    **_: Any,
+) -> None:
+    """Return no mask; raise UserError where rows are padded, or keys follow the last query."""
     if attention_mask is not None and not bool(attention_mask.all()):
         raise UserError("positions are moved for whole rows of tokens; padding is not supported.")
+    if kv_offset + kv_length != int(q_offset) + q_length:
+        raise UserError(
+            "positions are moved with a cache that grows; a static one, as by"
+            " cache_implementation='static', is not supported."
+        )
 
 
 def _window(*_: Any, local_size: int | None = None, device: Any = None, **__: Any) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ DOTS_PER_INCH = 200
 FIGURES = ("answer", "curves", "retrieval", "position")  # of every run, as far as they apply
 CHANGING = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}  # metadata that is left out
 FORMATS = ("tex", "svg", "pdf", "parquet")  # on request, beside CSV, Markdown and PNG
+SUFFIXES = ("csv", "md", "png", *FORMATS)
 ALL = "all"
 RESULT = ("model", "task", "metric", "method", "length", "score", "low", "high", "n", "unit")
 
@@ -69,7 +71,6 @@ def write_reports(
     """
     if folder is not None:
         make_folder(folder)  # an error before the figures are drawn
-    own_folder = folder is not None and folder.name == REPORTS and (folder.parent / RUN).exists()
     whole = chosen is None or ALL in chosen
     every = [*FIGURES, *names("report")] if chosen and whole else chosen or FIGURES
     with shared(frame) as known:
@@ -85,10 +86,6 @@ def write_reports(
             if isinstance(made, str):
                 if chosen is not None or written.failed:
                     written.skipped[report.label] = made
-                elif folder is not None and own_folder:
-                    tables = ("csv", "md") if hasattr(report.module, "display") else ()
-                    for suffix in ("png", *tables):  # of an earlier sweep into this run folder
-                        (folder / f"{stem}.{suffix}").unlink(missing_ok=True)
                 continue
             own, table, figure = made
             if not whole and (absent := sorted({*formats} - own.keys())):
@@ -105,7 +102,19 @@ def write_reports(
             files |= _of_a_run(written, note, formats)
         if folder is not None:
             written.files = save(files, folder)
+            if chosen is None and folder.name == REPORTS:
+                _remove_earlier(folder, files)
     return written
+
+
+def _remove_earlier(folder: Path, files: Collection[str]) -> None:
+    """Remove what reports of an earlier sweep left in a run's folder, older than its record."""
+    runs = [*folder.parent.glob(RUN), *folder.parent.glob(f"*/{RUN}")]
+    since = max((run.stat().st_mtime for run in runs), default=0.0)
+    for stem, suffix in product((*FIGURES, *names("report"), "report"), SUFFIXES):
+        path = folder / f"{stem}.{suffix}"
+        if path.name not in files and path.exists() and path.stat().st_mtime < since:
+            path.unlink()
 
 
 def _made(

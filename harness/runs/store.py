@@ -178,10 +178,17 @@ def record_in(folder: Path) -> Run | None:
 def run_folders(out: Path | None, models: Sequence[str], *, several: bool) -> list[Path]:
     """Return the run folder of each model: ``out``, or for several models one inside it.
 
-    Raises UserError where several models have no ``out``, or would share a folder.
+    Raises UserError where several models have no ``out``, or would share a folder, and for one
+    model where ``out`` has the runs of several.
     """
     if not several:
-        return [out or Path("results") / f"run-{models[0]}"]
+        place = out or Path("results") / f"run-{models[0]}"
+        if not (place / RUN).exists() and (inside := sorted(place.glob(f"*/{RUN}"))):
+            raise UserError(
+                f"{place} has the runs of other sweeps, as {inside[0].parent.name}; choose another"
+                " --out."
+            )
+        return [place]
     if out is None:
         raise UserError("several models are measured: name the folder of their runs with --out.")
     for model in models:

@@ -3,8 +3,8 @@
 Written by ``ropewalk export --to hf-code``; it imports only torch, numpy and transformers.
 ``moved_positions.npz`` beside it has ``inv_freq`` and ``factor`` of each layer, or bands: sets of
 query-key pairs with the position to which each query and key is rotated. One softmax covers all
-bands of a query. Keys are cached unrotated, so ``generate`` and its cache work. Prompts of one
-batch have one length, or are padded on the right.
+bands of a query. Keys are cached unrotated, so ``generate`` works, with a cache that grows. Prompts
+of one batch have one length.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from copy import copy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ class MovedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         trunk = self.base_model
-        data = dict(np.load(cached_file(config._name_or_path, DATA)))
+        self.moved_positions = data = dict(np.load(cached_file(config._name_or_path, DATA)))
         if "inv_freq" in data:
             for layer, *own in zip(trunk.layers, data["inv_freq"], data["factor"], strict=True):
                 hook = partial(by_layer, trunk.rotary_emb, *own)
@@ -75,11 +76,21 @@ class MovedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
                 module.moved = (data, [*bands.values()], trunk.rotary_emb)
         self.set_attn_implementation(NAME)
 
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save the model with its positions beside it."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        np.savez_compressed(Path(save_directory) / DATA, **self.moved_positions)
 
-def no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> None:
-    """Return no mask; raise ValueError for padded rows."""
+
+def no_mask(
+    q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: int = 0,
+    attention_mask: torch.Tensor | None = None, **_: Any,
+) -> None:  # fmt: skip
+    """Return no mask; raise ValueError for padded rows, or keys after the last query."""
     if attention_mask is not None and not bool(attention_mask.all()):
         raise ValueError("positions are moved for whole rows of tokens; padding is not supported")
+    if kv_offset + kv_length != int(q_offset) + q_length:
+        raise ValueError("positions are moved with a cache that grows; a static one has no support")
 
 
 def attend(

@@ -7,7 +7,7 @@ python -m scripts.fetch_corpus --out corpus
 python -c '
 import shutil, pathlib, ropewalk as rw
 parts = {"corpus47": "moved.parquet/dpe", "corpus20": "moved.parquet/moved", "documents": "float32.parquet/newer",
-         "corpus32k": "long.parquet/others", "more32k": "long.parquet/more"}
+         "corpus32k": "long.parquet/others", "more32k": "long.parquet/more", "one": "long.parquet/float32"}
 for folder, run in parts.items():
     pathlib.Path(folder).mkdir(exist_ok=True)
     for name in rw.frame(f"results/smollm2/{run}")["unit"].unique():
@@ -46,6 +46,8 @@ study ruler_truncation --task "results/smollm2/truncated/truncated_niah.py:$need
 study passkey --task passkey:depths=10,trials=5 --scaling none yarn:factor=4 ntk_by_parts:factor=4 mr_rope:factor=4
 study passkey_moved --task passkey:depths=10,trials=5 --scaling dual_chunk self_extend
 study passkey_cut --task results/smollm2/truncated/truncated_passkey.py:depths=10,trials=5 --scaling none
+study float32 --docs one --dtype float32 --device cpu --task $tail --length 32768 \
+  --scaling yarn:factor=4 dual_chunk mr_rope:factor=4 self_extend
 single() { dtype=float32 beyond float32/$1 --device cpu --docs documents "${@:2}"; }
 single newer --length 16384 --scaling yarn none lampe self_logistic mesa dual_chunk:form=qwen info_scale:on=yarn \
   dpe:heads=heads.json ms_poe:heads=heads.json gali

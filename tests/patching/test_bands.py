@@ -129,6 +129,16 @@ def test_padding_is_refused():
             likelihoods(model, attention_mask=mask)
 
 
+def test_a_static_cache_is_refused():
+    """Its keys have the length of the whole cache, so that the last ones are not the rows' own."""
+    model = model_of("llama")
+    with (
+        patched(model, bands_of("llama")),
+        pytest.raises(UserError, match="a cache that grows"),
+    ):
+        model.generate(TOKEN[:, :40], max_new_tokens=2, cache_implementation="static")
+
+
 def test_a_longer_context_than_the_bands_is_refused():
     with (
         patched(model_of("llama"), bands_of("llama")),

@@ -49,7 +49,9 @@ def test_two_scores_for_one_cell_are_refused():
 @pytest.mark.slow
 def test_a_run_writes_its_numbers_one_text_and_figures_and_others_on_request(tmp_path, monkeypatch):
     monkeypatch.setattr(_write, "FIGURES", small_runs.FIGURES)
-    (tmp_path / RUN).touch()
+    record = tmp_path / "a model" / RUN  # the reports of several runs
+    record.parent.mkdir()
+    record.touch()
     folder = tmp_path / REPORTS
     write_reports(FRAME, folder)
     usual = {"results.json", "cells.csv", "report.md", "curves.png", "answer.png"}
@@ -60,6 +62,7 @@ def test_a_run_writes_its_numbers_one_text_and_figures_and_others_on_request(tmp
     assert [*rows[0]] == keys
     table = pd.read_csv(folder / "cells.csv")
     assert [row["score"] for row in rows if row["score"] is not None] == [*table["score"].dropna()]
+    record.touch()  # another sweep, which has no passkeys
     write_reports(FRAME[FRAME["task"] != PASSKEY], folder, formats=("tex", "svg", "parquet"))
     more = {"report.tex", "cells.parquet", "curves.svg", "answer.svg"}
     assert {file.name for file in folder.iterdir()} == usual | more
@@ -68,6 +71,11 @@ def test_a_run_writes_its_numbers_one_text_and_figures_and_others_on_request(tmp
     assert r"\textbf{25.8 [24.0, 27.8]}" in text
     assert text.count(r"\textbf") == 3
     assert r"\label{tab:scores-1}" in text
+    write_reports(FRAME[FRAME["task"] != PASSKEY], folder)
+    assert {file.name for file in folder.iterdir()} == usual | more
+    record.touch()
+    write_reports(FRAME[FRAME["task"] != PASSKEY], folder)
+    assert {file.name for file in folder.iterdir()} == usual
 
 
 def test_a_report_that_does_not_apply_deletes_no_file_of_the_user(tmp_path, monkeypatch):

@@ -241,8 +241,8 @@ def test_a_modelling_file_computes_what_was_measured(family, scaling, saved, tmp
 
 
 @pytest.mark.slow
-def test_a_modelling_file_computes_the_same_under_a_device_map(tiny, tmp_path):
-    """Its rotary embedding on one device, its head on another: no logit changes."""
+def test_a_modelling_file_computes_the_same_in_other_places(tiny, tmp_path):
+    """Its rotary embedding on one device, its head on another, or saved again: no logit changes."""
     rw.export(tiny, scaling="log_n:on=yarn", length="4x", to="hf-code", out=tmp_path / "m")
     parts = ("model.embed_tokens", "model.layers", "model.norm", "model.rotary_emb")
     split = {"device_map": dict.fromkeys(parts, "cpu") | {"lm_head": "disk"}}
@@ -253,8 +253,13 @@ def test_a_modelling_file_computes_the_same_under_a_device_map(tiny, tmp_path):
         for more in ({}, split | {"offload_folder": str(tmp_path / "offload")})
     )
     assert spread.lm_head.weight.device.type == "meta"
+    plain.save_pretrained(tmp_path / "again")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again", trust_remote_code=True).eval()
     with torch.inference_mode():
         assert torch.equal(spread(TOKENS).logits, plain(TOKENS).logits)
+        assert torch.equal(again(TOKENS).logits, plain(TOKENS).logits)
+    with pytest.raises(ValueError, match="a cache that grows"):
+        plain.generate(TOKENS[:, :40], max_new_tokens=2, cache_implementation="static")
 
 
 @pytest.mark.slow

@@ -88,6 +88,8 @@ def test_several_models_are_measured_and_reported_together(
     table = pd.read_csv(tmp_path / "runs" / "reports" / "cells.csv")
     assert list(table["scaling"]) == ["llama", "other"]
     assert table["score"].nunique() == 2
+    words[-1] = tmp_path / "runs"
+    assert "has the runs of other sweeps, as llama" in ropewalk("run", "--model", tiny, *words).err
     done = ropewalk("run", "--model", tiny, other, *words, "--dry-run")
     assert (done.status, done.out.count("Complete: nothing to measure")) == (0, 2)
 
