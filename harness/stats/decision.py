@@ -213,7 +213,7 @@ def _decided(
 
     With a ``cut``, the plain model inside is truncation: it has the targets of longer lengths. The
     method to use is the best that a server can run; of several as good as the best it is the one
-    that costs least inside the window.
+    that costs least inside the window, if that was measured of all, else the plainest.
     """
     how, selection, sign = of.how, of.selection, 1 if of.how.lower else -1
     order = sorted(of.shared, key=lambda name: sign * of.score[name].value)
@@ -231,11 +231,13 @@ def _decided(
     usable = [name for name in order if name in servable] or order
     level = [n for n in usable if of.score[n].value == of.score[usable[0]].value]
 
+    alike = [name for name in usable if name in good] or level
+    measured = all(costs[name] for name in alike)  # else an unknown one would lose to a known one
+
     def in_window_cost(name: str) -> float:
         cost = costs[name]
-        return sign * cost.value if cost else math.inf
+        return sign * cost.value if cost and measured else 0.0
 
-    alike = [name for name in usable if name in good] or level
     use = best if winner and best == usable[0] else preferred(alike, in_window_cost)
     window, truncation = dict[str, tuple[float, float]](), None
     if inside and cut:
