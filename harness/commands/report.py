@@ -156,7 +156,7 @@ def report(
     from ropewalk.harness.runs.compatible import reasons
     from ropewalk.harness.runs.frame import make_frame
     from ropewalk.harness.runs.parquet import runs_at
-    from ropewalk.harness.runs.store import REPORTS, read_run, runs_in
+    from ropewalk.harness.runs.store import REPORTS, RUN, read_run, runs_in
 
     places = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     folders, chosen, formats = runs_in(places), _several(report), _several(format)
@@ -178,6 +178,9 @@ def report(
         raise UserError(f"--style {style} is no style of Matplotlib: {reason(error)}.") from None
     frame = compared(make_frame(folders, _several(task), mixed=mixed), together)
     records = {run: read_run(run) for run in folders}
+    since = None
+    if folder and folder in [place / REPORTS for run in folders for place in (run, run.parent)]:
+        since = max((run / RUN).stat().st_mtime for run in folders)
     why = reasons(records)
     note = f"Not comparable: {'; '.join(why)}." if why else ""
     whole = chosen is None or ALL in chosen
@@ -187,7 +190,7 @@ def report(
     card_file = folder / "card.md" if card and folder else None
     with shared(frame):
         verdicts = evaluate(_several(fail_if), frame)
-        written = write_reports(frame, folder, chosen, note, paper, formats)
+        written = write_reports(frame, folder, chosen, note, paper, formats, since)
         if file is not None:
             html = page_of([*records.values()], written, note)
             save({file.name: html.encode()}, file.absolute().parent)

@@ -163,18 +163,22 @@ def kernel_of(model: Any, longest: int = 0) -> Kernel | None:
     return kernel
 
 
-def views_of(model: Any, longest: int) -> Sequence[View]:
+def views_of(model: Any, longest: int) -> tuple[Sequence[View], int]:
     """Return the views of the model's attention of positions below ``longest``.
 
-    None where it cannot compute the rows of several texts at once.
+    None where it cannot compute the rows of several texts at once. Beside them is how many keys and
+    values of a token are kept.
     """
     from transformers import AttentionInterface  # with the model's code
 
     name = language_model(model).config._attn_implementation
     if name == PLAIN:
-        return (Before(),)
-    views: Sequence[View] = getattr(AttentionInterface().get(name), "views", ())
-    return views if all(longest <= (view.length or longest) for view in views) else ()
+        return (Before(),), 2
+    attention = AttentionInterface().get(name)
+    if not hasattr(type(attention), "views"):
+        return (), 0
+    inside = all(longest <= view.length for view in attention.views)
+    return attention.views if inside else (), attention.copies
 
 
 def installed(model: Any, attend: Attend) -> AbstractContextManager[None]:

@@ -51,6 +51,10 @@ class View(Protocol):
     def length(self) -> int | None:
         """The number of positions that it is for; None for any."""
 
+    @property
+    def of(self) -> str:
+        """What tells its attention from others."""
+
     def span(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first key of the row at each position, (rows,), and the end of its keys."""
 
@@ -65,6 +69,7 @@ class Before:
     """All keys up to the row's own, as the model rotates them."""
 
     length: int | None = None
+    of = ""
 
     def span(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the span of ``View``."""

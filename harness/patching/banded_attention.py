@@ -79,15 +79,19 @@ class BandedAttention:
         return self.attend if self.plain else None
 
     @property
+    def copies(self) -> int:
+        """The keys and values of a token that are kept; 0 where texts are few at a time."""
+        moved = kept_of(self.bands)
+        return 2 + moved.bands if self.plain and moved.bands and not moved.by_head else 0
+
+    @property
     def views(self) -> list[BandView]:
         """The bands, for rows of many texts at once; none where heads or layers differ."""
+        if not self.copies or None in self.layouts.values():
+            return []
         layers: dict[Any, tuple[nn.Module, Layout | None]] = {
             module.layer_idx: (module, layout) for module, layout in self.layouts.items()
         }
-        differ = any(band.by_head for band in self.bands.bands) or None in self.layouts.values()
-        many = len(self.bands.bands) > KEPT_BANDS
-        if not self.plain or differ or many:
-            return []
         return [BandView(self, band, layers) for band in self.bands.bands]
 
     def mask(self, *, kv_offset: int = 0, **named: Any) -> None:
@@ -347,6 +351,11 @@ class BandView:
     def length(self) -> int:
         """The context that the bands are for."""
         return self.attention.bands.length
+
+    @property
+    def of(self) -> str:
+        """The fingerprint of all bands."""
+        return self.attention.bands.fingerprint
 
     def span(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first key of each row and the end; no keys of rows outside the band."""

@@ -23,7 +23,6 @@ from ropewalk.harness.reports._page import report_text
 from ropewalk.harness.reports._style import Paper, drawing
 from ropewalk.harness.reports._text import RenderedTable, latex
 from ropewalk.harness.reports.cells import Shared, scores, shared
-from ropewalk.harness.runs.store import REPORTS, RUN
 from ropewalk.harness.stats.cells import records
 
 log = logging.getLogger("ropewalk")
@@ -62,12 +61,15 @@ def write_reports(
     note: str = "",
     paper: Paper | None = None,
     formats: Collection[str] = (),
+    since: float | None = None,
 ) -> Written:
     """Make reports from one frame, and their files in the folder.
 
     Without a choice these are ``results.json``, ``cells.csv``, ``report.md`` and the reports of
     every run. ``note`` is put under every text, as for joined runs that are not comparable.
-    ``paper`` says how figures are drawn, and ``formats`` which other files they have.
+    ``paper`` says how figures are drawn, and ``formats`` which other files they have. ``since`` is
+    the time of the records of the runs, in the folder of their own reports: what reports left there
+    before and would not make now is removed.
     """
     if folder is not None:
         make_folder(folder)  # an error before the figures are drawn
@@ -102,15 +104,12 @@ def write_reports(
             files |= _of_a_run(written, note, formats)
         if folder is not None:
             written.files = save(files, folder)
-            if chosen is None and folder.name == REPORTS:
-                _remove_earlier(folder, files)
+            if chosen is None and since is not None:
+                _remove_earlier(folder, files, since)
     return written
 
 
-def _remove_earlier(folder: Path, files: Collection[str]) -> None:
-    """Remove what reports of an earlier sweep left in a run's folder, older than its record."""
-    runs = [*folder.parent.glob(RUN), *folder.parent.glob(f"*/{RUN}")]
-    since = max((run.stat().st_mtime for run in runs), default=0.0)
+def _remove_earlier(folder: Path, files: Collection[str], since: float) -> None:
     for stem, suffix in product((*FIGURES, *names("report"), "report"), SUFFIXES):
         path = folder / f"{stem}.{suffix}"
         if path.name not in files and path.exists() and path.stat().st_mtime < since:

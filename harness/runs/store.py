@@ -149,10 +149,16 @@ def read_run(folder: Path) -> Run:
 
 
 def write_run(folder: Path, record: Run) -> None:
-    """Replace the record of a run in one step, so that no reader sees half of it."""
-    text = json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False)
+    """Replace the record of a run in one step, so that no reader sees half of it.
+
+    One that says the same keeps its time, by which reports are known to be older.
+    """
+    text = json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    with suppress(OSError):
+        if (folder / RUN).read_bytes() == text.encode():
+            return
     with replacing(folder / RUN) as new:
-        new.write(f"{text}\n".encode())
+        new.write(text.encode())
 
 
 def record_in(folder: Path) -> Run | None:

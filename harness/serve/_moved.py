@@ -83,7 +83,7 @@ class MovedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
 
 
 def no_mask(
-    q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: int = 0,
+    q_length: int = 0, kv_length: int = 0, q_offset: Any = 0, kv_offset: int = 0,
     attention_mask: torch.Tensor | None = None, **_: Any,
 ) -> None:  # fmt: skip
     """Return no mask; raise ValueError for padded rows, or keys after the last query."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pandas as pd
 import pytest
@@ -11,7 +12,7 @@ from ropewalk.harness.plugins import load, names
 from ropewalk.harness.reports import _write
 from ropewalk.harness.reports._text import as_text, latex
 from ropewalk.harness.reports._write import write_reports
-from ropewalk.harness.runs.store import REPORTS, RUN
+from ropewalk.harness.runs.store import REPORTS
 from ropewalk.harness.stats.cells import cell_scores
 from tests import small_runs
 from tests.frames import PASSKEY, PERPLEXITY, TWELVE, sweep
@@ -49,9 +50,7 @@ def test_two_scores_for_one_cell_are_refused():
 @pytest.mark.slow
 def test_a_run_writes_its_numbers_one_text_and_figures_and_others_on_request(tmp_path, monkeypatch):
     monkeypatch.setattr(_write, "FIGURES", small_runs.FIGURES)
-    record = tmp_path / "a model" / RUN  # the reports of several runs
-    record.parent.mkdir()
-    record.touch()
+    began = time.time()
     folder = tmp_path / REPORTS
     write_reports(FRAME, folder)
     usual = {"results.json", "cells.csv", "report.md", "curves.png", "answer.png"}
@@ -62,8 +61,8 @@ def test_a_run_writes_its_numbers_one_text_and_figures_and_others_on_request(tmp
     assert [*rows[0]] == keys
     table = pd.read_csv(folder / "cells.csv")
     assert [row["score"] for row in rows if row["score"] is not None] == [*table["score"].dropna()]
-    record.touch()  # another sweep, which has no passkeys
-    write_reports(FRAME[FRAME["task"] != PASSKEY], folder, formats=("tex", "svg", "parquet"))
+    some = FRAME[FRAME["task"] != PASSKEY]
+    write_reports(some, folder, formats=("tex", "svg", "parquet"), since=time.time())
     more = {"report.tex", "cells.parquet", "curves.svg", "answer.svg"}
     assert {file.name for file in folder.iterdir()} == usual | more
     text = (folder / "report.tex").read_text()
@@ -71,10 +70,9 @@ def test_a_run_writes_its_numbers_one_text_and_figures_and_others_on_request(tmp
     assert r"\textbf{25.8 [24.0, 27.8]}" in text
     assert text.count(r"\textbf") == 3
     assert r"\label{tab:scores-1}" in text
-    write_reports(FRAME[FRAME["task"] != PASSKEY], folder)
+    write_reports(some, folder, since=began)
     assert {file.name for file in folder.iterdir()} == usual | more
-    record.touch()
-    write_reports(FRAME[FRAME["task"] != PASSKEY], folder)
+    write_reports(some, folder, since=time.time())
     assert {file.name for file in folder.iterdir()} == usual
 
 
