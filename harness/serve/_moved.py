@@ -83,13 +83,14 @@ class MovedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
 
 
 def no_mask(
-    q_length: int = 0, kv_length: int = 0, q_offset: Any = 0, kv_offset: int = 0,
+    q_length: int | None = None, kv_length: int = 0, q_offset: Any = 0, kv_offset: int = 0,
     attention_mask: torch.Tensor | None = None, **_: Any,
 ) -> None:  # fmt: skip
     """Return no mask; raise ValueError for padded rows, or keys after the last query."""
     if attention_mask is not None and not bool(attention_mask.all()):
         raise ValueError("positions are moved for whole rows of tokens; padding is not supported")
-    if kv_offset + kv_length != int(q_offset) + q_length:
+    # Versions of transformers before 5 do not tell it.
+    if q_length is not None and kv_offset + kv_length != int(q_offset) + q_length:
         raise ValueError("positions are moved with a cache that grows; a static one has no support")
 
 
