@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from ropewalk.harness.engine import OutOfMemory, Sizes, answers, forward, memory, sdpa
 from ropewalk.harness.engine import texts as written
 from ropewalk.harness.engine.prefix_tree import build_tree
+from ropewalk.harness.patching.banded_attention import BandView
 from ropewalk.harness.patching.config import rope_of
 from ropewalk.harness.patching.patch import patched
-from ropewalk.scaling import dual_chunk, dynamic_ntk, mesa, none, self_extend, yarn
+from ropewalk.scaling import dual_chunk, dynamic_ntk, mesa, none, rerope, self_extend, yarn
 from ropewalk.tasks.types import Generate
 from tests.asking import generated
 from tests.banded import model_of
@@ -179,6 +180,22 @@ def test_what_is_in_memory_before_a_text_changes_nothing(gpu, monkeypatch):
         monkeypatch.setattr(written, "_zeros", lambda *given: zeros(*given).fill_(torch.nan))
         alike(texts(model, many()), wanted)
     assert max(gpu.together) == 16
+
+
+def test_a_band_that_is_computed_wrongly_at_once_is_computed_by_the_kernel(monkeypatch):
+    """Its far queries are rotated like its near ones."""
+    model, turned = build(tiny("llama")), BandView.turned
+
+    def near(view: Any, *given: Any, query: bool) -> Any:
+        first = view.attention.bands.bands[0]
+        return turned(replace(view, band=first) if query else view, *given, query=query)
+
+    with patched(model, rerope.bands(rope_of(model.config), LENGTH)):
+        monkeypatch.setattr(BandView, "turned", near)
+        found, (agrees,) = texts(model, asked()), written._agreeing[model].values()
+        assert not agrees
+        monkeypatch.undo()
+        alike(found, texts(model, asked()))  # on a CPU
 
 
 def test_ends_stop_strings_and_penalties_are_those_of_a_text_alone(monkeypatch):
