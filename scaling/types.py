@@ -474,6 +474,11 @@ class Bands(Rotation):
             )
         return super().checked(rope, length)
 
+    @property
+    def by_head(self) -> bool:
+        """Whether positions differ between heads."""
+        return any(band.by_head for band in self.bands)
+
 
 def _counts(row: torch.Tensor, start: int = 0) -> bool:
     """Return whether a row, or every column of several, counts up by one from its start."""

@@ -189,7 +189,7 @@ def _changes(rotation: Rotation) -> str:
         logits = logits or rotation.query_scale is not None
         moved = not all(band.unmoved for band in rotation.bands)
         what = "positions" if moved else ""
-        if any(band.by_head for band in rotation.bands):
+        if rotation.by_head:
             what = "positions by head"
         elif any(band.column is not None for band in rotation.bands):
             what = "positions by channel"

@@ -51,19 +51,24 @@ LOOKS = {
 Curves = Mapping[str, list[tuple[float, float, float]]]  # scores with their 95 % intervals
 
 
-def perplexities() -> tuple[Curves, int]:
-    """Return the curves of perplexity relative to truncation, and the number of documents."""
+def losses() -> Any:
+    """Return the summed loss of each document's targets, a row for each method and length."""
     every: Any = pd.concat(rw.frame(STUDY / f"long.parquet/{run}") for run in PARTS)
     cells = every.query("status == 'ok' and scaling in @NAMES").groupby(["scaling", "length"])
-    losses: Any = cells.apply(lambda cell: cell.groupby("unit")["value"].sum())
     targets = cells.apply(lambda cell: cell.groupby("unit")["weight"].sum())
     assert targets.eq(LENGTHS[0]).all(axis=None)  # the same ones at every length
-    counts = np.full((losses.shape[1], 1), LENGTHS[0])
-    cut, curves = losses.loc[("none", LENGTHS[0])], dict[str, list[Any]]()
-    for (name, _), row in losses.reindex(NAMES, level="scaling").iterrows():
+    return cells.apply(lambda cell: cell.groupby("unit")["value"].sum())
+
+
+def perplexities() -> tuple[Curves, int]:
+    """Return the curves of perplexity relative to truncation, and the number of documents."""
+    every = losses()
+    counts = np.full((every.shape[1], 1), LENGTHS[0])
+    cut, curves = every.loc[("none", LENGTHS[0])], dict[str, list[Any]]()
+    for (name, _), row in every.reindex(NAMES, level="scaling").iterrows():
         gap = of_means((row - cut).to_numpy()[:, None], counts, relative=True)[0]
         curves.setdefault(NAMES[name], []).append((gap.value, gap.low, gap.high))
-    return curves, losses.shape[1]
+    return curves, every.shape[1]
 
 
 def recalls() -> tuple[Curves, int]:

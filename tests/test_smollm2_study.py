@@ -326,8 +326,7 @@ def of_four_windows() -> Iterator[str]:
     assert (documents, prompts) == (30, 60)
     assert f"30 documents, {prompts} prompts" in FRONT
     yield from of_needles()
-    four = pd.concat(frame(f"long/{run}") for run in study_figure.PARTS)
-    costs = four.groupby(["scaling", "length", "unit"])["value"].sum().unstack("unit")
+    costs = study_figure.losses()
     cut = costs.loc[("none", WINDOW)]
     moved, mr, yarn = (
         costs.loc[(name, 32_768)] for name in ("dual_chunk", "mr_rope:factor=4", "yarn:factor=4")

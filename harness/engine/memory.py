@@ -150,6 +150,15 @@ class Moved:
     bands: int = 0
     by_head: bool = False
 
+    @property
+    def copies(self) -> int:
+        """The keys and values of a token that texts keep; 0 where few texts are begun at a time.
+
+        These have heads that differ, or so many bands that no rotated key is kept.
+        """
+        few = self.by_head or (self.tables and not self.bands)
+        return 0 if few else 2 + self.bands
+
 
 def shared(
     shape: Shape,
@@ -234,8 +243,7 @@ def held(shape: Shape, tree: PrefixTree, cut: list[NodePath], texts: Sequence[Te
 def room(shape: Shape, lengths: Sequence[int], sizes: Sizes, copies: int) -> int:
     """Return the tokens of texts whose keys are in memory at once, at least those of the longest.
 
-    Where one call computes the attention of all, ``copies`` of a token's keys or values are kept;
-    else it is 0.
+    ``copies`` are those of ``Moved``.
     """
     count = TEXTS if shape.gpu else ROWS
     fast = shape.gpu and copies > 0
@@ -250,8 +258,7 @@ def written(shape: Shape, texts: Sequence[Text], sizes: Sizes, moved: Moved = Mo
     """
     lengths = [length for _, length in texts]
     copies = 2 + moved.bands * sharing(shape, moved)
-    apart = moved.by_head or (moved.tables > 0 and not moved.bands)
-    together = room(shape, lengths, sizes, 0 if apart else copies) if lengths else 0
+    together = room(shape, lengths, sizes, moved.copies) if lengths else 0
     return together * shape.layers * shape.keys * copies // 2
 
 

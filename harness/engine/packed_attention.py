@@ -177,8 +177,8 @@ def views_of(model: Any, longest: int) -> tuple[Sequence[View], int]:
     attention = AttentionInterface().get(name)
     if not hasattr(type(attention), "views"):
         return (), 0
-    inside = all(longest <= view.length for view in attention.views)
-    return attention.views if inside else (), attention.copies
+    views = attention.views
+    return views if all(longest <= view.length for view in views) else (), attention.copies
 
 
 def installed(model: Any, attend: Attend) -> AbstractContextManager[None]:

@@ -52,7 +52,7 @@ class View(Protocol):
         """The number of positions that it is for; None for any."""
 
     @property
-    def of(self) -> str:
+    def fingerprint(self) -> str:
         """What tells its attention from others."""
 
     def span(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,7 +69,7 @@ class Before:
     """All keys up to the row's own, as the model rotates them."""
 
     length: int | None = None
-    of = ""
+    fingerprint = ""
 
     def span(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the span of ``View``."""

@@ -33,7 +33,7 @@ READ = 8  # tokens after which a GPU is asked whether a text is done
 MOST_KEYS = 2**20  # the flash kernel splits keys by this number: no other text may decide it
 BLOCKS, PARTS, PART = 128, 32, 128  # of a GPU that are busy with one text; most parts, least keys
 PROBES, PROBE_STEP = 8, 97  # texts of the proof, and how much longer each is than the one before
-FARTHEST = 16_384  # tokens of these texts under moved positions
+FAR_STEP = 2340  # the same where one call is compared to the kernel, under moved positions
 COARSE = 0.05  # mean difference that 16 bits may make between two kernels, relative
 _known: WeakKeyDictionary[Any, dict[Any, Mode]] = WeakKeyDictionary()
 _agreeing: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
@@ -322,9 +322,9 @@ def _parts(model: Any, views: Sequence[View], shape: Shape) -> int:
         return 0
     parts = min(PARTS, max(1, BLOCKS // shape.groups))
     known = _agreeing.setdefault(model, {})
-    if views[0].of not in known:
-        known[views[0].of] = _agrees(Probes.of(model, views, shape), parts)
-    return parts if known[views[0].of] else 0
+    if (name := views[0].fingerprint) not in known:
+        known[name] = _agrees(Probes.of(model, views, shape, FAR_STEP), parts)
+    return parts if known[name] else 0
 
 
 def _modes(model: Any, parts: int) -> list[Mode]:
@@ -340,26 +340,24 @@ def _modes(model: Any, parts: int) -> list[Mode]:
 
 @dataclass(frozen=True)
 class Probes:
-    """Texts of different lengths with keys that are made up: short ones, and far-reaching ones."""
+    """Texts of different lengths, with keys that are made up."""
 
     model: Any
     views: Sequence[View]
     shape: Shape
-    short: Sequence[Generate]
-    far: Sequence[Generate]
+    texts: Sequence[Generate]
 
     @classmethod
-    def of(cls, model: Any, views: Sequence[View], shape: Shape, *, apart: bool = True) -> Probes:
-        """Return probes of up to the views' context; the short ones have one token if not apart."""
-        size, longest = model.config.get_text_config().vocab_size, views[0].length if views else 0
-        step = PROBE_STEP
-        if longest is not None:
-            step = max(min(longest, FARTHEST) - 5, 0) // (PROBES - 1)
+    def of(cls, model: Any, views: Sequence[View], shape: Shape, step: int) -> Probes:
+        """Return texts each ``step`` tokens longer than the one before, if the views reach so far.
 
-        def texts(step: int) -> list[Generate]:
-            return [Generate([n % size] * (1 + step * n), 4, doc_id="probe") for n in range(PROBES)]
-
-        return cls(model, views, shape, texts(min(step, PROBE_STEP) * apart), texts(step))
+        Views of any positions are for ``PROBE_STEP`` at most.
+        """
+        longest, size = views[0].length if views else 0, model.config.get_text_config().vocab_size
+        reach = PROBE_STEP if longest is None else max(longest - 5, 0) // (PROBES - 1)
+        lengths = [1 + min(step, reach) * number for number in range(PROBES)]
+        texts = [Generate([n % size] * of, 4, doc_id="probe") for n, of in enumerate(lengths)]
+        return cls(model, views, shape, texts)
 
     def made_up(self, heads: int, rows: int) -> Tensor:
         """Return states of so many rows, (1, heads, rows, head_dim)."""
@@ -367,9 +365,10 @@ class Probes:
         states = 1.4 * numbers.float().square().mul(0.37).sin()
         return states.view(1, heads, rows, self.shape.head_dim).to(self.model.dtype)
 
-    def begun(self, mode: Mode, texts: Sequence[Generate], layers: int) -> Writer:
-        """Return a writer that has begun some texts, whose prompts have keys in so many layers."""
-        lengths, longest = [text.length for text in texts], self.far[-1].prompt
+    def begun(self, mode: Mode, layers: int, first: int = 0) -> Writer:
+        """Return a writer that has begun texts, whose prompts have keys in so many layers."""
+        texts, longest = self.texts[first : first + mode.texts], self.texts[-1].prompt
+        lengths = [text.length for text in texts]
         writer = Writer(self.model, max(lengths), mode, sum(lengths), self.views)
         keys = self.made_up(self.shape.groups, len(longest))
         held: KVCache = {(0, layer): (keys, keys.flip(2)) for layer in range(layers)}
@@ -381,14 +380,11 @@ class Probes:
 
 
 def _agrees(probes: Probes, parts: int) -> bool:
-    """Return whether one call computes the attention of all texts as the kernel does of each.
-
-    The texts reach ``FARTHEST`` tokens, or the whole context.
-    """
+    """Return whether one call computes the attention of all texts as the kernel does of each."""
     shape = probes.shape
 
     def attended(parts: int) -> Tensor:
-        writer = probes.begun(Mode(TEXTS, TEXTS, parts), probes.far, 1)
+        writer = probes.begun(Mode(TEXTS, TEXTS, parts), layers=1)
         writer.kernel = kernel_of(probes.model, writer.longest)
         writer._place([*writer.live.values()])
         writer._cut()
@@ -408,13 +404,12 @@ def _agrees(probes: Probes, parts: int) -> bool:
 
 def _proven(model: Any, mode: Mode, views: Sequence[View], shape: Shape) -> bool:
     """Return whether texts have the same bits in a mode and alone, launched kernel by kernel."""
-    probes = Probes.of(model, views, shape, apart=mode.parts > 0)
+    probes = Probes.of(model, views, shape, PROBE_STEP if mode.parts else 0)
 
     def written(mode: Mode) -> list[Generated]:
         responses = []
         for first in range(0, PROBES, mode.texts):
-            some = probes.short[first : first + mode.texts]
-            writer = probes.begun(mode, some, shape.layers if mode.parts else 0)
+            writer = probes.begun(mode, shape.layers if mode.parts else 0, first)
             done: dict[int, Generated] = {}
             while writer.live:
                 done |= writer.run()

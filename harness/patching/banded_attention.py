@@ -38,7 +38,7 @@ def kept_of(bands: Bands) -> Moved:
     tables = _table_count(bands)
     kept = tables if tables <= KEPT_TABLES else 1
     rotated = len(bands.bands) if len(bands.bands) <= KEPT_BANDS else 0
-    return Moved(kept, rotated, any(b.by_head for b in bands.bands))
+    return Moved(kept, rotated, bands.by_head)
 
 
 def _table_count(bands: Bands) -> float:
@@ -80,19 +80,16 @@ class BandedAttention:
 
     @property
     def copies(self) -> int:
-        """The keys and values of a token that are kept; 0 where texts are few at a time."""
-        moved = kept_of(self.bands)
-        return 2 + moved.bands if self.plain and moved.bands and not moved.by_head else 0
+        """The keys and values of a token that a text keeps, as in ``Moved``; 0 for few texts."""
+        return kept_of(self.bands).copies if self.plain else 0
 
     @property
     def views(self) -> list[BandView]:
         """The bands, for rows of many texts at once; none where heads or layers differ."""
         if not self.copies or None in self.layouts.values():
             return []
-        layers: dict[Any, tuple[nn.Module, Layout | None]] = {
-            module.layer_idx: (module, layout) for module, layout in self.layouts.items()
-        }
-        return [BandView(self, band, layers) for band in self.bands.bands]
+        modules: dict[Any, nn.Module] = {module.layer_idx: module for module in self.layouts}
+        return [BandView(self, band, modules) for band in self.bands.bands]
 
     def mask(self, *, kv_offset: int = 0, **named: Any) -> None:
         """Return no mask; note the position of the first key of sliding layers."""
@@ -338,14 +335,11 @@ class BandedAttention:
 
 @dataclass(frozen=True)
 class BandView:
-    """The keys of one band, as a ``View`` of an engine.
-
-    ``layers`` has the module and the layout of each layer.
-    """
+    """The keys of one band, as a ``View`` of an engine; ``modules`` are those of the layers."""
 
     attention: BandedAttention
     band: Band
-    layers: Mapping[int, tuple[nn.Module, Layout | None]]
+    modules: Mapping[int, nn.Module]
 
     @property
     def length(self) -> int:
@@ -353,8 +347,8 @@ class BandView:
         return self.attention.bands.length
 
     @property
-    def of(self) -> str:
-        """The fingerprint of all bands."""
+    def fingerprint(self) -> str:
+        """That of all bands."""
         return self.attention.bands.fingerprint
 
     def span(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -368,22 +362,18 @@ class BandView:
 
     def turned(self, layer: int, states: Tensor, positions: Tensor, *, query: bool) -> Tensor:
         """Return the states of rows rotated by the band; of those outside it, any."""
-        attention, band, layout = self.attention, self.band, self.layers[layer][1]
-        assert layout is not None
-        at = positions.clamp(max=len(band.key) - 1)
+        attention, groups = self.attention, states.shape[1]
+        at = positions.clamp(max=len(self.band.key) - 1)
         if query:
             if attention._scales(layer, rotated=True):
                 states = attention._scaled(states, positions)
             at = self._own(positions)[0]
-        there = attention._there(layout, states.device)
-        rotated: Tensor = there.rotate(
-            states, *attention._table(layout, band, at, states.device, query)
-        )
-        return rotated
+        module = self.module(layer)
+        return attention._rotated(module, groups, self.band, at, states, query=query)
 
     def module(self, layer: int) -> nn.Module:
         """Return the attention of a layer."""
-        return self.layers[layer][0]
+        return self.modules[layer]
 
     def _own(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of the band that positions are, and which are among them."""

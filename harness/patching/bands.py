@@ -50,7 +50,7 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
         raise UserError(
             f"{type(model).__name__} rotates {len(own)} channel pairs, the bands another number."
         )
-    if any(band.by_head for band in bands.bands):
+    if bands.by_head:
         config = model.config.get_text_config()
         shape = (config.num_hidden_layers, config.num_attention_heads)
         columns = (b.column for b in bands.bands if b.column is not None and b.by_head)

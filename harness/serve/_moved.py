@@ -89,9 +89,11 @@ def no_mask(
     """Return no mask; raise ValueError for padded rows, or keys after the last query."""
     if attention_mask is not None and not bool(attention_mask.all()):
         raise ValueError("positions are moved for whole rows of tokens; padding is not supported")
-    # Versions of transformers before 5 do not tell it.
+    # Without the number of queries nothing can be said.
     if q_length is not None and kv_offset + kv_length != int(q_offset) + q_length:
-        raise ValueError("positions are moved with a cache that grows; a static one has no support")
+        raise ValueError(
+            "positions are moved with a cache that grows; a static one is not supported"
+        )
 
 
 def attend(
